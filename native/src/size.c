@@ -1,0 +1,132 @@
+/* Size programs: see dovetail.h. */
+#include "dovetail.h"
+
+#include <stdbool.h>
+#include <string.h>
+
+const char *dvt_status_text(dvt_status status)
+{
+    switch (status) {
+    case DVT_OK:
+        return "ok";
+    case DVT_ERROR_MALFORMED:
+        return "the size program is malformed";
+    case DVT_ERROR_OVERFLOW:
+        return "a size does not fit 64 bits";
+    case DVT_ERROR_DIVIDE_BY_ZERO:
+        return "a size is divided by zero";
+    default:
+        return "unknown status";
+    }
+}
+
+static bool in_range(int64_t index, size_t count)
+{
+    return index >= 0 && (uint64_t)index < count;
+}
+
+dvt_status dvt_size_verify(const dvt_size_instruction *code, size_t count, size_t symbol_count,
+                           size_t output_count)
+{
+    size_t depth = 0, stored = 0;
+    for (size_t i = 0; i < count; i++) {
+        const int64_t operand = code[i].operand;
+        switch (code[i].opcode) {
+        case DVT_SIZE_LOAD:
+            if (!in_range(operand, symbol_count))
+                return DVT_ERROR_MALFORMED;
+            depth++;
+            break;
+        case DVT_SIZE_PUSH:
+            depth++;
+            break;
+        case DVT_SIZE_STORE:
+            /* Outputs are stored in order, so each is stored exactly once. */
+            if (depth < 1 || operand != (int64_t)stored || stored >= output_count)
+                return DVT_ERROR_MALFORMED;
+            stored++;
+            depth--;
+            break;
+        default:
+            if (code[i].opcode < DVT_SIZE_ADD || code[i].opcode > DVT_SIZE_MIN || depth < 2)
+                return DVT_ERROR_MALFORMED;
+            depth--;
+        }
+        if (depth > DVT_SIZE_STACK)
+            return DVT_ERROR_MALFORMED;
+    }
+    return depth == 0 && stored == output_count ? DVT_OK : DVT_ERROR_MALFORMED;
+}
+
+static dvt_status divide(int64_t a, int64_t b, int64_t *quotient, int64_t *rest)
+{
+    if (b == 0)
+        return DVT_ERROR_DIVIDE_BY_ZERO;
+    if (b == -1) { /* INT64_MIN / -1 overflows; INT64_MIN % -1 traps on x86 */
+        *rest = 0;
+        return __builtin_sub_overflow((int64_t)0, a, quotient) ? DVT_ERROR_OVERFLOW : DVT_OK;
+    }
+    *quotient = a / b;
+    *rest = a % b;
+    if (*rest != 0 && (*rest < 0) != (b < 0)) {
+        *quotient -= 1;
+        *rest += b;
+    }
+    return DVT_OK;
+}
+
+static dvt_status apply(int64_t opcode, int64_t a, int64_t b, int64_t *result)
+{
+    int64_t unused;
+    switch (opcode) {
+    case DVT_SIZE_ADD:
+        return __builtin_add_overflow(a, b, result) ? DVT_ERROR_OVERFLOW : DVT_OK;
+    case DVT_SIZE_SUB:
+        return __builtin_sub_overflow(a, b, result) ? DVT_ERROR_OVERFLOW : DVT_OK;
+    case DVT_SIZE_MUL:
+        return __builtin_mul_overflow(a, b, result) ? DVT_ERROR_OVERFLOW : DVT_OK;
+    case DVT_SIZE_FLOORDIV:
+        return divide(a, b, result, &unused);
+    case DVT_SIZE_MOD:
+        if (b == -1) { /* no overflow here: the rest is 0 whatever the quotient */
+            *result = 0;
+            return DVT_OK;
+        }
+        return divide(a, b, &unused, result);
+    case DVT_SIZE_MAX:
+        *result = a > b ? a : b;
+        return DVT_OK;
+    default: /* DVT_SIZE_MIN: the verifier lets nothing else through */
+        *result = a < b ? a : b;
+        return DVT_OK;
+    }
+}
+
+dvt_status dvt_size_run(const dvt_size_instruction *code, size_t count, const int64_t *symbols,
+                        int64_t *outputs)
+{
+    int64_t stack[DVT_SIZE_STACK + 1];
+    size_t depth = 0;
+    for (size_t i = 0; i < count; i++) {
+        const int64_t operand = code[i].operand;
+        switch (code[i].opcode) {
+        case DVT_SIZE_PUSH:
+            stack[depth++] = operand;
+            break;
+        case DVT_SIZE_LOAD:
+            stack[depth++] = symbols[operand];
+            break;
+        case DVT_SIZE_STORE:
+            outputs[operand] = stack[--depth];
+            break;
+        default: {
+            dvt_status status =
+                apply(code[i].opcode, stack[depth - 2], stack[depth - 1], &stack[depth - 2]);
+            if (status != DVT_OK)
+                return status;
+            depth--;
+        }
+        }
+    }
+    return DVT_OK;
+}

@@ -1,0 +1,123 @@
+"""dovetail: the open compiler stack behind torch.compile.
+
+Importing this imports nothing else; each name is loaded on first use.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from dovetail import errors as errors
+    from dovetail import history as history
+    from dovetail import passes as passes
+    from dovetail import testing as testing
+    from dovetail.artifact import Artifact, export
+    from dovetail.backend import Availability, Backend, Blob, Executable, Support
+    from dovetail.errors import DovetailError
+    from dovetail.ir import OpCall, Segment, TensorDesc
+    from dovetail.names import BackendName
+    from dovetail.passes import Pass, Passes, PassManager
+    from dovetail.registry import (
+        backend_info,
+        backend_table,
+        get_backend,
+        list_backends,
+        lookup_backend,
+        register_backend,
+        register_debug_backend,
+        register_experimental_backend,
+        registered_backend,
+        reserved_names,
+        set_default_backend,
+    )
+    from dovetail.report import Report, explain
+    from dovetail.runtime.frozen import refresh
+
+__version__ = "0.1.0"
+
+_HOME = {
+    "Availability": "backend",
+    "Backend": "backend",
+    "Blob": "backend",
+    "Executable": "backend",
+    "Support": "backend",
+    "DovetailError": "errors",
+    "explain": "report",
+    "Report": "report",
+    "Artifact": "artifact",
+    "export": "artifact",
+    "OpCall": "ir",
+    "Segment": "ir",
+    "TensorDesc": "ir",
+    "BackendName": "names",
+    "Pass": "passes",
+    "PassManager": "passes",
+    "Passes": "passes",
+    "refresh": "runtime.frozen",
+} | dict.fromkeys(
+    (
+        "backend_info",
+        "backend_table",
+        "get_backend",
+        "list_backends",
+        "lookup_backend",
+        "register_backend",
+        "register_debug_backend",
+        "register_experimental_backend",
+        "registered_backend",
+        "reserved_names",
+        "set_default_backend",
+    ),
+    "registry",
+)
+
+__all__ = [
+    "Artifact",
+    "Availability",
+    "Backend",
+    "BackendName",
+    "Blob",
+    "DovetailError",
+    "Executable",
+    "OpCall",
+    "Pass",
+    "PassManager",
+    "Passes",
+    "Report",
+    "Segment",
+    "Support",
+    "TensorDesc",
+    "backend_info",
+    "backend_table",
+    "explain",
+    "export",
+    "get_backend",
+    "list_backends",
+    "lookup_backend",
+    "passes",
+    "refresh",
+    "register_backend",
+    "register_debug_backend",
+    "register_experimental_backend",
+    "registered_backend",
+    "reserved_names",
+    "set_default_backend",
+    "testing",
+]
+
+
+def __getattr__(name: str) -> Any:
+    from importlib import import_module
+
+    if name in ("errors", "history", "passes", "testing"):
+        return import_module(f"dovetail.{name}")
+    if name not in _HOME:
+        raise AttributeError(f"module 'dovetail' has no attribute {name!r}")
+    value = getattr(import_module(f"dovetail.{_HOME[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,186 @@
+"""``dovetail.export``: a model as one program, with its parameters as constants.
+
+The model goes through ``torch.export`` and then through the same passes, placement and code
+generation as under ``torch.compile``. Parameters, and buffers that are only read, are constants:
+what depends on them alone is computed here, once. Buffers that the model writes to are state,
+kept in the artifact from call to call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.export.graph_signature import InputKind, OutputKind
+
+from dovetail import history, registry
+from dovetail.artifact.guards import InputGuards
+from dovetail.capture import _torch
+from dovetail.capture.decompose import keeping_claimed
+from dovetail.errors import DovetailError, ExportFailed, GuardFailed
+from dovetail.options import Options
+from dovetail.pipeline import Compiler
+
+pytree = _torch.pytree()
+
+
+def export(
+    model: torch.nn.Module,
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    dynamic_shapes: Any = None,
+    backend: str | None = None,
+    options: Mapping[str, Any] | None = None,
+) -> Artifact:
+    """Compile a model ahead of time for these example inputs.
+
+    ``dynamic_shapes`` says which dimensions may vary, as ``torch.export`` takes it.
+    """
+    chosen = Options.resolve(options)
+    program = _capture(model, tuple(args), dict(kwargs or {}), dynamic_shapes)
+    name = backend or registry.default_backend(_device_of(program))
+    instance = registry.get_backend(name, **(chosen.backend_options or {}))
+    table = keeping_claimed(instance.decompositions(), instance.keeps_whole)
+    program = program.run_decompositions(table)
+    compiler = Compiler(instance, chosen, history.begin(name))
+    return _compile(program, compiler)
+
+
+def _capture(
+    model: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], dynamic_shapes: Any
+) -> Any:
+    if not isinstance(model, torch.nn.Module):
+        raise ExportFailed(repr(model), f"a torch.nn.Module is needed, not {type(model).__name__}")
+    try:
+        return torch.export.export(model, args, kwargs, dynamic_shapes=dynamic_shapes)
+    except DovetailError:
+        raise
+    except Exception as error:  # torch.export raises many kinds; all mean the same to the user
+        raise ExportFailed(type(model).__name__, _first_lines(error)) from error
+
+
+@dataclass(frozen=True)
+class _Role:
+    """Where an input of the program comes from: the user, a constant, or state."""
+
+    kind: str  # "user", "constant", "state"
+    key: str = ""
+
+
+class Artifact:
+    """A compiled model: call it as the model. State is its own, not the model's."""
+
+    def __init__(
+        self,
+        run: Callable[[list[Any]], list[Any]],
+        roles: Sequence[_Role],
+        tensors: Mapping[str, Any],
+        writes: Sequence[tuple[str, str]],
+        guards: InputGuards,
+        in_spec: Any,
+        out_spec: Any,
+        record: history.Compilation,
+    ) -> None:
+        self._run, self._roles, self._writes = run, roles, writes
+        self._tensors = dict(tensors)
+        self._guards = guards
+        self._in_spec, self._out_spec = in_spec, out_spec
+        self.record = record
+
+    @property
+    def state(self) -> dict[str, torch.Tensor]:
+        """Buffers the model writes to, as they are after the last call."""
+        names = {role.key for role in self._roles if role.kind == "state"}
+        return {name: self._tensors[name] for name in sorted(names)}
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Run on inputs of the kind the model was exported for."""
+        flat, spec = pytree.tree_flatten((args, kwargs))
+        if spec != self._in_spec:
+            raise GuardFailed(f"called with {spec}, but exported with {self._in_spec}")
+        self._guards.check(flat)
+        given = iter(flat)
+        inputs = [
+            next(given) if role.kind == "user" else self._tensors[role.key] for role in self._roles
+        ]
+        with torch.no_grad():
+            results = self._run(inputs)
+            self._apply_writes(results, flat)
+        outputs = results[len(self._writes) :]
+        return pytree.tree_unflatten(outputs, self._out_spec)
+
+    def _apply_writes(self, results: Sequence[Any], flat: Sequence[Any]) -> None:
+        for (kind, key), value in zip(self._writes, results, strict=False):
+            (self._tensors[key] if kind == "state" else flat[int(key)]).copy_(value)
+
+
+def _compile(program: Any, compiler: Compiler) -> Artifact:
+    signature = program.graph_signature
+    written = set(signature.buffers_to_mutate.values())
+    roles = [_role(spec, written) for spec in signature.input_specs]
+    tensors = _tensors(program, roles)
+    gm = program.graph_module
+    frozen = [i for i, role in enumerate(roles) if role.kind == "constant"]
+    run = compiler.compile_graph(gm, "inference", frozen)
+    in_spec = program.call_spec.in_spec
+    inputs = [
+        (node, spec.arg)
+        for node, spec in zip(
+            gm.graph.find_nodes(op="placeholder"), signature.input_specs, strict=True
+        )
+        if spec.kind is InputKind.USER_INPUT
+    ]
+    return Artifact(
+        run,
+        roles,
+        tensors,
+        _writes(signature),
+        InputGuards.of([node for node, _ in inputs], program.range_constraints),
+        in_spec,
+        program.call_spec.out_spec,
+        compiler.record,
+    )
+
+
+def _role(spec: Any, written: set[str]) -> _Role:
+    if spec.kind is InputKind.USER_INPUT:
+        return _Role("user")
+    if spec.kind in (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR):
+        return _Role("state" if spec.target in written else "constant", spec.target)
+    raise ExportFailed("the model", f"an input of kind {spec.kind.name} cannot be exported")
+
+
+def _tensors(program: Any, roles: Sequence[_Role]) -> dict[str, Any]:
+    """Constants as they are; a copy of each state, so that the model's own stays untouched."""
+    held = {**program.constants, **program.state_dict}
+    found = {role.key: held[role.key] for role in roles if role.kind != "user"}
+    return {
+        key: value.detach().clone() if _Role("state", key) in roles else value.detach()
+        for key, value in found.items()
+    }
+
+
+def _writes(signature: Any) -> list[tuple[str, str]]:
+    """What leads the program's outputs: new values of state and of inputs written in place."""
+    users = [s.arg.name for s in signature.input_specs if s.kind is InputKind.USER_INPUT]
+    writes = []
+    for spec in signature.output_specs:
+        if spec.kind is OutputKind.BUFFER_MUTATION:
+            writes.append(("state", spec.target))
+        elif spec.kind is OutputKind.USER_INPUT_MUTATION:
+            writes.append(("user", str(users.index(spec.target))))
+    return writes
+
+
+def _device_of(program: Any) -> str:
+    tensors = [*program.state_dict.values(), *pytree.tree_leaves(program.example_inputs)]
+    types = {t.device.type for t in tensors if isinstance(t, torch.Tensor)}
+    return min(types - {"cpu", "meta"}, default="cpu")
+
+
+def _first_lines(error: Exception) -> str:
+    text = str(error).strip() or type(error).__name__
+    return "\n".join(text.splitlines()[:6])

@@ -1,0 +1,100 @@
+"""What an exported program demands of its inputs, checked at every call."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from dovetail.capture.from_fx import describe
+from dovetail.errors import GuardFailed
+from dovetail.ir import Desc, ScalarDesc, Size, TensorDesc
+from dovetail.ir.size import evaluate, symbols_of
+
+
+@dataclass(frozen=True)
+class InputGuards:
+    """Per input its name and descriptor; per symbol its range. A plain value must be equal."""
+
+    inputs: tuple[tuple[str, Desc, Any], ...]
+    ranges: Mapping[str, tuple[int, int | None]]
+
+    @staticmethod
+    def of(nodes: Sequence[Any], range_constraints: Mapping[Any, Any]) -> InputGuards:
+        """Guards from the program's input nodes and torch.export's constraints."""
+        inputs = tuple((n.name, describe(n.meta.get("val")), n.meta.get("val")) for n in nodes)
+        ranges = {str(s): _range(r) for s, r in range_constraints.items()}
+        return InputGuards(tuple(_without_fakes(i) for i in inputs), ranges)
+
+    def check(self, values: Sequence[Any]) -> None:
+        """Raise GuardFailed naming the first input that does not fit."""
+        symbols: dict[str, int] = {}
+        for (name, desc, constant), value in zip(self.inputs, values, strict=True):
+            if isinstance(desc, TensorDesc):
+                _check_tensor(name, desc, value, symbols)
+            elif isinstance(desc, ScalarDesc) and desc.size is not None:
+                if isinstance(desc.size, Size) and desc.size.is_symbol:
+                    symbols[desc.size.args[0]] = value
+            elif constant is not None and not _equal(constant, value):
+                raise GuardFailed(f"input {name!r} is {value!r}, but exported as {constant!r}")
+        self._check_ranges(symbols)
+        self._check_derived(values, symbols)
+
+    def _check_ranges(self, symbols: Mapping[str, int]) -> None:
+        for symbol, value in symbols.items():
+            low, high = self.ranges.get(symbol, (0, None))
+            if value < low or (high is not None and value > high):
+                shown = f"at least {low}" if high is None else f"{low} to {high}"
+                raise GuardFailed(f"the dynamic size {symbol} is {value}; it may be {shown}")
+
+    def _check_derived(self, values: Sequence[Any], symbols: Mapping[str, int]) -> None:
+        for (name, desc, _), value in zip(self.inputs, values, strict=True):
+            if not isinstance(desc, TensorDesc):
+                continue
+            for dim, size in enumerate(desc.shape):
+                if symbols_of(size) <= symbols.keys():
+                    expected = evaluate(size, symbols)
+                    if value.shape[dim] != expected:
+                        raise GuardFailed(
+                            f"input {name!r} has size {value.shape[dim]} in dimension {dim}, "
+                            f"expected {size} = {expected}"
+                        )
+
+
+def _check_tensor(name: str, desc: TensorDesc, value: Any, symbols: dict[str, int]) -> None:
+    if not isinstance(value, torch.Tensor):
+        raise GuardFailed(f"input {name!r} is a {type(value).__name__}, expected a tensor {desc}")
+    dtype = str(value.dtype).removeprefix("torch.")
+    if dtype != desc.dtype:
+        raise GuardFailed(f"input {name!r} is {dtype}, expected {desc.dtype}")
+    if value.device.type != desc.device.split(":")[0]:
+        raise GuardFailed(f"input {name!r} is on {value.device}, expected {desc.device}")
+    if value.dim() != desc.rank:
+        raise GuardFailed(f"input {name!r} has {value.dim()} dimensions, expected {desc.rank}")
+    for dim, size in enumerate(desc.shape):
+        if isinstance(size, int) and value.shape[dim] != size:
+            raise GuardFailed(
+                f"input {name!r} has size {value.shape[dim]} in dimension {dim}, expected {size}; "
+                "pass dynamic_shapes to export if it may vary"
+            )
+        if isinstance(size, Size) and size.is_symbol:
+            symbols.setdefault(size.args[0], value.shape[dim])
+
+
+def _without_fakes(entry: tuple[str, Desc, Any]) -> tuple[str, Desc, Any]:
+    """Keep only plain values to compare with: fake tensors and symbols are described already."""
+    name, desc, value = entry
+    plain = isinstance(value, bool | int | float | str)
+    return name, desc, value if plain else None
+
+
+def _equal(expected: Any, value: Any) -> bool:
+    return type(expected) is type(value) and expected == value
+
+
+def _range(constraint: Any) -> tuple[int, int | None]:
+    low = int(constraint.lower) if constraint.lower.is_Integer else 0
+    high = int(constraint.upper) if constraint.upper.is_Integer else None
+    return low, high

@@ -1,0 +1,163 @@
+"""The Backend class, on one page: everything a backend author implements."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+
+from dovetail.passes.base import Passes
+
+if TYPE_CHECKING:
+    from dovetail.ir import OpCall, Segment
+
+# A function as Dynamo has it: (gm, example_inputs) -> callable.
+CompilerFn = Callable[..., Callable[..., Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Availability:
+    """Whether a backend can run on this machine, and why not."""
+
+    ok: bool
+    reason: str = ""
+
+    def __bool__(self) -> bool:
+        return self.ok
+
+
+@dataclass(frozen=True, slots=True)
+class Support:
+    """A backend's answer for one call: yes with a cost, or no with a reason.
+
+    ``cost`` is an estimate in seconds; 0 means "no idea, but gladly".
+    """
+
+    ok: bool
+    reason: str = ""
+    cost: float = 0.0
+
+    def __bool__(self) -> bool:
+        return self.ok
+
+    @staticmethod
+    def yes(cost: float = 0.0) -> Support:
+        """The call is supported."""
+        return Support(True, cost=cost)
+
+    @staticmethod
+    def no(reason: str) -> Support:
+        """The call is refused; the reason is shown to the user."""
+        return Support(False, reason)
+
+
+@dataclass(frozen=True, slots=True)
+class Blob:
+    """A compiled segment: bytes that any process can load, or (``live``) an object of this one."""
+
+    data: bytes = b""
+    live: Any = None
+
+    @property
+    def is_portable(self) -> bool:
+        """Whether the blob can be written to a file."""
+        return self.live is None
+
+
+class Executable(Protocol):
+    """A loaded segment. It gets the segment's inputs in order and may empty the list."""
+
+    def __call__(self, inputs: list[Any], /) -> Sequence[Any]:
+        """Run; return the segment's outputs in order."""
+
+
+class Backend(ABC):
+    """A place where operations run.
+
+    Subclasses must set ``name`` and define ``supports``, ``compile`` and ``load``; the rest has
+    defaults that serve. Keyword arguments of ``__init__`` are the backend's own options.
+    """
+
+    name: ClassVar[str]
+    tags: ClassVar[frozenset[str]] = frozenset()
+    device: ClassVar[str] = "cpu"
+    # Composite operators that inference graphs should keep for this backend where ``supports``
+    # claims the call, such as "aten.linear.default". (Training graphs hold what autograd left.)
+    composites: ClassVar[frozenset[str]] = frozenset()
+    # Whether segments may hold in-place variants of operators where that saves a copy.
+    writes_in_place: ClassVar[bool] = False
+
+    def available(self) -> Availability:
+        """Whether this backend can run here; called before first use."""
+        return Availability(True)
+
+    def fingerprint(self) -> str:
+        """What compiled code depends on: toolchain, target, options. Enters cache keys."""
+        return f"{type(self).__module__}.{type(self).__qualname__}"
+
+    @abstractmethod
+    def supports(self, call: OpCall) -> Support:
+        """Whether this backend takes ``call``; asked for every call of every graph."""
+
+    def keeps_whole(self, call: OpCall) -> bool:
+        """Whether an operator that could be decomposed should reach this backend as it is.
+
+        By default what it supports. The call's ``output`` is not known yet.
+        """
+        return bool(self.supports(call))
+
+    def decompositions(self) -> Mapping[Any, Callable[..., Any]]:
+        """Operator overload → decomposition, for what this backend does not claim.
+
+        The default is PyTorch's core ATen set.
+        """
+        from dovetail.capture.decompose import core_decompositions
+
+        return core_decompositions()
+
+    def passes(self) -> Passes:
+        """Passes of this backend's own, run after the built-in ones of each stage."""
+        return Passes()
+
+    @abstractmethod
+    def compile(self, segment: Segment) -> Blob:
+        """Turn a segment of supported calls into code."""
+
+    @abstractmethod
+    def load(self, blob: Blob) -> Executable:
+        """Make a compiled segment runnable."""
+
+    @classmethod
+    def reserved_names(cls) -> frozenset[str]:
+        """Identifiers that generated code for this backend must not use."""
+        return frozenset()
+
+
+class FunctionBackend(Backend):
+    """A function ``(gm, example_inputs) -> callable`` as a Backend: it takes any segment."""
+
+    name = "function"
+
+    def __init__(self, name: str, fn: CompilerFn) -> None:
+        self.name = name  # type: ignore[misc]  # one class serves every function
+        self.fn = fn
+
+    def fingerprint(self) -> str:
+        """The function's module and name."""
+        return f"{self.fn.__module__}.{getattr(self.fn, '__qualname__', self.name)}"
+
+    def supports(self, call: OpCall) -> Support:  # noqa: ARG002
+        """A function takes whatever it is given."""
+        return Support.yes()
+
+    def compile(self, segment: Segment) -> Blob:
+        """Hand the function an FX graph of the segment; its result lives in this process only."""
+        from dovetail.capture.to_fx import example_inputs, graph_module
+
+        return Blob(live=self.fn(graph_module(segment), example_inputs(segment)))
+
+    def load(self, blob: Blob) -> Executable:
+        """Call what the function returned."""
+        fn = blob.live
+        return lambda inputs: fn(*inputs)

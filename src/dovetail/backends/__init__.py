@@ -1,0 +1,1 @@
+"""Built-in backends. The registry names them and loads each on first use."""

@@ -1,0 +1,37 @@
+"""``aten``: every call by PyTorch's own kernels. It supports everything and stands last."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from dovetail.backend import Backend, Blob, Executable, Support
+from dovetail.ir.encode import segment_from_bytes, segment_to_bytes
+
+if TYPE_CHECKING:
+    from dovetail.ir import OpCall, Segment
+
+
+class AtenBackend(Backend):
+    """Calls ATen's kernels in order; operators stay whole, so results are eager's to the bit."""
+
+    name = "aten"
+    writes_in_place = True
+
+    def supports(self, call: OpCall) -> Support:  # noqa: ARG002
+        """Everything that was captured can be called."""
+        return Support.yes()
+
+    def decompositions(self) -> Mapping[Any, Callable[..., Any]]:
+        """None: ATen has a kernel for each operator."""
+        return {}
+
+    def compile(self, segment: Segment) -> Blob:
+        """The segment itself is the code."""
+        return Blob(segment_to_bytes(segment))
+
+    def load(self, blob: Blob) -> Executable:
+        """Resolve operators and number registers."""
+        from dovetail.backends.interpreter import Interpreter
+
+        return Interpreter(segment_from_bytes(blob.data))

@@ -1,0 +1,324 @@
+"""Every private PyTorch interface that dovetail touches, one function each.
+
+PyTorch's compiler internals move between releases. They are reached from here alone, imported
+inside the function that needs them, and ``tests/capture/test_torch_interfaces.py`` exercises each
+so that a move shows as one clear failure. Importing this module imports nothing of torch.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.abc
+import importlib.util
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+# Names that Dynamo's own modules register. Announcing one of these first would make Dynamo's
+# import fail, so they are never ours to take. A test compares this with the installed torch.
+DYNAMO_BACKENDS = frozenset(
+    [
+        "aot_eager",
+        "aot_eager_decomp_partition",
+        "aot_eager_decomp_partition_crossref",
+        "aot_eager_decomp_partition_with_mode",
+        "aot_eager_default_partitioner",
+        "aot_ts",
+        "cudagraphs",
+        "dynamo_accuracy_minifier_backend",
+        "dynamo_minifier_backend",
+        "eager",
+        "eager_debug",
+        "eager_noexcept",
+        "inductor",
+        "invoke_subgraph",
+        "non_leaf_compile_error_TESTING_ONLY",
+        "onnxrt",
+        "openxla",
+        "openxla_eval",
+        "pre_dispatch_eager",
+        "relu_accuracy_error_TESTING_ONLY",
+        "relu_compile_error_TESTING_ONLY",
+        "relu_runtime_error_TESTING_ONLY",
+        "tensorrt",
+        "ts",
+        "tvm",
+    ]
+)
+_DYNAMO_REGISTRY = "torch._dynamo.backends.registry"
+
+# ---- Dynamo's registry -----------------------------------------------------------------------
+
+_waiting: dict[str, tuple[Callable[[], Any], tuple[str, ...]]] = {}
+
+
+def announce_backend(name: str, make: Callable[[], Any], tags: tuple[str, ...]) -> None:
+    """Let ``torch.compile(backend=name)`` find a backend, now or as soon as Dynamo is imported."""
+    if name in DYNAMO_BACKENDS:
+        return
+    if _DYNAMO_REGISTRY in sys.modules and not _hook.waits_for_import:
+        _register_with_dynamo(name, make, tags)
+    else:
+        _waiting[name] = (make, tags)
+        _hook.install()
+
+
+def withdraw_backend(name: str) -> None:
+    """Undo ``announce_backend``."""
+    _waiting.pop(name, None)
+    registry = sys.modules.get(_DYNAMO_REGISTRY)
+    if registry is not None and name not in DYNAMO_BACKENDS:
+        registry._BACKENDS.pop(name, None)
+        registry._COMPILER_FNS.pop(name, None)
+
+
+def lookup_dynamo_backend(name: str) -> Callable[..., Any] | None:
+    """The compiler function Dynamo knows by this name, or None."""
+    try:
+        from torch._dynamo.backends.registry import lookup_backend
+        from torch._dynamo.exc import InvalidBackend
+    except ImportError:
+        return None
+    try:
+        return lookup_backend(name)  # type: ignore[no-any-return]
+    except InvalidBackend:
+        return None
+
+
+def known_dynamo_backends() -> frozenset[str]:
+    """The names Dynamo has, if it is imported; nothing is imported to find out."""
+    registry = sys.modules.get(_DYNAMO_REGISTRY)
+    return frozenset(getattr(registry, "_BACKENDS", ())) if registry else frozenset()
+
+
+def _register_with_dynamo(name: str, make: Callable[[], Any], tags: tuple[str, ...]) -> None:
+    registry = sys.modules[_DYNAMO_REGISTRY]
+    # An entry point Dynamo has found is about to be loaded by Dynamo, perhaps right now.
+    if name not in registry._COMPILER_FNS and registry._BACKENDS.get(name) is None:
+        registry.register_backend(make(), name=name, tags=tags)
+
+
+class _DynamoImportHook(importlib.abc.MetaPathFinder):
+    """Registers what waits once Dynamo's registry has been imported, then steps aside."""
+
+    waits_for_import = False
+
+    def install(self) -> None:
+        if not self.waits_for_import:
+            self.waits_for_import = True
+            sys.meta_path.insert(0, self)
+
+    def find_spec(self, fullname: str, path: Any, target: Any = None) -> Any:  # noqa: ARG002
+        if fullname != _DYNAMO_REGISTRY:
+            return None
+        with contextlib.suppress(ValueError):
+            sys.meta_path.remove(self)
+        spec = importlib.util.find_spec(fullname)
+        if spec is None or spec.loader is None:
+            return None
+        execute = spec.loader.exec_module
+
+        def execute_then_register(module: Any) -> None:
+            execute(module)
+            self.waits_for_import = False
+            while _waiting:
+                name, (make, tags) = _waiting.popitem()
+                _register_with_dynamo(name, make, tags)
+
+        spec.loader.exec_module = execute_then_register  # type: ignore[method-assign]
+        return spec
+
+
+_hook = _DynamoImportHook()
+
+
+def pass_through_dynamo(error: Exception) -> Exception:
+    """``error`` as Dynamo lets it through: the user sees our class, not BackendCompilerFailed."""
+    from torch._dynamo.exc import ShortenTraceback
+
+    if isinstance(error, ShortenTraceback):
+        return error
+    cls = type(error)
+    both: Any = type(cls.__name__, (cls, ShortenTraceback), {"__module__": cls.__module__})
+    error.__class__ = both
+    error.first_useful_frame = None  # type: ignore[attr-defined]
+    return error
+
+
+# ---- AOTAutograd -------------------------------------------------------------------------------
+
+
+def aot_autograd(**compilers: Any) -> Callable[..., Any]:
+    """AOTAutograd as a Dynamo backend: functionalise, differentiate, partition, call compilers.
+
+    In-place writes to inputs are kept as ``copy_`` at the end of the graph.
+    """
+    from torch._dynamo.backends.common import aot_autograd as build
+
+    return build(keep_inference_input_mutations=True, **compilers)  # type: ignore[no-any-return]
+
+
+def min_cut_partition(joint: Any, inputs: Any, **kwargs: Any) -> tuple[Any, Any]:
+    """Forward and backward graph from a joint graph, saving as little as possible between."""
+    from torch._functorch.partitioners import min_cut_rematerialization_partition
+
+    return min_cut_rematerialization_partition(joint, inputs, **kwargs)  # type: ignore[no-any-return]
+
+
+def static_input_positions() -> frozenset[int]:
+    """Positions of parameters and buffers among the inputs of the graph being compiled."""
+    from torch._guards import TracingContext
+
+    context = TracingContext.try_get()
+    metadata = getattr(context, "fw_metadata", None)
+    return frozenset(getattr(metadata, "static_input_indices", None) or ())
+
+
+def boxed(fn: Callable[[list[Any]], Any]) -> Callable[[list[Any]], Any]:
+    """Mark a function as taking one list of inputs, which it may empty to free them early."""
+    from torch._functorch.aot_autograd import make_boxed_func  # noqa: F401 - fails when it moves
+
+    fn._boxed_call = True  # type: ignore[attr-defined]
+    return fn
+
+
+# ---- decompositions ----------------------------------------------------------------------------
+
+
+def core_aten_decompositions() -> dict[Any, Callable[..., Any]]:
+    """PyTorch's own table from ATen to core ATen."""
+    from torch._decomp import core_aten_decompositions as core
+
+    return dict(core().items())
+
+
+def keep_composites(rules: Mapping[Any, Callable[..., Any]]) -> Any:
+    """Within the context, each composite operator is decomposed by its rule.
+
+    A rule that returns NotImplemented leaves the operator whole. Autograd does not see through
+    an operator kept whole, so this is for inference graphs.
+    """
+    from torch.export.exported_program import _override_composite_implicit_decomp
+
+    return _override_composite_implicit_decomp(dict(rules))
+
+
+def composite_decomposition(op: Any) -> Callable[..., Any]:
+    """The decomposition a composite operator has by default."""
+    from torch._export.utils import _get_decomp_for_cia
+
+    return _get_decomp_for_cia(op)  # type: ignore[no-any-return]
+
+
+# ---- operators ---------------------------------------------------------------------------------
+
+
+def operator_types() -> tuple[Any, Any, Any]:
+    """The classes of operators: an overload, a packet of overloads, a higher-order operator."""
+    from torch._ops import HigherOrderOperator, OpOverload, OpOverloadPacket
+
+    return OpOverload, OpOverloadPacket, HigherOrderOperator
+
+
+def schema_of(op: Any) -> Any:
+    """An operator's schema: its arguments and results, and which of them alias or are written."""
+    return op._schema
+
+
+def overload_name(op: Any) -> str:
+    """The overload's own part of its name: Tensor for ``aten.add.Tensor``."""
+    return str(op._overloadname)
+
+
+# ---- graphs, fake tensors, symbols ---------------------------------------------------------------
+
+
+def fake_mode_of(values: Iterable[Any]) -> Any:
+    """The FakeTensorMode in which a graph's values were made, or None."""
+    from torch._guards import detect_fake_mode
+
+    return detect_fake_mode(list(values))
+
+
+def free_unbacked_symbols(value: Any) -> frozenset[str]:
+    """Names of data-dependent symbols in a value."""
+    from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols as free
+
+    return frozenset(str(s) for s in free(value))
+
+
+def unbacked_bindings(node: Any) -> dict[str, tuple[tuple[str, int], ...]]:
+    """Data-dependent symbols that a node defines, each with the way to read it off its result.
+
+    A way is steps such as ("item", 0) into a tuple, ("size", 1) or ("stride", 0) of a tensor,
+    ("div", 4), ("bool", 0).
+    """
+    bindings = node.meta.get("unbacked_bindings") or {}
+    return {str(symbol): tuple(map(_path_step, path)) for symbol, path in bindings.items()}
+
+
+def _path_step(key: Any) -> tuple[str, int]:
+    from torch.fx.experimental.symbolic_shapes import CallMethodKey, ConvertIntKey, DivideByKey
+    from torch.utils._pytree import SequenceKey
+
+    if isinstance(key, SequenceKey):
+        return ("item", key.idx)
+    if isinstance(key, CallMethodKey):
+        return (key.name, -1)
+    if isinstance(key, ConvertIntKey):
+        return ("bool", 0)
+    if isinstance(key, DivideByKey):
+        return ("div", int(key.divisor))
+    raise TypeError(f"unknown key {key!r} on the way to a data-dependent size")
+
+
+def sym_expr(value: Any) -> Any:
+    """The sympy expression of a SymInt, SymFloat or SymBool."""
+    return value.node.expr
+
+
+def hint_of(value: Any) -> Any:
+    """An example value of a symbolic number, or None."""
+    return value.node.hint if hasattr(value, "node") else value
+
+
+def sympy_functions() -> Any:
+    """The module of integer functions that PyTorch adds to sympy."""
+    from torch.utils._sympy import functions
+
+    return functions
+
+
+def tensor_version(tensor: Any) -> int:
+    """How often a tensor was written in place."""
+    return int(tensor._version)
+
+
+def pytree() -> Any:
+    """Flattening and unflattening of nested containers."""
+    from torch.utils import _pytree
+
+    return _pytree
+
+
+# ---- logging -----------------------------------------------------------------------------------
+
+
+def trace_artifact(name: str, text: Callable[[], str]) -> None:
+    """Add a text to PyTorch's structured trace (``TORCH_TRACE``), read by tlparse."""
+    from torch._logging import trace_structured
+
+    trace_structured(
+        "artifact",
+        metadata_fn=lambda: {"name": name, "encoding": "string"},
+        payload_fn=text,
+    )
+
+
+@contextlib.contextmanager
+def no_dispatch_modes() -> Iterator[None]:
+    """Outside of any fake or proxy mode: real tensors stay real."""
+    from torch.utils._python_dispatch import _disable_current_modes
+
+    with _disable_current_modes():
+        yield

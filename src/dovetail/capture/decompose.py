@@ -1,0 +1,75 @@
+"""Which operators are taken apart, and which stay whole because a backend claims them."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+
+from dovetail.capture import _torch
+from dovetail.capture.from_fx import describe
+from dovetail.capture.ops import OpOverload, is_random, op_name, resolve_op
+from dovetail.errors import UnsupportedGraph
+from dovetail.ir import Arg, Attr, OpCall, Ref, ScalarDesc, TensorDesc
+
+Claims = Callable[[OpCall], bool]
+Rule = Callable[..., Any]
+
+
+@functools.cache
+def core_decompositions() -> Mapping[Any, Rule]:
+    """PyTorch's core ATen decompositions, less those of random operators.
+
+    A decomposed random operator would draw other numbers than eager for the same seed.
+    """
+    table = _torch.core_aten_decompositions()
+    return {op: rule for op, rule in table.items() if not is_random(op)}
+
+
+def keeping_claimed(table: Mapping[Any, Rule], claims: Claims) -> dict[Any, Rule]:
+    """The table, with each rule standing back where the backend claims the call."""
+    return {op: _unless_claimed(op, rule, claims) for op, rule in table.items()}
+
+
+def composite_rules(names: frozenset[str], claims: Claims) -> dict[Any, Rule]:
+    """Rules for composite operators, which PyTorch takes apart before any table is asked."""
+    rules = {}
+    for name in sorted(names):
+        op = resolve_op(name)
+        rules[op] = _unless_claimed(op, _torch.composite_decomposition(op), claims)
+    return rules
+
+
+def _unless_claimed(op: Any, rule: Rule, claims: Claims) -> Rule:
+    name = op_name(op) if isinstance(op, OpOverload) else str(op)
+
+    @functools.wraps(rule)
+    def decompose(*args: Any, **kwargs: Any) -> Any:
+        try:
+            claimed = claims(_call(name, args, kwargs))
+        except UnsupportedGraph:
+            claimed = False
+        return NotImplemented if claimed else rule(*args, **kwargs)
+
+    return decompose
+
+
+def _call(name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> OpCall:
+    """A call as it would stand in the graph, its result not known yet."""
+    return OpCall(name, name, tuple(map(_arg, args)), {k: _arg(v) for k, v in kwargs.items()})
+
+
+def _arg(value: Any) -> Arg:
+    if isinstance(value, tuple | list):
+        return tuple(map(_arg, value))
+    desc = describe(value)
+    if isinstance(desc, TensorDesc):
+        return Ref("", desc)
+    if isinstance(desc, ScalarDesc):
+        return desc.size if desc.size is not None else value
+    for kind in ("dtype", "device", "layout", "memory_format"):
+        if isinstance(value, getattr(torch, kind)):
+            return Attr(kind, str(value).removeprefix("torch."))
+    return value

@@ -1,0 +1,250 @@
+"""From functional FX graphs to segments: FX ends here."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import torch
+from torch import fx
+
+from dovetail.capture import _torch
+from dovetail.capture.ops import OpOverload, op_name
+from dovetail.capture.sizes import is_symbolic, to_dim
+from dovetail.errors import SizeError, UnsupportedGraph
+from dovetail.ir import (
+    Arg,
+    Attr,
+    Desc,
+    Dim,
+    Input,
+    OpCall,
+    Ref,
+    ScalarDesc,
+    Segment,
+    Size,
+    TensorDesc,
+)
+from dovetail.ir.call import leaves
+from dovetail.ir.size import symbols_of
+
+_ATTRS: tuple[tuple[type, str], ...] = (
+    (torch.dtype, "dtype"),
+    (torch.device, "device"),
+    (torch.layout, "layout"),
+    (torch.memory_format, "memory_format"),
+)
+
+
+def describe(value: Any) -> Desc:
+    """The descriptor of a fake (or real) value."""
+    if isinstance(value, torch.Tensor):
+        return _describe_tensor(value)
+    if is_symbolic(value):
+        return _describe_symbol(value)
+    if isinstance(value, bool | int | float):
+        return ScalarDesc(type(value).__name__)
+    if isinstance(value, tuple | list):
+        return tuple(map(describe, value))
+    return None
+
+
+def _describe_tensor(value: torch.Tensor) -> TensorDesc:
+    shape = tuple(map(_dim, value.shape))
+    strides = tuple(map(_dim, value.stride())) if value.layout is torch.strided else ()
+    return TensorDesc(str(value.dtype).removeprefix("torch."), shape, strides, str(value.device))
+
+
+def _dim(value: Any) -> Dim:
+    """A dimension; one whose expression we cannot write gets an anonymous symbol."""
+    try:
+        return to_dim(value)
+    except SizeError:
+        return Size.symbol("?")
+
+
+def _describe_symbol(value: Any) -> ScalarDesc:
+    kind = {torch.SymInt: "int", torch.SymFloat: "float", torch.SymBool: "bool"}[type(value)]
+    try:
+        return ScalarDesc(kind, to_dim(value) if kind == "int" else None)
+    except SizeError:
+        return ScalarDesc(kind)
+
+
+class GraphReader:
+    """Reads the nodes of one FX graph as calls, keeping track of which symbols are bound.
+
+    A node that computes a size becomes no call: wherever it is used stands its expression, as
+    long as every symbol in it is bound by an input or by an earlier call.
+    """
+
+    def __init__(self, gm: fx.GraphModule, bound: Iterable[str] = ()) -> None:
+        self.gm = gm
+        self.bound = set(bound)
+        self.args: dict[fx.Node, Arg] = {}
+        self.inputs: list[Input] = []
+        self.constants: dict[str, Any] = {}
+        for node in gm.graph.find_nodes(op="placeholder"):
+            self._bind_placeholder(node)
+
+    def _bind_placeholder(self, node: fx.Node) -> None:
+        desc = describe(node.meta.get("val"))
+        kind = "scalar" if isinstance(desc, ScalarDesc) else "tensor"
+        if isinstance(desc, ScalarDesc) and isinstance(desc.size, Size) and desc.size.is_symbol:
+            self.bound.add(desc.size.args[0])
+            self.args[node] = desc.size
+        else:
+            self.args[node] = Ref(node.name, desc)
+        if isinstance(desc, TensorDesc):
+            self.bound |= {s.args[0] for s in desc.shape if isinstance(s, Size) and s.is_symbol}
+        self.inputs.append(Input(node.name, desc, kind))
+
+    def read(self, node: fx.Node) -> OpCall | None:
+        """The call a node stands for, or None when it is a size, an element or a constant."""
+        if node.op == "get_attr":
+            self._read_attribute(node)
+            return None
+        if node.op != "call_function":
+            raise UnsupportedGraph(f"{node.op} {node.target} in a functional graph")
+        if node.target is operator.getitem and self._read_getitem(node):
+            return None
+        desc = describe(node.meta.get("val"))
+        if isinstance(desc, ScalarDesc) and desc.size is not None and not _is_impure(node):
+            if symbols_of(desc.size) <= self.bound:
+                self.args[node] = desc.size
+                return None
+        return self._read_call(node, desc)
+
+    def _read_call(self, node: fx.Node, desc: Desc) -> OpCall:
+        binds = tuple(_resolve_binding(*b, node) for b in _torch.unbacked_bindings(node).items())
+        call = OpCall(
+            name=node.name,
+            op=op_name(node.target),
+            args=tuple(map(self.arg, node.args)),
+            kwargs={key: self.arg(value) for key, value in node.kwargs.items()},
+            output=desc,
+            binds=binds,
+        )
+        self.bound |= {symbol for symbol, _ in binds}
+        self.args[node] = Ref(node.name, desc)
+        return call
+
+    def _read_attribute(self, node: fx.Node) -> None:
+        value = _attribute(self.gm, str(node.target))
+        if isinstance(value, fx.GraphModule):
+            self.args[node] = segment_of(value, str(node.target), self.bound)
+        elif isinstance(value, torch.Tensor):
+            self.constants[node.name] = value
+            self.args[node] = Ref(node.name, describe(node.meta.get("val", value)))
+        else:
+            raise UnsupportedGraph(f"the constant {node.target} is a {type(value).__name__}")
+
+    def _read_getitem(self, node: fx.Node) -> bool:
+        source, index = node.args
+        base = self.args[source]
+        if not isinstance(base, Ref) or not isinstance(index, int):
+            return False
+        element = base.desc[index] if isinstance(base.desc, tuple) else None
+        self.args[node] = Ref(base.name, element, (*base.path, index))
+        return True
+
+    def arg(self, value: Any) -> Arg:
+        """An FX argument as ours."""
+        if isinstance(value, fx.Node):
+            return self.args[value]
+        if value is None or isinstance(value, bool | int | float | complex | str):
+            return value
+        if isinstance(value, tuple | list):
+            return tuple(map(self.arg, value))
+        if is_symbolic(value):
+            return self._symbolic(value)
+        for kind, name in _ATTRS:
+            if isinstance(value, kind):
+                return Attr(name, str(value).removeprefix("torch."))
+        if isinstance(value, OpOverload):
+            return Attr("op", op_name(value))
+        raise UnsupportedGraph(f"an argument of type {type(value).__name__}")
+
+    def _symbolic(self, value: Any) -> Arg:
+        try:
+            size = to_dim(value)
+        except SizeError as error:
+            raise UnsupportedGraph(str(error)) from None
+        if not symbols_of(size) <= self.bound:
+            raise UnsupportedGraph(f"nothing binds the symbols of {size}")
+        return size
+
+
+def segment_of(gm: fx.GraphModule, name: str, bound: Iterable[str] = ()) -> Segment:
+    """A whole graph as one segment; nested graphs become nested segments."""
+    reader = GraphReader(gm, bound)
+    calls = [call for node in body(gm) if (call := reader.read(node)) is not None]
+    if reader.constants:
+        raise UnsupportedGraph(f"the subgraph {name} holds tensors of its own")
+    return make_segment(name, reader.inputs, calls, reader.arg(outputs_of(gm)))
+
+
+def make_segment(
+    name: str, inputs: Sequence[Input], calls: Sequence[OpCall], outputs: Sequence[Arg]
+) -> Segment:
+    """A segment whose symbol inputs are named after the symbol they bind."""
+    return Segment(name, tuple(map(_as_size_input, inputs)), tuple(calls), tuple(outputs))
+
+
+def _as_size_input(given: Input) -> Input:
+    desc = given.desc
+    if isinstance(desc, ScalarDesc) and isinstance(desc.size, Size) and desc.size.is_symbol:
+        return Input(desc.size.args[0], desc, "size")
+    return given
+
+
+def body(gm: fx.GraphModule) -> list[fx.Node]:
+    """The nodes between the inputs and the output."""
+    return [n for n in gm.graph.nodes if n.op not in ("placeholder", "output")]
+
+
+def outputs_of(gm: fx.GraphModule) -> tuple[Any, ...]:
+    """What a graph returns, as a flat tuple."""
+    result = gm.graph.output_node().args[0]
+    return tuple(result) if isinstance(result, tuple | list) else (result,)
+
+
+def needed_symbols(calls: Iterable[OpCall], outputs: Iterable[Arg]) -> set[str]:
+    """Symbols that calls, their subgraphs, and outputs need but do not bind themselves."""
+    needed: set[str] = set()
+    made: set[str] = set()
+    for call in calls:
+        needed |= call.symbols() - made
+        for sub in call.subgraphs():
+            needed |= needed_symbols(sub.calls, sub.outputs) - set(sub.symbols()) - made
+        made |= {symbol for symbol, _ in call.binds}
+    for out in leaves(tuple(outputs)):
+        if isinstance(out, Size):
+            needed |= out.symbols() - made
+    return needed
+
+
+def _is_impure(node: fx.Node) -> bool:
+    return bool(node.meta.get("unbacked_bindings")) or node.is_impure()
+
+
+def _resolve_binding(
+    symbol: str, path: tuple[tuple[str, int], ...], node: fx.Node
+) -> tuple[str, tuple[tuple[str, int], ...]]:
+    """Fold a method step and the index after it: ``.size`` then ``[0]`` is ("size", 0)."""
+    steps: list[tuple[str, int]] = []
+    for kind, value in path:
+        if kind == "item" and steps and steps[-1] in (("size", -1), ("stride", -1)):
+            steps[-1] = (steps[-1][0], value)
+        else:
+            steps.append((kind, value))
+    if any(kind in ("size", "stride") and value < 0 for kind, value in steps):
+        raise UnsupportedGraph(f"{node.name} defines {symbol} in an unknown way")
+    return symbol, tuple(steps)
+
+
+def _attribute(module: Any, path: str) -> Any:
+    for part in path.split("."):
+        module = getattr(module, part)
+    return module

@@ -1,0 +1,96 @@
+"""Operators by name, both ways: ``torch.ops.aten.add.Tensor`` ⇄ "aten.add.Tensor".
+
+Names come from files, so a name resolves only to an operator PyTorch's dispatcher has, a
+higher-order operator, or an arithmetic function listed here.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import operator
+from collections.abc import Callable
+from typing import Any, cast
+
+import torch
+
+from dovetail.capture import _torch
+from dovetail.errors import UnsupportedGraph
+
+OpOverload, OpOverloadPacket, HigherOrderOperator = _torch.operator_types()
+
+_PYTHON: dict[str, Callable[..., Any]] = {
+    name: getattr(operator, name)
+    for name in [
+        "add",
+        "sub",
+        "mul",
+        "floordiv",
+        "truediv",
+        "mod",
+        "neg",
+        "pow",
+        "eq",
+        "ne",
+        "lt",
+        "le",
+        "gt",
+        "ge",
+        "and_",
+        "or_",
+        "not_",
+        "lshift",
+        "rshift",
+        "pos",
+        "abs",
+        "index",
+    ]
+} | {"floor": math.floor, "ceil": math.ceil, "trunc": math.trunc, "round": round}
+_PYTHON |= {
+    name: getattr(torch, name)
+    for name in [
+        "sym_int",
+        "sym_float",
+        "sym_max",
+        "sym_min",
+        "sym_not",
+        "sym_ite",
+        "sym_sqrt",
+        "sym_sum",
+    ]
+    if hasattr(torch, name)
+}
+_PYTHON_NAMES = {fn: name for name, fn in _PYTHON.items()}
+_PREFIXES = ("python", "higher_order")
+
+
+def op_name(target: Any) -> str:
+    """The name of what an FX node calls."""
+    if isinstance(target, OpOverload):
+        return str(target)
+    if isinstance(target, HigherOrderOperator):
+        return f"higher_order.{target.name()}"
+    if target in _PYTHON_NAMES:
+        return f"python.{_PYTHON_NAMES[target]}"
+    raise UnsupportedGraph(f"{target!r} is not an operator")
+
+
+@functools.cache
+def resolve_op(name: str) -> Callable[..., Any]:
+    """What ``op_name`` named."""
+    prefix, _, rest = name.partition(".")
+    if prefix == "python" and rest in _PYTHON:
+        return _PYTHON[rest]
+    parts = name.split(".")
+    target: Any = torch.ops
+    if all(part.isidentifier() for part in parts):
+        for part in parts:
+            target = getattr(target, part, None)
+    if not isinstance(target, OpOverload | HigherOrderOperator):
+        raise UnsupportedGraph(f"this PyTorch has no operator {name!r}")
+    return cast(Callable[..., Any], target)
+
+
+def is_random(target: Any) -> bool:
+    """Whether an operator draws random numbers."""
+    return torch.Tag.nondeterministic_seeded in getattr(target, "tags", ())

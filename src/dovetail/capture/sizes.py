@@ -1,0 +1,96 @@
+"""From PyTorch's symbolic integers to our size expressions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import sympy
+import torch
+
+from dovetail.capture import _torch
+from dovetail.errors import SizeError
+from dovetail.ir.size import Dim, Size
+
+torch_sympy = _torch.sympy_functions()
+_cache: dict[Any, Dim] = {}
+
+
+def to_dim(value: Any) -> Dim:
+    """An int or SymInt as a dimension; SizeError for what is no integer expression."""
+    return value if type(value) is int else from_sympy(_torch.sym_expr(value))
+
+
+def from_sympy(expr: Any) -> Dim:
+    """A sympy expression over integer symbols as a dimension."""
+    found = _cache.get(expr)
+    if found is None:
+        if len(_cache) > 100_000:
+            _cache.clear()
+        found = _cache[expr] = _convert(expr)
+    return found
+
+
+def _convert(expr: Any) -> Dim:
+    if expr.is_Integer:
+        return int(expr)
+    if expr.is_Symbol:
+        return Size.symbol(expr.name)
+    if expr.is_Add:
+        return _fold("add", expr.args)
+    if expr.is_Mul:
+        return _fold("mul", expr.args)
+    if expr.is_Pow and expr.exp.is_Integer and 0 < int(expr.exp) <= 16:
+        return _fold("mul", [expr.base] * int(expr.exp))
+    rule = _RULES.get(type(expr))
+    if rule is None:
+        raise SizeError(f"{expr} is not an integer expression that can be computed at run time")
+    return rule(*map(from_sympy, expr.args))  # type: ignore[no-any-return]
+
+
+def _fold(op: str, args: Any) -> Dim:
+    """Left-nested ``op``; constants go last, and adding a negative reads as subtracting."""
+    parts = sorted(map(from_sympy, args), key=lambda d: isinstance(d, int))
+    total = parts[0]
+    for part in parts[1:]:
+        if op == "add" and isinstance(part, int) and part < 0:
+            total = Size.binary("sub", total, -part)
+        else:
+            total = Size.binary(op, total, part)
+    return total
+
+
+def _many(op: str) -> Any:
+    def fold(first: Dim, *rest: Dim) -> Dim:
+        for dim in rest:
+            first = Size.binary(op, first, dim)
+        return first
+
+    return fold
+
+
+def _ceil_div(a: Dim, b: Dim) -> Dim:
+    negative = Size.binary("floordiv", Size.binary("sub", 0, a), b)
+    return Size.binary("sub", 0, negative)
+
+
+def _modular(a: Dim, divisor: Dim, modulus: Dim) -> Dim:
+    return Size.binary("mod", Size.binary("floordiv", a, divisor), modulus)
+
+
+_RULES: dict[Any, Any] = {
+    torch_sympy.FloorDiv: _many("floordiv"),
+    torch_sympy.CleanDiv: _many("floordiv"),
+    torch_sympy.CeilDiv: _ceil_div,
+    torch_sympy.Mod: _many("mod"),
+    torch_sympy.PythonMod: _many("mod"),
+    torch_sympy.ModularIndexing: _modular,
+    torch_sympy.Max: _many("max"),
+    torch_sympy.Min: _many("min"),
+    sympy.Max: _many("max"),
+    sympy.Min: _many("min"),
+}
+
+
+def is_symbolic(value: Any) -> bool:
+    """Whether ``value`` is one of PyTorch's symbolic numbers."""
+    return isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool)

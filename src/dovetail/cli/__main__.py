@@ -1,0 +1,7 @@
+"""``python -m dovetail.cli``."""
+
+import sys
+
+from dovetail.cli import main
+
+sys.exit(main())

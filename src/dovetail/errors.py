@@ -1,0 +1,212 @@
+"""One class per mistake a user can make; each message says what to do about it.
+
+Every class also derives from the built-in exception a Python programmer would expect
+(``TypeError`` for a wrong type, ``LookupError`` for an unknown name), so both
+``except DovetailError`` and ``except TypeError`` do the natural thing.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping
+
+
+class DovetailError(Exception):
+    """Anything dovetail raises on purpose."""
+
+
+class DovetailWarning(UserWarning):
+    """Anything dovetail warns about."""
+
+
+class ExperimentalBackendWarning(DovetailWarning):
+    """An experimental backend is used for the first time in this process."""
+
+
+class FallbackWarning(DovetailWarning):
+    """Something was handed to a slower path instead of failing; the message says why."""
+
+
+# ---- registering a backend -----------------------------------------------------------------
+
+
+class BackendNotCallable(DovetailError, TypeError):
+    """What was registered is neither a function nor a Backend subclass."""
+
+    def __init__(self, obj: object) -> None:
+        super().__init__(
+            f"cannot register {obj!r} ({type(obj).__name__}) as a backend: register a function "
+            "(gm, example_inputs) -> callable, or a subclass of dovetail.Backend"
+        )
+
+
+class InvalidBackendName(DovetailError, ValueError):
+    """A backend's name is empty, blank, or not a string."""
+
+    def __init__(self, name: object) -> None:
+        super().__init__(
+            f"{name!r} is not a usable backend name: give a non-empty string without spaces or "
+            "colons, such as name='my_accel'"
+        )
+
+
+class BackendHasNoName(DovetailError, ValueError):
+    """A Backend subclass declares no name and none was passed."""
+
+    def __init__(self, cls: type) -> None:
+        super().__init__(
+            f"{cls.__module__}.{cls.__qualname__} has no name: set `name = 'my_accel'` in the "
+            "class body, or pass name= to register_backend"
+        )
+
+
+class BackendNameTaken(DovetailError, ValueError):
+    """Two backends want one name."""
+
+    def __init__(self, name: str, holder: str, newcomer: str) -> None:
+        super().__init__(
+            f"the backend name {name!r} is taken by {holder}; {newcomer} must choose another "
+            "(pass name= to register_backend, or rename the entry point)"
+        )
+
+
+class IncompleteBackend(DovetailError, TypeError):
+    """A Backend subclass leaves an abstract method undefined."""
+
+    def __init__(self, cls: type, missing: Iterable[str]) -> None:
+        names = ", ".join(f"{m}()" for m in sorted(missing))
+        super().__init__(
+            f"{cls.__module__}.{cls.__qualname__} is not a complete backend: define {names} "
+            "(see dovetail.Backend for what each must return)"
+        )
+
+
+class InvalidTags(DovetailError, TypeError):
+    """Tags are a bare string, or hold something that is not a string."""
+
+    def __init__(self, tags: object) -> None:
+        hint = f"tags=({tags!r},)" if isinstance(tags, str) else "tags=('experimental',)"
+        super().__init__(f"tags must be a collection of strings, not {tags!r}: write {hint}")
+
+
+# ---- looking a backend up ------------------------------------------------------------------
+
+
+class UnknownBackend(DovetailError, LookupError):
+    """No backend has this name."""
+
+    def __init__(self, name: object, known: Iterable[str], broken: Mapping[str, str]) -> None:
+        known = sorted(known)
+        message = f"no backend is called {name!r}{nearest(str(name), known)}; known backends: "
+        message += ", ".join(known) or "none"
+        if broken:
+            message += "; plug-ins that do not load: "
+            message += "; ".join(f"{n} ({why})" for n, why in sorted(broken.items()))
+        super().__init__(message)
+
+
+class BrokenPlugin(DovetailError, ImportError):
+    """A plug-in is installed under this name but does not load, or is no backend."""
+
+    def __init__(self, name: str, owner: str, reason: str) -> None:
+        super().__init__(
+            f"the backend {name!r} of {owner} does not load: {reason}; "
+            "reinstall or uninstall that package, or choose another backend"
+        )
+
+
+class BackendUnavailable(DovetailError, RuntimeError):
+    """The backend is installed but cannot run on this machine."""
+
+    def __init__(self, name: str, reason: str) -> None:
+        super().__init__(f"the backend {name!r} cannot run here: {reason}")
+
+
+# ---- options -------------------------------------------------------------------------------
+
+
+class UnknownOption(DovetailError, TypeError):
+    """An option, mode or backend argument that does not exist."""
+
+    def __init__(self, kind: str, name: object, known: Iterable[str]) -> None:
+        known = sorted(known)
+        super().__init__(
+            f"unknown {kind} {name!r}{nearest(str(name), known)}; "
+            f"there is {', '.join(known) or 'none'}"
+        )
+
+
+class InvalidOption(DovetailError, TypeError):
+    """An option of the wrong type or value."""
+
+    def __init__(self, name: str, value: object, expected: str) -> None:
+        super().__init__(
+            f"option {name!r} must be {expected}, not {value!r} ({type(value).__name__})"
+        )
+
+
+# ---- compiling -----------------------------------------------------------------------------
+
+
+class PassFailed(DovetailError, RuntimeError):
+    """A pass raised, returned nothing, or left a graph that is no longer valid."""
+
+    def __init__(self, name: str, stage: str, problem: str) -> None:
+        self.pass_name, self.stage = name, stage
+        super().__init__(f"the {stage} pass {name!r} {problem}")
+
+
+class UnknownPass(DovetailError, LookupError):
+    """A pass is named that no stage holds."""
+
+    def __init__(self, name: str, known: Iterable[str]) -> None:
+        known = sorted(known)
+        super().__init__(
+            f"no pass is called {name!r}{nearest(name, known)}; there is {', '.join(known)}"
+        )
+
+
+class BackendFailed(DovetailError, RuntimeError):
+    """A backend raised while compiling or loading a segment, and strict mode is on."""
+
+    def __init__(self, backend: str, action: str, reason: str) -> None:
+        super().__init__(
+            f"the backend {backend!r} failed to {action} a segment: {reason} "
+            "(strict=True; without it the segment falls back to the next backend)"
+        )
+
+
+class WrongOutputs(DovetailError, RuntimeError):
+    """A backend's executable returned something other than what its segment promises."""
+
+    def __init__(self, backend: str, problem: str) -> None:
+        super().__init__(f"the executable of backend {backend!r} returned {problem}")
+
+
+class UnsupportedGraph(DovetailError, RuntimeError):
+    """A captured graph holds something dovetail cannot express; it goes to PyTorch whole."""
+
+
+class ExportFailed(DovetailError, RuntimeError):
+    """torch.export could not capture the model as one graph."""
+
+    def __init__(self, model: str, reason: str) -> None:
+        super().__init__(
+            f"cannot export {model} as one graph: {reason}\n"
+            "Remove the graph break (data-dependent Python control flow, unsupported calls), "
+            "or use torch.compile(model, backend='dovetail'), which splits the graph there."
+        )
+
+
+class GuardFailed(DovetailError, ValueError):
+    """An exported program was called with inputs it was not exported for."""
+
+
+class SizeError(DovetailError, ArithmeticError):
+    """A size expression cannot be parsed or evaluated."""
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """``" (did you mean 'x'?)"`` for the closest known name, or nothing."""
+    match = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
+    return f" (did you mean {match[0]!r}?)" if match else ""

@@ -1,0 +1,22 @@
+"""The values that pass between stages: sizes, descriptors, calls, segments. No torch in here."""
+
+from dovetail.ir.call import Arg, Attr, OpCall, Ref
+from dovetail.ir.segment import Input, Segment
+from dovetail.ir.size import Dim, Size, SizeProgram, parse_size
+from dovetail.ir.tensor import Desc, ScalarDesc, TensorDesc
+
+__all__ = [
+    "Arg",
+    "Attr",
+    "Desc",
+    "Dim",
+    "Input",
+    "OpCall",
+    "Ref",
+    "ScalarDesc",
+    "Segment",
+    "Size",
+    "SizeProgram",
+    "TensorDesc",
+    "parse_size",
+]

@@ -1,0 +1,139 @@
+"""OpCall: one operation of a functional graph, with nothing of FX in it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from dovetail.ir.size import Size
+from dovetail.ir.tensor import Desc, TensorDesc
+
+if TYPE_CHECKING:
+    from dovetail.ir.segment import Segment
+
+
+@dataclass(frozen=True, slots=True)
+class Ref:
+    """A use of a value: its name, and what is known of it.
+
+    ``path`` picks an element of an operation's tuple result, one index per level.
+    """
+
+    name: str
+    desc: Desc = field(compare=False, default=None)
+    path: tuple[int, ...] = ()
+
+    def __str__(self) -> str:
+        return f"%{self.name}" + "".join(f"[{i}]" for i in self.path)
+
+
+@dataclass(frozen=True, slots=True)
+class Attr:
+    """A PyTorch constant by name: ``Attr("dtype", "float32")``, ``Attr("device", "cpu")``.
+
+    Kinds: dtype, device, layout, memory_format, op (an operator passed as an argument).
+    """
+
+    kind: str
+    value: str
+
+    def __str__(self) -> str:
+        return self.value
+
+
+# What stands in an argument: references, sizes, constants, nested lists, subgraphs.
+Arg = Any  # Ref | Size | Attr | Segment | int | float | complex | bool | str | None | tuple[Arg]
+
+
+@dataclass(frozen=True, slots=True)
+class OpCall:
+    """One call: ``name: output = op(*args, **kwargs)``.
+
+    ``op`` is the operator's full name (``aten.add.Tensor``, ``higher_order.cond``,
+    ``python.truediv`` for arithmetic on numbers). ``binds`` names symbols that this call's
+    result defines (a data-dependent size) and how to read each from it.
+    """
+
+    name: str
+    op: str
+    args: tuple[Arg, ...]
+    kwargs: Mapping[str, Arg] = field(default_factory=dict)
+    output: Desc = None
+    binds: tuple[tuple[str, tuple[tuple[str, int], ...]], ...] = ()
+
+    @property
+    def inputs(self) -> tuple[TensorDesc, ...]:
+        """The descriptors of every tensor argument, in order, lists flattened."""
+        return tuple(ref.desc for ref in self.refs() if isinstance(ref.desc, TensorDesc))
+
+    @property
+    def outputs(self) -> tuple[TensorDesc, ...]:
+        """The descriptors of every tensor this call produces, tuples flattened."""
+        return tuple(_tensors(self.output))
+
+    @property
+    def attributes(self) -> tuple[Arg, ...]:
+        """The positional arguments that are not values: sizes, numbers, dtypes, …."""
+        return tuple(arg for arg in self.args if not _holds_ref(arg))
+
+    def refs(self) -> Iterator[Ref]:
+        """Every value this call uses, subgraph captures not included."""
+        for arg in self.leaves():
+            if isinstance(arg, Ref):
+                yield arg
+
+    def leaves(self) -> Iterator[Arg]:
+        """Every argument, lists flattened."""
+        yield from leaves(self.args)
+        yield from leaves(tuple(self.kwargs.values()))
+
+    def symbols(self) -> frozenset[str]:
+        """The symbols its arguments need at run time."""
+        return frozenset().union(*(a.symbols() for a in self.leaves() if isinstance(a, Size)))
+
+    def subgraphs(self) -> Iterator[Segment]:
+        """The subgraphs among its arguments (branches, loop bodies)."""
+        from dovetail.ir.segment import Segment
+
+        yield from (arg for arg in self.leaves() if isinstance(arg, Segment))
+
+    def __str__(self) -> str:
+        parts = [format_arg(a) for a in self.args]
+        parts += [f"{k}={format_arg(v)}" for k, v in self.kwargs.items()]
+        return f"%{self.name}: {format_desc(self.output)} = {self.op}({', '.join(parts)})"
+
+
+def leaves(arg: Arg) -> Iterator[Arg]:
+    """The scalars of a nested argument, in order."""
+    if isinstance(arg, tuple):
+        for item in arg:
+            yield from leaves(item)
+    else:
+        yield arg
+
+
+def format_arg(arg: Arg) -> str:
+    """An argument as it stands in the printed form."""
+    if isinstance(arg, tuple):
+        return f"[{', '.join(map(format_arg, arg))}]"
+    if hasattr(arg, "calls"):
+        return f"@{arg.name}"
+    return repr(arg) if isinstance(arg, str | float) else str(arg)
+
+
+def format_desc(desc: Desc) -> str:
+    """A result's descriptor as it stands in the printed form."""
+    return f"({', '.join(map(format_desc, desc))})" if isinstance(desc, tuple) else str(desc)
+
+
+def _holds_ref(arg: Arg) -> bool:
+    return any(isinstance(leaf, Ref) for leaf in leaves(arg))
+
+
+def _tensors(desc: Desc) -> Iterator[TensorDesc]:
+    if isinstance(desc, TensorDesc):
+        yield desc
+    elif isinstance(desc, tuple):
+        for item in desc:
+            yield from _tensors(item)

@@ -1,0 +1,154 @@
+"""Segments as bytes: JSON with every kind of value tagged. Reading it runs nothing."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from dovetail.errors import UnsupportedGraph
+from dovetail.ir.call import Arg, Attr, OpCall, Ref
+from dovetail.ir.segment import Input, Segment
+from dovetail.ir.size import Dim, Size, parse_size
+from dovetail.ir.tensor import Desc, ScalarDesc, TensorDesc
+
+FORMAT = "dovetail-segment-1"
+
+
+def segment_to_bytes(segment: Segment) -> bytes:
+    """A segment as bytes; ``segment_from_bytes`` gives an equal one back."""
+    data = {"format": FORMAT, "segment": _segment(segment)}
+    return json.dumps(data, separators=(",", ":"), allow_nan=False).encode()
+
+
+def segment_from_bytes(data: bytes) -> Segment:
+    """The segment that ``segment_to_bytes`` wrote; UnsupportedGraph for anything else."""
+    try:
+        read = json.loads(data)
+        if read["format"] != FORMAT:
+            raise ValueError(f"format {read['format']!r}, expected {FORMAT!r}")
+        return _Reader().segment(read["segment"])
+    except (ValueError, KeyError, TypeError, IndexError, RecursionError, AttributeError) as error:
+        raise UnsupportedGraph(f"these bytes hold no segment: {error!r}") from None
+
+
+def _segment(segment: Segment) -> dict[str, Any]:
+    return {
+        "name": segment.name,
+        "inputs": [[i.name, _desc(i.desc), i.kind] for i in segment.inputs],
+        "calls": [_call(call) for call in segment.calls],
+        "outputs": [_arg(o) for o in segment.outputs],
+    }
+
+
+def _call(call: OpCall) -> dict[str, Any]:
+    return {
+        "name": call.name,
+        "op": call.op,
+        "args": [_arg(a) for a in call.args],
+        "kwargs": {k: _arg(v) for k, v in call.kwargs.items()},
+        "output": _desc(call.output),
+        "binds": [[symbol, [list(step) for step in path]] for symbol, path in call.binds],
+    }
+
+
+def _arg(arg: Arg) -> Any:
+    if arg is None or isinstance(arg, bool | int | str):
+        return arg
+    if isinstance(arg, float):
+        return {"float": arg.hex()}
+    if isinstance(arg, complex):
+        return {"complex": [arg.real.hex(), arg.imag.hex()]}
+    if isinstance(arg, tuple):
+        return [_arg(a) for a in arg]
+    if isinstance(arg, Ref):
+        return {"ref": [arg.name, *arg.path]}
+    if isinstance(arg, Size):
+        return {"size": str(arg)}
+    if isinstance(arg, Attr):
+        return {"attr": [arg.kind, arg.value]}
+    if isinstance(arg, Segment):
+        return {"segment": _segment(arg)}
+    raise UnsupportedGraph(f"cannot write an argument of type {type(arg).__name__}")
+
+
+def _desc(desc: Desc) -> Any:
+    if isinstance(desc, TensorDesc):
+        return {
+            "dtype": desc.dtype,
+            "shape": [_dim(d) for d in desc.shape],
+            "strides": [_dim(d) for d in desc.strides],
+            "device": desc.device,
+        }
+    if isinstance(desc, ScalarDesc):
+        return {"scalar": desc.kind, "size": None if desc.size is None else _dim(desc.size)}
+    return None if desc is None else [_desc(d) for d in desc]
+
+
+def _dim(dim: Dim) -> int | str:
+    return dim if isinstance(dim, int) else str(dim)
+
+
+class _Reader:
+    """Gives each reference the descriptor of the value it names."""
+
+    def segment(self, data: dict[str, Any]) -> Segment:
+        outer = getattr(self, "descs", {})
+        self.descs: dict[str, Desc] = {}
+        inputs = tuple(self.input(*row) for row in data["inputs"])
+        calls = tuple(self.call(row) for row in data["calls"])
+        outputs = tuple(self.arg(o) for o in data["outputs"])
+        self.descs = outer
+        return Segment(str(data["name"]), inputs, calls, outputs)
+
+    def input(self, name: str, desc: Any, kind: str) -> Input:
+        self.descs[name] = self.desc(desc)
+        return Input(name, self.descs[name], kind)
+
+    def call(self, data: dict[str, Any]) -> OpCall:
+        binds = tuple((s, tuple((str(k), int(v)) for k, v in path)) for s, path in data["binds"])
+        args = tuple(self.arg(a) for a in data["args"])
+        kwargs = {str(k): self.arg(v) for k, v in data["kwargs"].items()}
+        output = self.desc(data["output"])
+        self.descs[data["name"]] = output
+        return OpCall(str(data["name"]), str(data["op"]), args, kwargs, output, binds)
+
+    def arg(self, data: Any) -> Arg:
+        if isinstance(data, list):
+            return tuple(map(self.arg, data))
+        if not isinstance(data, dict):
+            return data
+        ((kind, value),) = data.items()
+        match kind:
+            case "float":
+                return float.fromhex(value)
+            case "complex":
+                return complex(*map(float.fromhex, value))
+            case "ref":
+                return self.ref(str(value[0]), tuple(map(int, value[1:])))
+            case "size":
+                return parse_size(value)
+            case "attr":
+                return Attr(str(value[0]), str(value[1]))
+            case "segment":
+                return self.segment(value)
+        raise ValueError(f"unknown argument kind {kind!r}")
+
+    def ref(self, name: str, path: tuple[int, ...]) -> Ref:
+        desc = self.descs[name]
+        for index in path:
+            desc = desc[index] if isinstance(desc, tuple) else None
+        return Ref(name, desc, path)
+
+    def desc(self, data: Any) -> Desc:
+        if isinstance(data, list):
+            return tuple(map(self.desc, data))
+        if data is None:
+            return None
+        if "scalar" in data:
+            size = data["size"]
+            return ScalarDesc(data["scalar"], None if size is None else self.dim(size))
+        shape, strides = (tuple(map(self.dim, data[key])) for key in ("shape", "strides"))
+        return TensorDesc(str(data["dtype"]), shape, strides, str(data["device"]))
+
+    def dim(self, data: int | str) -> Dim:
+        return parse_size(data) if isinstance(data, str) else int(data)

@@ -1,0 +1,103 @@
+"""Segment: the piece of a graph that one backend compiles."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from dovetail.ir.call import Arg, OpCall, Ref, format_arg, format_desc
+from dovetail.ir.tensor import Desc, TensorDesc
+
+
+@dataclass(frozen=True, slots=True)
+class Input:
+    """A value handed to a segment at each call.
+
+    ``kind`` is "tensor", "constant" (the same tensor at every call until told otherwise, so a
+    backend may pack it), "size" (an int that binds the symbol of the same name) or "scalar"
+    (a Python number).
+    """
+
+    name: str
+    desc: Desc
+    kind: str = "tensor"
+
+    @property
+    def ref(self) -> Ref:
+        """A use of this input."""
+        return Ref(self.name, self.desc)
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """Inputs, a linear list of calls, outputs. Calls are in an order in which they can run.
+
+    Every symbol that a call needs is bound by an input of kind "size" or by an earlier call's
+    ``binds``, so an executable never has to infer one from a tensor's shape.
+    """
+
+    name: str
+    inputs: tuple[Input, ...]
+    calls: tuple[OpCall, ...]
+    outputs: tuple[Arg, ...]
+
+    def symbols(self) -> tuple[str, ...]:
+        """The symbols bound by inputs, in input order."""
+        return tuple(i.name for i in self.inputs if i.kind == "size")
+
+    def all_calls(self) -> Iterator[OpCall]:
+        """Every call, those of subgraphs included."""
+        for call in self.calls:
+            yield call
+            for sub in call.subgraphs():
+                yield from sub.all_calls()
+
+    def mutated_inputs(self) -> tuple[str, ...]:
+        """The names of inputs that a call writes to (the last argument convention of ATen)."""
+        names = {i.name for i in self.inputs}
+        written = (c.args[0].name for c in self.calls if is_write(c) and isinstance(c.args[0], Ref))
+        return tuple(dict.fromkeys(n for n in written if n in names))
+
+    def output_descs(self) -> tuple[Desc, ...]:
+        """What is known of each output."""
+        return tuple(o.desc if isinstance(o, Ref) else None for o in self.outputs)
+
+    def input_bytes(self) -> int | None:
+        """Bytes of all tensor inputs, or None when a shape is symbolic."""
+        return sum_bytes(i.desc for i in self.inputs if isinstance(i.desc, TensorDesc))
+
+    def __str__(self) -> str:
+        head = ", ".join(
+            f"%{i.name}: {format_desc(i.desc)}" + (f" {i.kind}" if i.kind != "tensor" else "")
+            for i in self.inputs
+        )
+        lines = [f"segment @{self.name}({head}) {{"]
+        lines += [f"  {call}" for call in self.calls]
+        lines += [f"  return {', '.join(map(format_arg, self.outputs))}", "}"]
+        for call in self.calls:
+            lines += [str(sub) for sub in call.subgraphs()]
+        return "\n".join(lines)
+
+
+def sum_bytes(descs: Iterator[TensorDesc]) -> int | None:
+    """The bytes of several tensors together, or None when a shape is symbolic."""
+    total = 0
+    for desc in descs:
+        if desc.numel is None:
+            return None
+        total += desc.numel * item_bytes(desc.dtype)
+    return total
+
+
+def item_bytes(dtype: str) -> int:
+    """The size of one element of ``dtype``."""
+    bits = "".join(filter(str.isdigit, dtype.split("_")[0].split("e")[0]))
+    if dtype == "bool" or dtype.startswith("float8"):
+        return 1
+    return int(bits) // 8
+
+
+def is_write(call: OpCall) -> bool:
+    """Whether a call writes to its first argument (an in-place ATen op such as ``copy_``)."""
+    parts = call.op.split(".")
+    return len(parts) > 1 and parts[1].endswith("_") and not parts[1].endswith("__")

@@ -1,0 +1,215 @@
+"""Size expressions: integers computed from symbols at run time.
+
+A ``Size`` is a small immutable tree over named symbols (``s0 * 2 + 1``). It prints as Python,
+parses back, and compiles to a stack program that the C runtime evaluates with checked 64-bit
+arithmetic. Python evaluation is kept beside it as the oracle and for machines without the
+extension. Division and modulo are Python's (they round towards minus infinity).
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import operator
+import struct
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from dovetail.errors import SizeError
+
+INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
+
+# Opcodes are shared with native/src/size.c; the order is part of the artifact format.
+_OPCODES = {"push": 0, "load": 1, "add": 2, "sub": 3, "mul": 4, "floordiv": 5, "mod": 6}
+_OPCODES |= {"max": 7, "min": 8, "store": 9}
+_INFIX = {"add": ("+", 1), "sub": ("-", 1), "mul": ("*", 2), "floordiv": ("//", 2), "mod": ("%", 2)}
+_PYTHON: dict[str, Callable[[int, int], int]] = {
+    "add": operator.add,
+    "sub": operator.sub,
+    "mul": operator.mul,
+    "floordiv": operator.floordiv,
+    "mod": operator.mod,
+    "max": max,
+    "min": min,
+}
+_FROM_AST: dict[type[ast.operator], str] = {
+    ast.Add: "add",
+    ast.Sub: "sub",
+    ast.Mult: "mul",
+    ast.FloorDiv: "floordiv",
+    ast.Mod: "mod",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """An expression: a symbol (``op == "symbol"``) or a binary operation on dimensions."""
+
+    op: str
+    args: tuple[Any, ...]
+
+    @staticmethod
+    def symbol(name: str) -> Size:
+        """The symbol called ``name``."""
+        return Size("symbol", (name,))
+
+    @staticmethod
+    def binary(op: str, left: Dim, right: Dim) -> Dim:
+        """``left op right``, folded when both are known."""
+        if isinstance(left, int) and isinstance(right, int):
+            return _apply(op, left, right)
+        return Size(op, (left, right))
+
+    @property
+    def is_symbol(self) -> bool:
+        """Whether this is a bare symbol."""
+        return self.op == "symbol"
+
+    def symbols(self) -> frozenset[str]:
+        """The names of every symbol in this expression."""
+        if self.is_symbol:
+            return frozenset(self.args)
+        return frozenset().union(*(symbols_of(arg) for arg in self.args))
+
+    def evaluate(self, values: Mapping[str, int]) -> int:
+        """The number this stands for, given each symbol's value."""
+        if self.is_symbol:
+            try:
+                return values[self.args[0]]
+            except KeyError:
+                raise SizeError(f"no value for the symbol {self.args[0]!r} in {self}") from None
+        left, right = (evaluate(arg, values) for arg in self.args)
+        return _apply(self.op, left, right)
+
+    def __str__(self) -> str:
+        return _print(self, 0)
+
+    __repr__ = __str__
+
+
+Dim = int | Size
+
+
+def evaluate(dim: Dim, values: Mapping[str, int]) -> int:
+    """The number a dimension stands for."""
+    return dim if isinstance(dim, int) else dim.evaluate(values)
+
+
+def symbols_of(dim: Dim) -> frozenset[str]:
+    """The symbols a dimension depends on."""
+    return frozenset() if isinstance(dim, int) else dim.symbols()
+
+
+def parse_size(text: str) -> Dim:
+    """The dimension that ``text`` prints; only what ``str(Size)`` writes is accepted."""
+    try:
+        tree = ast.parse(text.strip(), mode="eval")
+        return _from_ast(tree.body)
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        raise SizeError(f"{text!r} is not a size expression: {error}") from None
+
+
+class SizeProgram:
+    """Several size expressions over one list of symbols, evaluated in one call."""
+
+    def __init__(self, symbols: Sequence[str], sizes: Iterable[Dim]) -> None:
+        self.symbols = tuple(symbols)
+        self.sizes = tuple(sizes)
+        self._native = _native_program(self.code(), len(self.symbols), len(self.sizes))
+
+    def code(self) -> bytes:
+        """The stack program: pairs of little-endian int64, opcode and operand."""
+        index = {name: i for i, name in enumerate(self.symbols)}
+        words: list[int] = []
+        for i, size in enumerate(self.sizes):
+            _emit(size, index, words)
+            words += (_OPCODES["store"], i)
+        return struct.pack(f"<{len(words)}q", *words)
+
+    def evaluate(self, values: Sequence[int]) -> tuple[int, ...]:
+        """The value of each expression, given each symbol's value in order."""
+        if self._native is not None:
+            try:
+                return self._native.run(values)  # type: ignore[no-any-return]
+            except ArithmeticError as error:
+                raise SizeError(f"{error} ({self.describe(values)})") from None
+        return self.evaluate_python(values)
+
+    def evaluate_python(self, values: Sequence[int]) -> tuple[int, ...]:
+        """The same, without the extension: the oracle the native evaluator is tested against."""
+        bound = dict(zip(self.symbols, values, strict=True))
+        return tuple(_checked(evaluate(size, bound)) for size in self.sizes)
+
+    def describe(self, values: Sequence[int]) -> str:
+        """The expressions and the symbols' values, for an error message."""
+        where = ", ".join(f"{s}={v}" for s, v in zip(self.symbols, values, strict=False))
+        return f"{', '.join(map(str, self.sizes))} with {where}"
+
+
+@functools.cache
+def _native_class() -> Any:
+    try:
+        from dovetail import _native
+    except ImportError:  # not built: the Python evaluator serves
+        return None
+    return _native.SizeProgram
+
+
+def _native_program(code: bytes, symbols: int, outputs: int) -> Any:
+    native = _native_class()
+    return native(code, symbols, outputs) if native is not None else None
+
+
+def _checked(value: int) -> int:
+    if not INT64_MIN <= value <= INT64_MAX:
+        raise SizeError(f"{value} does not fit 64 bits")
+    return value
+
+
+def _apply(op: str, left: int, right: int) -> int:
+    if right == 0 and op in ("floordiv", "mod"):
+        raise SizeError(f"division by zero: {left} {_INFIX[op][0]} 0")
+    return _checked(_PYTHON[op](left, right))
+
+
+def _emit(dim: Dim, index: Mapping[str, int], words: list[int]) -> None:
+    if isinstance(dim, int):
+        words += (_OPCODES["push"], _checked(dim))
+    elif dim.is_symbol:
+        if dim.args[0] not in index:
+            raise SizeError(f"no value for the symbol {dim.args[0]!r}")
+        words += (_OPCODES["load"], index[dim.args[0]])
+    else:
+        for arg in dim.args:
+            _emit(arg, index, words)
+        words += (_OPCODES[dim.op], 0)
+
+
+def _print(dim: Dim, outer: int) -> str:
+    if isinstance(dim, int):
+        return f"({dim})" if dim < 0 and outer else str(dim)
+    if dim.is_symbol:
+        return str(dim.args[0])
+    left, right = dim.args
+    if dim.op in ("max", "min"):
+        return f"{dim.op}({_print(left, 0)}, {_print(right, 0)})"
+    sign, level = _INFIX[dim.op]
+    # The right side binds one tighter, so that a - (b - c) keeps its parentheses.
+    text = f"{_print(left, level)} {sign} {_print(right, level + 1)}"
+    return f"({text})" if level < outer else text
+
+
+def _from_ast(node: ast.expr) -> Dim:
+    match node:
+        case ast.Constant(value=int(value)) if not isinstance(value, bool):
+            return value
+        case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=int(value))):
+            return -value
+        case ast.Name(id=name):
+            return Size.symbol(name)
+        case ast.BinOp(left=left, op=op, right=right) if type(op) in _FROM_AST:
+            return Size(_FROM_AST[type(op)], (_from_ast(left), _from_ast(right)))
+        case ast.Call(func=ast.Name(id="max" | "min" as name), args=[left, right], keywords=[]):
+            return Size(name, (_from_ast(left), _from_ast(right)))
+    raise ValueError(f"unexpected {type(node).__name__}")

@@ -1,0 +1,90 @@
+"""Descriptors: what is known of a value before it exists."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from dovetail.ir.size import Dim, symbols_of
+
+_SHORT = {
+    "float64": "f64",
+    "float32": "f32",
+    "float16": "f16",
+    "bfloat16": "bf16",
+    "int64": "i64",
+    "int32": "i32",
+    "int16": "i16",
+    "int8": "i8",
+    "uint8": "u8",
+    "bool": "b1",
+    "complex64": "c64",
+    "complex128": "c128",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class TensorDesc:
+    """A tensor's dtype, shape, strides (in elements) and device; dimensions may be symbolic."""
+
+    dtype: str
+    shape: tuple[Dim, ...]
+    strides: tuple[Dim, ...]
+    device: str = "cpu"
+
+    @property
+    def rank(self) -> int:
+        """The number of dimensions."""
+        return len(self.shape)
+
+    @property
+    def is_static(self) -> bool:
+        """Whether every dimension is a number."""
+        return all(isinstance(d, int) for d in self.shape)
+
+    @property
+    def numel(self) -> int | None:
+        """The number of elements, or None when a dimension is symbolic."""
+        sizes = [d for d in self.shape if isinstance(d, int)]
+        return math.prod(sizes) if len(sizes) == self.rank else None
+
+    @property
+    def is_contiguous(self) -> bool | None:
+        """Whether the elements lie in row-major order; None when symbols leave it open."""
+        if not self.is_static or not all(isinstance(s, int) for s in self.strides):
+            return None
+        expected = 1
+        for size, stride in zip(reversed(self.shape), reversed(self.strides), strict=True):
+            if size == 0:
+                return True
+            if size != 1 and stride != expected:
+                return False
+            expected *= int(size)  # type: ignore[arg-type]  # static: every size is an int
+        return True
+
+    def symbols(self) -> frozenset[str]:
+        """The symbols in the shape and strides."""
+        return frozenset().union(*map(symbols_of, (*self.shape, *self.strides)))
+
+    def __str__(self) -> str:
+        device = "" if self.device == "cpu" else f"@{self.device}"
+        return f"{_SHORT.get(self.dtype, self.dtype)}[{', '.join(map(str, self.shape))}]{device}"
+
+
+@dataclass(frozen=True, slots=True)
+class ScalarDesc:
+    """A Python number that is computed at run time: its type, and its expression if it has one."""
+
+    kind: str  # "int", "float" or "bool"
+    size: Dim | None = None
+
+    def symbols(self) -> frozenset[str]:
+        """The symbols in the expression."""
+        return frozenset() if self.size is None else symbols_of(self.size)
+
+    def __str__(self) -> str:
+        return self.kind if self.size is None else f"{self.kind}({self.size})"
+
+
+# An op's result: one value, nothing, or a (nested) tuple of them.
+Desc = TensorDesc | ScalarDesc | None | tuple["Desc", ...]

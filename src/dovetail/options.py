@@ -1,0 +1,107 @@
+"""Every option and every DOVETAIL_* variable, typed, in one place.
+
+An option comes from ``torch.compile(…, options={…})``, else from its variable
+(``DOVETAIL_STRICT=1``), else from its default. Options marked ``key=True`` change the code that
+is generated and enter cache keys.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING, Any
+
+from dovetail.errors import InvalidOption, UnknownOption
+
+if TYPE_CHECKING:
+    from dovetail.passes.manager import PassManager
+
+# torch.compile's modes. Each is a set of options; today's backends need none of them to differ.
+MODES: Mapping[str, Mapping[str, Any]] = {
+    "default": {},
+    "reduce-overhead": {},
+    "max-autotune": {},
+    "max-autotune-no-cudagraphs": {},
+}
+_TRUE, _FALSE = ("1", "true", "yes", "on"), ("0", "false", "no", "off", "")
+
+
+def _option(default: Any, expected: str, *, env: str | None = None, key: bool = False) -> Any:
+    return field(default=default, metadata={"expected": expected, "env": env, "key": key})
+
+
+@dataclass(frozen=True)
+class Options:
+    """What a user can choose for one compilation."""
+
+    strict: bool = _option(False, "True or False", env="DOVETAIL_STRICT")
+    """Raise where a segment would otherwise fall back to the next backend."""
+
+    freeze: bool = _option(False, "True or False", env="DOVETAIL_FREEZE", key=True)
+    """Treat parameters as constants in inference; a change of one is noticed at the next call."""
+
+    debug: bool = _option(False, "True or False", env="DOVETAIL_DEBUG")
+    """Verify the graph and its metadata after every pass."""
+
+    keep_graphs: bool = _option(True, "True or False", env="DOVETAIL_KEEP_GRAPHS")
+    """Keep each stage's graph, before and after, for ``explain``."""
+
+    passes: PassManager | None = _option(None, "a dovetail.passes.PassManager", key=True)
+    """The passes to run, instead of the default ones."""
+
+    backend_options: Mapping[str, Any] | None = _option(None, "a dict, by option name", key=True)
+    """The backend's own options: keyword arguments of its class."""
+
+    @staticmethod
+    def resolve(given: Mapping[str, Any] | None = None, mode: str | None = None) -> Options:
+        """Options from ``torch.compile``'s arguments and the environment, checked."""
+        if mode is not None and mode not in MODES:
+            raise UnknownOption("mode", mode, MODES)
+        if given is not None and not isinstance(given, Mapping):
+            raise InvalidOption("options", given, "a dict")
+        known = {f.name: f for f in fields(Options)}
+        chosen: dict[str, Any] = {
+            **_from_environment(),
+            **MODES[mode or "default"],
+            **(given or {}),
+        }
+        for name, value in chosen.items():
+            if name not in known:
+                raise UnknownOption("option", name, known)
+            _check(name, value, known[name].metadata["expected"])
+        return Options(**chosen)
+
+    def key_parts(self) -> dict[str, str]:
+        """The options that change generated code, for a cache key."""
+        return {f.name: repr(getattr(self, f.name)) for f in fields(self) if f.metadata["key"]}
+
+
+def _check(name: str, value: Any, expected: str) -> None:
+    if name == "passes":
+        fits = value is None or (hasattr(value, "run") and hasattr(value, "identity"))
+    elif name == "backend_options":
+        fits = value is None or (
+            isinstance(value, Mapping) and all(isinstance(k, str) for k in value)
+        )
+    else:
+        fits = isinstance(value, bool)
+    if not fits:
+        raise InvalidOption(name, value, expected)
+
+
+def _from_environment() -> dict[str, bool]:
+    found = {}
+    for option in fields(Options):
+        variable = option.metadata["env"]
+        if variable and variable in os.environ:
+            found[option.name] = _parse_flag(variable, os.environ[variable])
+    return found
+
+
+def _parse_flag(variable: str, text: str) -> bool:
+    if text.lower() in _TRUE:
+        return True
+    if text.lower() in _FALSE:
+        return False
+    raise InvalidOption(variable, text, "1 or 0")

@@ -1,0 +1,188 @@
+"""What can be computed once: calls that depend on constants alone.
+
+Constants are tensors the graph holds, and inputs marked as constant (parameters of an exported
+or frozen model). ``split_constants`` cuts a graph in two: one to run once, and again when a
+constant changes, and one to run at every call. ``fold_constants`` does the same for values that
+depend on nothing at all (masks, position indices) when they are small.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import fx
+
+from dovetail.capture import _torch
+from dovetail.capture.ops import OpOverload
+from dovetail.passes.graphs import escaping, is_pure, value_of, written
+
+FOLD_LIMIT = 1 << 20  # bytes; larger values cost more to keep than to make
+CONSTANT = "dovetail_constant"  # mark in an input's metadata
+
+aten = torch.ops.aten
+
+
+def mark_constants(gm: fx.GraphModule, positions: Iterable[int]) -> None:
+    """Mark inputs, by position, as the same at every call; one that is written to is not."""
+    wanted = set(positions)
+    changing = written(gm) if wanted else set()
+    for position, node in enumerate(gm.graph.find_nodes(op="placeholder")):
+        if position in wanted and node not in changing:
+            node.meta[CONSTANT] = True
+
+
+def constant_inputs(gm: fx.GraphModule) -> list[int]:
+    """The positions of inputs marked as constant."""
+    inputs = gm.graph.find_nodes(op="placeholder")
+    return [i for i, node in enumerate(inputs) if node.meta.get(CONSTANT)]
+
+
+def constant_nodes(gm: fx.GraphModule) -> set[fx.Node]:
+    """Every node whose value is the same at every call as long as the constants are."""
+    changing = written(gm)
+    found: set[fx.Node] = set()
+    for node in gm.graph.nodes:
+        if node in changing:
+            continue
+        if node.op == "get_attr":
+            if isinstance(getattr(gm, str(node.target), None), torch.Tensor):
+                found.add(node)
+        elif node.op == "placeholder":
+            if node.meta.get(CONSTANT):
+                found.add(node)
+        elif _is_foldable(node) and all(n in found for n in node.all_input_nodes):
+            found.add(node)
+    return found
+
+
+def split_constants(gm: fx.GraphModule) -> tuple[fx.GraphModule, fx.GraphModule]:
+    """``(once, every)``: ``once`` maps the constant inputs to values, ``every`` takes those.
+
+    ``once`` has the constant inputs of ``gm`` as its inputs, in order. ``every`` has the other
+    inputs, then one input for each output of ``once``.
+    """
+    constant = constant_nodes(gm)
+    needs_inputs = _depends_on_inputs(constant)
+    border = [n for n in constant if n in needs_inputs and any(u not in constant for u in n.users)]
+    border = [n for n in gm.graph.nodes if n in set(border)]
+    return _once_graph(gm, border), _every_graph(gm, border)
+
+
+def fold_constants(gm: fx.GraphModule) -> fx.GraphModule:
+    """Compute now, once, what depends on nothing but constants the graph itself holds."""
+    constant = constant_nodes(gm)
+    foldable = constant - _depends_on_inputs(constant)
+    kept = escaping(gm) | written(gm)
+    for node in [n for n in gm.graph.nodes if n in foldable]:
+        outside = any(user not in foldable for user in node.users)
+        if outside and node not in kept and _is_worth_folding(node):
+            _fold(gm, node)
+    return gm
+
+
+def _is_foldable(node: fx.Node) -> bool:
+    if not is_pure(node) or node.meta.get("unbacked_bindings"):
+        return False
+    if node.target is not operator.getitem and not isinstance(node.target, OpOverload):
+        return False
+    value = value_of(node)
+    if isinstance(value, torch.Tensor):
+        return all(type(d) is int for d in value.shape) and not _is_symbolic_call(node)
+    return isinstance(value, tuple | list)
+
+
+def _is_symbolic_call(node: fx.Node) -> bool:
+    symbolic = torch.SymInt | torch.SymFloat | torch.SymBool
+    return any(isinstance(value_of(n), symbolic) for n in node.all_input_nodes)
+
+
+def _depends_on_inputs(constant: set[fx.Node]) -> set[fx.Node]:
+    """Those constant nodes that come from inputs, not from the graph alone."""
+    found: set[fx.Node] = set()
+    for node in sorted(constant):
+        if node.op == "placeholder" or any(n in found for n in node.all_input_nodes):
+            found.add(node)
+    return found
+
+
+def _is_worth_folding(node: fx.Node) -> bool:
+    """Small, and more than a fill, which is as quick to make as to read."""
+    value = value_of(node)
+    if not isinstance(value, torch.Tensor) or not node.all_input_nodes:
+        return False
+    return bool(value.numel() * value.element_size() <= FOLD_LIMIT)
+
+
+def _fold(gm: fx.GraphModule, node: fx.Node) -> None:
+    with _torch.no_dispatch_modes(), torch.no_grad():
+        value = _evaluate(gm, node, {})
+    name = _free_name(gm)
+    gm.register_buffer(name, value.detach(), persistent=False)
+    with gm.graph.inserting_before(node):
+        constant = gm.graph.get_attr(name)
+    constant.meta = dict(node.meta)
+    node.replace_all_uses_with(constant)
+
+
+def _evaluate(gm: fx.GraphModule, node: fx.Node, done: dict[fx.Node, Any]) -> Any:
+    if node not in done:
+        if node.op == "get_attr":
+            done[node] = getattr(gm, str(node.target))
+        else:
+            for used in node.all_input_nodes:  # in order, so that no deep recursion builds up
+                _evaluate(gm, used, done)
+            args, kwargs = fx.node.map_arg((node.args, dict(node.kwargs)), done.__getitem__)
+            done[node] = node.target(*args, **kwargs)
+    return done[node]
+
+
+def _free_name(gm: fx.GraphModule) -> str:
+    number = 0
+    while hasattr(gm, f"_folded_{number}"):
+        number += 1
+    return f"_folded_{number}"
+
+
+def _once_graph(gm: fx.GraphModule, border: list[fx.Node]) -> fx.GraphModule:
+    graph, copies = fx.Graph(), {}
+    needed = _ancestors(border)
+    for node in gm.graph.nodes:
+        if node.op == "placeholder" and node.meta.get(CONSTANT):
+            copies[node] = graph.node_copy(node)
+        elif node in needed and node not in copies:
+            copies[node] = graph.node_copy(node, copies.__getitem__)
+    graph.output(tuple(copies[node] for node in border))
+    return fx.GraphModule(gm, graph)
+
+
+def _every_graph(gm: fx.GraphModule, border: list[fx.Node]) -> fx.GraphModule:
+    graph, copies = fx.Graph(), {}
+    taken = set(border)
+    for node in gm.graph.find_nodes(op="placeholder"):
+        if not node.meta.get(CONSTANT):
+            copies[node] = graph.node_copy(node)
+    for node in border:
+        copies[node] = graph.placeholder(f"once_{node.name}")
+        copies[node].meta = {k: v for k, v in node.meta.items() if k != CONSTANT}
+    needed = _ancestors([gm.graph.output_node()], stop=taken)
+    for node in gm.graph.nodes:
+        if node not in copies and node.op != "placeholder":
+            if node in needed or (not is_pure(node) and node.op == "call_function"):
+                copies[node] = graph.node_copy(node, copies.__getitem__)
+    return fx.GraphModule(gm, graph)
+
+
+def _ancestors(nodes: Iterable[fx.Node], stop: set[fx.Node] | None = None) -> set[fx.Node]:
+    """The nodes and all they depend on, not going past ``stop``."""
+    found: set[fx.Node] = set()
+    todo = list(nodes)
+    while todo:
+        node = todo.pop()
+        if node not in found:
+            found.add(node)
+            if stop is None or node not in stop:
+                todo += node.all_input_nodes
+    return found

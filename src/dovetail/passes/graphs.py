@@ -1,0 +1,132 @@
+"""What passes ask of a graph: purity, views, what escapes, what may be computed once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import torch
+from torch import fx
+
+from dovetail.capture import _torch
+from dovetail.capture.ops import HigherOrderOperator, OpOverload, is_random
+
+aten = torch.ops.aten
+
+
+def value_of(node: fx.Node) -> Any:
+    """The fake value of a node, if it has one."""
+    return node.meta.get("val")
+
+
+def calls(gm: fx.GraphModule, *targets: Any) -> Iterator[fx.Node]:
+    """Nodes that call one of ``targets`` (any function when none is given), in graph order."""
+    for node in list(gm.graph.nodes):
+        if node.op == "call_function" and (not targets or node.target in targets):
+            yield node
+
+
+def subgraphs(gm: fx.GraphModule) -> dict[str, fx.GraphModule]:
+    """The nested graphs that nodes of this graph refer to, by attribute name."""
+    found = {}
+    for node in gm.graph.find_nodes(op="get_attr"):
+        value = getattr(gm, str(node.target), None)
+        if isinstance(value, fx.GraphModule):
+            found[str(node.target)] = value
+    return found
+
+
+def is_pure(node: fx.Node) -> bool:
+    """Whether a node may be moved, merged with an equal one, or dropped when unused."""
+    target = node.target
+    if node.op != "call_function" or is_random(target):
+        return False
+    if isinstance(target, OpOverload):
+        return not _torch.schema_of(target).is_mutable and not node.is_impure()
+    if isinstance(target, HigherOrderOperator):
+        return False
+    return not node.is_impure()
+
+
+def is_view(node: fx.Node) -> bool:
+    """Whether a node's result may share memory with its first argument."""
+    target = node.target
+    if isinstance(target, OpOverload):
+        if target in _MAYBE_VIEWS:
+            return True
+        return any(r.alias_info is not None for r in _torch.schema_of(target).returns)
+    return node.op == "call_function" and getattr(target, "__name__", "") == "getitem"
+
+
+# Composite operators that return a view or a copy, as the strides will have it.
+_MAYBE_VIEWS = {
+    aten.reshape.default,
+    aten.contiguous.default,
+    aten._reshape_alias.default,
+    aten.to.dtype,
+    aten.lift_fresh.default,
+}
+
+
+def escaping(gm: fx.GraphModule) -> set[fx.Node]:
+    """Nodes whose memory a caller may come to hold, or that a write in the graph may reach.
+
+    A node in this set may not start (or cease) to share memory with another.
+    """
+    roots = [*gm.graph.output_node().all_input_nodes]
+    for node in calls(gm):
+        if _is_write(node):
+            roots += node.all_input_nodes
+    found: set[fx.Node] = set()
+    while roots:
+        node = roots.pop()
+        if node in found:
+            continue
+        found.add(node)
+        if is_view(node) or isinstance(node.target, HigherOrderOperator):
+            roots += node.all_input_nodes
+    return found
+
+
+def written(gm: fx.GraphModule) -> set[fx.Node]:
+    """Nodes that some call writes to."""
+    found: set[fx.Node] = set()
+    for node in calls(gm):
+        if _is_write(node):
+            found |= {a for a in _written_args(node) if isinstance(a, fx.Node)}
+    return found
+
+
+def _is_write(node: fx.Node) -> bool:
+    target = node.target
+    return isinstance(target, OpOverload) and _torch.schema_of(target).is_mutable
+
+
+def _written_args(node: fx.Node) -> Iterable[Any]:
+    schema = _torch.schema_of(node.target)
+    for position, argument in enumerate(schema.arguments):
+        if argument.alias_info is not None and argument.alias_info.is_write:
+            value = node.args[position] if position < len(node.args) else None
+            yield from _flat(node.kwargs.get(argument.name, value))
+
+
+def _flat(value: Any) -> Iterator[Any]:
+    if isinstance(value, tuple | list):
+        for item in value:
+            yield from _flat(item)
+    else:
+        yield value
+
+
+def replace(node: fx.Node, other: fx.Node) -> None:
+    """Use ``other`` wherever ``node`` was used, and drop ``node``."""
+    node.replace_all_uses_with(other)
+    node.graph.erase_node(node)
+
+
+def insert_call(
+    gm: fx.GraphModule, before: fx.Node, target: Callable[..., Any], *args: Any, **kwargs: Any
+) -> fx.Node:
+    """A new call just before a node; its metadata is filled in after the pass."""
+    with gm.graph.inserting_before(before):
+        return gm.graph.call_function(target, args, kwargs)

@@ -1,0 +1,181 @@
+"""The pass manager: an immutable list of passes for each stage, and the loop that runs them."""
+
+from __future__ import annotations
+
+import hashlib
+import operator
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from torch import fx
+
+from dovetail import history
+from dovetail.errors import DovetailError, PassFailed, UnknownOption, UnknownPass
+from dovetail.passes import verify
+from dovetail.passes.base import STAGES, Pass, Passes, PassFn, as_pass
+from dovetail.passes.builtin import BUILTIN
+from dovetail.passes.graphs import subgraphs
+from dovetail.passes.text import graph_text
+
+
+@dataclass(frozen=True)
+class PassManager:
+    """Passes by stage. Every method that changes something returns a new manager.
+
+    >>> manager = dovetail.passes.default().add("post_grad", my_pass, after="cse").remove("dce")
+    >>> torch.compile(model, backend="dovetail", options={"passes": manager})
+    """
+
+    passes: Passes = BUILTIN
+
+    def names(self, stage: str) -> list[str]:
+        """The names of a stage's passes, in order."""
+        return [p.name for p in self._at(stage)]
+
+    def add(
+        self,
+        stage: str,
+        new: Pass | PassFn,
+        *,
+        before: str | None = None,
+        after: str | None = None,
+    ) -> PassManager:
+        """With one more pass: at the end, or next to another."""
+        held = list(self._at(stage))
+        anchor = before or after
+        if anchor is None:
+            position = len(held)
+        else:
+            position = self._position(stage, anchor) + (after is not None)
+        added = as_pass(new)
+        if added.name in self.names(stage):
+            raise PassFailed(added.name, stage, "is already there; remove it first or rename it")
+        held.insert(position, added)
+        return self._with(stage, held)
+
+    def remove(self, name: str) -> PassManager:
+        """Without the passes of this name, at whatever stage."""
+        if not any(name in self.names(stage) for stage in STAGES):
+            raise UnknownPass(name, [n for stage in STAGES for n in self.names(stage)])
+        manager = self
+        for stage in STAGES:
+            manager = manager._with(stage, [p for p in self._at(stage) if p.name != name])
+        return manager
+
+    def reorder(self, stage: str, names: Iterable[str]) -> PassManager:
+        """With a stage's passes in this order; those not named follow in the order they had."""
+        first = [self._at(stage)[self._position(stage, name)] for name in names]
+        rest = [p for p in self._at(stage) if p not in first]
+        return self._with(stage, [*first, *rest])
+
+    def extend(self, more: Passes) -> PassManager:
+        """With a backend's own passes at the end of each stage."""
+        manager = self
+        for stage in STAGES:
+            for new in more.at(stage):
+                manager = manager.add(stage, new)
+        return manager
+
+    @property
+    def identity(self) -> str:
+        """A hash of every pass's identity, for cache keys."""
+        parts = [f"{stage}:{p.identity}" for stage in STAGES for p in self._at(stage)]
+        return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
+
+    def run(
+        self,
+        stage: str,
+        gm: fx.GraphModule,
+        record: history.Compilation,
+        *,
+        graph: str,
+        debug: bool = False,
+        keep_graphs: bool = True,
+    ) -> fx.GraphModule:
+        """Run a stage's passes on a graph and its nested graphs."""
+        text = graph_text(gm) if keep_graphs else ""
+        for each in self._at(stage):
+            with record.stage(each.name, graph) as entry:
+                entry.before = text
+                changed = _Watch(gm)
+                gm = _run_one(each, stage, gm, debug=debug)
+                text = graph_text(gm) if keep_graphs and changed(gm) else text
+                entry.after = text
+        return gm
+
+    def _at(self, stage: str) -> tuple[Pass, ...]:
+        if stage not in STAGES:
+            raise UnknownOption("stage", stage, STAGES)
+        return self.passes.at(stage)
+
+    def _with(self, stage: str, passes: Iterable[Pass]) -> PassManager:
+        changed: dict[str, Any] = {stage: tuple(passes)}
+        return PassManager(replace(self.passes, **changed))
+
+    def _position(self, stage: str, name: str) -> int:
+        names = self.names(stage)
+        if name not in names:
+            raise UnknownPass(name, names)
+        return names.index(name)
+
+
+class _Watch:
+    """Notices whether a pass changed a graph, without printing it."""
+
+    def __init__(self, gm: fx.GraphModule) -> None:
+        self.seen = _parts(gm)
+
+    def __call__(self, gm: fx.GraphModule) -> bool:
+        now = _parts(gm)
+        return len(now) != len(self.seen) or any(map(operator.is_not, now, self.seen))
+
+
+def _parts(gm: fx.GraphModule) -> list[Any]:
+    """The objects that make up a graph. FX replaces a node's arguments, never edits them."""
+    parts: list[Any] = []
+    for node in gm.graph.nodes:
+        parts += (node, node.target, node.args, node.kwargs)
+    for sub in subgraphs(gm).values():
+        parts += _parts(sub)
+    return parts
+
+
+def _run_one(each: Pass, stage: str, gm: fx.GraphModule, *, debug: bool) -> fx.GraphModule:
+    if each.subgraphs:
+        for name, sub in subgraphs(gm).items():
+            setattr(gm, name, _run_one(each, stage, sub, debug=debug))
+    inputs = verify.count_inputs(gm)
+    try:
+        result = each(gm)
+    except DovetailError:
+        raise
+    except Exception as error:  # a pass may raise anything; say which one it was
+        raise PassFailed(each.name, stage, f"raised {type(error).__name__}: {error}") from error
+    problem = verify.check_structure(result, inputs)
+    if problem:
+        raise PassFailed(each.name, stage, problem)
+    if stage != "pre_grad":
+        verify.fill_metadata(result)
+        if debug and (problem := verify.verify(result)):
+            raise PassFailed(each.name, stage, problem)
+    return result
+
+
+_default = PassManager()
+
+
+def default() -> PassManager:
+    """The passes that every compilation runs unless told otherwise."""
+    return _default
+
+
+def set_default(manager: PassManager | Callable[[PassManager], PassManager] | None) -> None:
+    """Change the default for the whole process: a manager, an edit of the current one, or None."""
+    global _default
+    if manager is None:
+        _default = PassManager()
+    elif isinstance(manager, PassManager):
+        _default = manager
+    else:
+        _default = manager(_default)

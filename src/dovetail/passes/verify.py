@@ -1,0 +1,114 @@
+"""Is this graph still a graph, and does its metadata tell the truth?"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import fx
+
+from dovetail.capture import _torch
+from dovetail.capture.from_fx import describe
+from dovetail.capture.ops import HigherOrderOperator
+from dovetail.passes.graphs import subgraphs
+
+_ABSENT = object()
+
+
+def check_structure(gm: Any, inputs: int | None = None) -> str:
+    """What is wrong with a graph's structure, or an empty string. Quick: runs after every pass."""
+    if not isinstance(gm, fx.GraphModule):
+        given = "nothing" if gm is None else f"a {type(gm).__name__}"
+        return f"returned {given}; a pass must return the GraphModule to go on with"
+    seen: set[fx.Node] = set()
+    placeholders = outputs = 0
+    for node in gm.graph.nodes:
+        for used in node.all_input_nodes:
+            if used not in seen:
+                return f"left {node.name} using {used.name}, which is not defined before it"
+        seen.add(node)
+        placeholders += node.op == "placeholder"
+        outputs += node.op == "output"
+    if outputs != 1:
+        return f"left a graph with {outputs} outputs nodes"
+    if inputs is not None and placeholders != inputs:
+        return f"left {placeholders} inputs where the graph had {inputs}"
+    return ""
+
+
+def count_inputs(gm: fx.GraphModule) -> int:
+    """The number of placeholders."""
+    return len(gm.graph.find_nodes(op="placeholder"))
+
+
+def fill_metadata(gm: fx.GraphModule) -> None:
+    """Give nodes that a pass added their fake value, computed from their arguments'."""
+    missing = [n for n in gm.graph.nodes if n.op == "call_function" and "val" not in n.meta]
+    if not missing:
+        return
+    mode = _torch.fake_mode_of(n.meta["val"] for n in gm.graph.nodes if "val" in n.meta)
+    for node in gm.graph.find_nodes(op="get_attr"):
+        value = getattr(gm, str(node.target), None)
+        if "val" not in node.meta and isinstance(value, torch.Tensor) and mode is not None:
+            node.meta["val"] = mode.from_tensor(value, static_shapes=True)
+    if mode is None:
+        return
+    with mode:
+        for node in missing:
+            node.meta["val"] = _compute(gm, node)
+
+
+def check_metadata(gm: fx.GraphModule) -> str:
+    """Compute every value anew on fake tensors; the first that differs, or an empty string."""
+    values = [n.meta["val"] for n in gm.graph.nodes if "val" in n.meta]
+    mode = _torch.fake_mode_of(values)
+    if mode is None:
+        return ""
+    with mode:
+        for node in gm.graph.nodes:
+            problem = _check_node(gm, node)
+            if problem:
+                return problem
+    return ""
+
+
+def verify(gm: fx.GraphModule) -> str:
+    """Everything that can be checked of a graph and its nested graphs."""
+    try:
+        gm.graph.lint()
+    except Exception as error:  # FX raises several kinds
+        return f"broke the graph: {error}"
+    problem = check_metadata(gm)
+    for name, sub in subgraphs(gm).items():
+        problem = problem or (verify(sub) and f"in @{name}: {verify(sub)}")
+    return problem
+
+
+def _check_node(gm: fx.GraphModule, node: fx.Node) -> str:
+    if node.op != "call_function" or not _is_checkable(node):
+        return ""
+    try:
+        value = _compute(gm, node)
+    except Exception as error:  # whatever the operator's meta function raises
+        return f"left {node.format_node()} which cannot be computed: {error}"
+    recorded, real = describe(node.meta.get("val")), describe(value)
+    if recorded == real or "?" in f"{recorded} {real}":
+        return ""
+    return f"left {node.name} described as {recorded!r} where it is {real!r}"
+
+
+def _is_checkable(node: fx.Node) -> bool:
+    """Not control flow (checked by itself), nor what defines a new data-dependent size."""
+    if isinstance(node.target, HigherOrderOperator):
+        return False
+    inputs_known = all("val" in n.meta or n.op == "get_attr" for n in node.all_input_nodes)
+    return inputs_known and not node.meta.get("unbacked_bindings")
+
+
+def _compute(gm: fx.GraphModule, node: fx.Node) -> Any:
+    def value(arg: fx.Node) -> Any:
+        found = arg.meta.get("val", _ABSENT)
+        return getattr(gm, str(arg.target)) if found is _ABSENT else found
+
+    args, kwargs = fx.node.map_arg((node.args, dict(node.kwargs)), value)
+    return node.target(*args, **kwargs)

@@ -1,0 +1,5 @@
+"""Each call to a backend, with reasons."""
+
+from dovetail.place.placement import PlacedSegment, Placement, Verdict, place
+
+__all__ = ["PlacedSegment", "Placement", "Verdict", "place"]

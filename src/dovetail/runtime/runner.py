@@ -1,0 +1,115 @@
+"""Runs a placed graph: segments in order, values handed from one to the next.
+
+A runner takes one list of inputs (which it empties, so that a caller's tensors can be freed
+early) and returns the graph's outputs in order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from dovetail.backend import Executable
+from dovetail.errors import WrongOutputs
+from dovetail.ir import Arg, Ref, SizeProgram
+from dovetail.ir.size import Size
+from dovetail.place import Placement
+
+Registers = list[Any]
+
+
+class Runner:
+    """A placement and one loaded executable for each of its segments."""
+
+    def __init__(self, placement: Placement, executables: Sequence[tuple[str, Executable]]) -> None:
+        self.placement = placement
+        self.slots: dict[tuple[str, tuple[int, ...]], int] = {}
+        for given in placement.inputs:
+            self._slot(given.name)
+        self.input_count = len(placement.inputs)
+        constants = [(self._slot(n), v) for n, v in placement.constants.items()]
+        self.symbols = [(self._slot(s), pos, dim) for s, (pos, dim) in placement.symbols.items()]
+        self.steps = [
+            self._step(placed.sources, placed.results, *executable)
+            for placed, executable in zip(placement.segments, executables, strict=True)
+        ]
+        self.outputs = [self._getter(out) for out in placement.outputs]
+        self._template: Registers = [None] * (len(self.slots) - self.input_count)
+        for slot, value in constants:
+            self._template[slot - self.input_count] = value
+        self._free_after_last_use({slot for slot, _ in constants})
+
+    def __call__(self, inputs: Registers) -> list[Any]:
+        """Run; ``inputs`` is emptied."""
+        registers = inputs + self._template
+        inputs.clear()
+        for slot, position, dim in self.symbols:
+            value = registers[position]
+            registers[slot] = value if dim is None else value.shape[dim]
+        for step in self.steps:
+            step(registers)
+        return [get(registers) for get in self.outputs]
+
+    def _slot(self, name: str, path: tuple[int, ...] = ()) -> int:
+        return self.slots.setdefault((name, path), len(self.slots))
+
+    def _step(
+        self,
+        sources: Sequence[tuple[str, tuple[int, ...]]],
+        results: Sequence[tuple[str, tuple[int, ...]]],
+        backend: str,
+        executable: Executable,
+    ) -> _Step:
+        taken = tuple(self._slot(*key) for key in sources)
+        given = tuple(self._slot(*key) for key in results)
+        return _Step(backend, executable, taken, given)
+
+    def _getter(self, out: Arg) -> Callable[[Registers], Any]:
+        if isinstance(out, Ref):
+            slot = self._slot(out.name, out.path)
+            return lambda registers: registers[slot]
+        if isinstance(out, Size):
+            names = sorted(out.symbols())
+            slots = [self._slot(name) for name in names]
+            program = SizeProgram(names, [out])
+            return lambda registers: program.evaluate([registers[s] for s in slots])[0]
+        return lambda _: out
+
+    def _free_after_last_use(self, constants: set[int]) -> None:
+        kept = {
+            self._slot(out.name, out.path) for out in self.placement.outputs if isinstance(out, Ref)
+        }
+        for out in self.placement.outputs:
+            if isinstance(out, Size):
+                kept |= {self._slot(name) for name in out.symbols()}
+        for step in reversed(self.steps):
+            step.frees = tuple(set(step.taken) - kept - constants)
+            kept |= set(step.taken)
+
+
+class _Step:
+    __slots__ = ("backend", "executable", "frees", "given", "taken")
+
+    def __init__(
+        self, backend: str, executable: Executable, taken: tuple[int, ...], given: tuple[int, ...]
+    ) -> None:
+        self.backend, self.executable = backend, executable
+        self.taken, self.given = taken, given
+        self.frees: tuple[int, ...] = ()
+
+    def __call__(self, registers: Registers) -> None:
+        inputs = [registers[slot] for slot in self.taken]
+        for slot in self.frees:
+            registers[slot] = None
+        results = self.executable(inputs)
+        check_outputs(results, len(self.given), self.backend)
+        for slot, value in zip(self.given, results, strict=True):
+            registers[slot] = value
+
+
+def check_outputs(results: Any, count: int, backend: str) -> None:
+    """Raise WrongOutputs unless ``results`` is a sequence of ``count`` values."""
+    if not isinstance(results, tuple | list):
+        raise WrongOutputs(backend, f"a {type(results).__name__}, not a sequence of outputs")
+    if len(results) != count:
+        raise WrongOutputs(backend, f"{len(results)} outputs where the graph has {count}")
