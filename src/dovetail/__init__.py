@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     )
     from dovetail.report import Report, explain
     from dovetail.runtime.frozen import refresh
+    from dovetail.runtime.loaded import Loaded, load
 
 __version__ = "0.1.0"
 
@@ -55,6 +56,8 @@ _HOME = {
     "PassManager": "passes",
     "Passes": "passes",
     "refresh": "runtime.frozen",
+    "Loaded": "runtime.loaded",
+    "load": "runtime.loaded",
 } | dict.fromkeys(
     (
         "backend_info",
@@ -80,6 +83,7 @@ __all__ = [
     "Blob",
     "DovetailError",
     "Executable",
+    "Loaded",
     "OpCall",
     "Pass",
     "PassManager",
@@ -94,6 +98,7 @@ __all__ = [
     "export",
     "get_backend",
     "list_backends",
+    "load",
     "lookup_backend",
     "passes",
     "refresh",
