@@ -40,6 +40,24 @@ static dvt_status run_size(const dvt_call *c, dvt_error *error)
     return DVT_OK;
 }
 
+static dvt_status check_arange(const dvt_call *c, dvt_error *error)
+{
+    bool fits = c->output_count == 1 && c->input_count == 0 && c->attribute_count == 2 &&
+                c->outputs[0]->ndim == 1 && dvt_type_of(c->outputs[0]->dtype) == T_I64;
+    return fits ? DVT_OK : unfit(error, "arange");
+}
+
+static dvt_status run_arange(const dvt_call *c, dvt_error *error)
+{
+    (void)error;
+    const dvt_tensor *out = c->outputs[0];
+    uint64_t value = (uint64_t)c->attributes[0].i, step = (uint64_t)c->attributes[1].i;
+    int64_t *data = (int64_t *)(void *)dvt_data(out);
+    for (int64_t i = 0; i < out->shape[0]; i++, value += step)
+        data[i * out->strides[0]] = (int64_t)value;
+    return DVT_OK;
+}
+
 #define WHERE(T)                                                                               \
     static void where_##T(int64_t n, char *const *p, const int64_t *s, const void *context)    \
     {                                                                                          \
@@ -204,6 +222,7 @@ static dvt_status run_cat(const dvt_call *c, dvt_error *error)
 const dvt_kernel dvt_move_kernels[] = {
     {sizeof(dvt_kernel), 1, "copy", check_copy, run_copy},
     {sizeof(dvt_kernel), 1, "size", check_size, run_size},
+    {sizeof(dvt_kernel), 1, "arange", check_arange, run_arange},
     {sizeof(dvt_kernel), 1, "where", check_where, run_where},
     {sizeof(dvt_kernel), 1, "take", check_take, run_take},
     {sizeof(dvt_kernel), 1, "cat", check_cat, run_cat},

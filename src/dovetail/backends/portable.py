@@ -6,12 +6,12 @@ becomes an artifact that runs where there is no PyTorch.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from dovetail.backend import Availability, Backend, Blob, Executable, Support
 from dovetail.ir.tensor import TensorDesc
-from dovetail.lower.portable import FLOATS, RULES, match
+from dovetail.lower.portable import ASSERTIONS, FLOATS, RULES, match
 from dovetail.lower.to_program import lower_segment, phantom_name
 from dovetail.lower.views import view_offsets
 
@@ -45,6 +45,8 @@ class PortableBackend(Backend):
         """What a kernel covers, and views."""
         if any(True for _ in call.subgraphs()) or call.binds:
             return Support.no("subgraphs and data-dependent sizes")
+        if call.op in ASSERTIONS:
+            return Support.yes()
         if view_offsets(call) is not None and all(d.device == "cpu" for d in call.inputs):
             return Support.yes()
         found = match(call)
@@ -54,6 +56,13 @@ class PortableBackend(Backend):
         """Operators with a kernel of their own, for the dtypes that it has."""
         dtypes = {d.dtype for d in call.inputs if isinstance(d, TensorDesc)}
         return call.op in _WHOLE and dtypes <= {*FLOATS, "int64", "int32", "bool"}
+
+    def decompositions(self) -> Mapping[Any, Callable[..., Any]]:
+        """Core ATen's, and attention as products and a softmax."""
+        import torch
+
+        attention = torch.ops.aten.scaled_dot_product_attention.default
+        return {**super().decompositions(), attention: _attention}
 
     def compile(self, segment: Segment) -> Blob:
         """A program of kernels, as the bytes of an artifact."""
@@ -71,6 +80,38 @@ class PortableBackend(Backend):
         from dovetail.runtime.loaded import open_native
 
         return _Executable(open_native(blob.data))
+
+
+def _attention(
+    query: Any,
+    key: Any,
+    value: Any,
+    attn_mask: Any = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    *,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Any:
+    """Scaled dot-product attention, written out as PyTorch documents it."""
+    import torch
+
+    if enable_gqa:
+        repeats = query.shape[-3] // key.shape[-3]
+        key, value = (t.repeat_interleave(repeats, -3) for t in (key, value))
+    factor = query.shape[-1] ** -0.5 if scale is None else scale
+    scores = (query * factor) @ key.transpose(-2, -1)
+    if is_causal:
+        rows, columns = (torch.arange(t.shape[-2], device=t.device) for t in (query, key))
+        attn_mask = columns[None, :] <= rows[:, None]
+    if attn_mask is not None and attn_mask.dtype == torch.bool:
+        scores = torch.where(attn_mask, scores, float("-inf"))
+    elif attn_mask is not None:
+        scores = scores + attn_mask
+    weights = torch.softmax(scores, -1)
+    if dropout_p > 0.0:
+        weights = torch.dropout(weights, dropout_p, True)
+    return weights @ value
 
 
 def segment_manifest(segment: Segment, outputs: Any) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from dovetail.ir.program import Buffer, Kernel, Program, reads, writes
+from dovetail.ir.program import Buffer, Kernel, Program, reads, same_dims, writes
 from dovetail.ir.program_verify import extent, last_uses
 from dovetail.ir.segment import item_bytes
 from dovetail.ir.size import evaluate
@@ -158,7 +158,8 @@ def _donor(
             given.kind == "temporary"
             and last[name] == number
             and name not in taken
-            and (given.desc.shape, given.desc.strides) == (out.shape, out.strides)
+            and same_dims(given.desc.shape, out.shape)
+            and same_dims(given.desc.strides, out.strides)
             and item_bytes(given.desc.dtype) == item_bytes(out.dtype)
             and all(program.viewed(n).name != name for n in others)
         ):

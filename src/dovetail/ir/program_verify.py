@@ -16,6 +16,7 @@ from dovetail.ir.program import (
     Kernel,
     Program,
     reads,
+    same_dims,
     writes,
 )
 from dovetail.ir.size import Dim, Size, symbols_of
@@ -160,7 +161,7 @@ def _verify_write(
 
 def _same(program: Program, left: str, right: str) -> bool:
     first, second = program.by_name[left].desc, program.by_name[right].desc
-    return first.shape == second.shape and first.dtype == second.dtype
+    return same_dims(first.shape, second.shape) and first.dtype == second.dtype
 
 
 def _verify_sizes(program: Program, instruction: Instruction) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from dovetail.ir.call import Arg, Attr, OpCall, Ref
-from dovetail.ir.program import Attribute, contiguous_strides
+from dovetail.ir.program import Attribute, is_row_major
 from dovetail.ir.size import Size
 from dovetail.ir.tensor import TensorDesc
 
@@ -19,8 +19,37 @@ INTS = ("int64", "int32")
 CONVERTIBLE = (*FLOATS, *INTS, "int16", "int8", "uint8", "bool", "float16", "bfloat16")
 MAX_RANK = 8
 
-_UNARY = tuple(
-    ["abs", "acos", "asin", "atan", "ceil", "cos", "cosh", "erf", "exp", "exp2", "expm1", "floor", "log", "log10", "log1p", "log2", "neg", "reciprocal", "relu", "round", "rsqrt", "sigmoid", "sign", "silu", "sin", "sinh", "sqrt", "tan", "tanh", "trunc"]
+_UNARY = (
+    "abs",
+    "acos",
+    "asin",
+    "atan",
+    "ceil",
+    "cos",
+    "cosh",
+    "erf",
+    "exp",
+    "exp2",
+    "expm1",
+    "floor",
+    "log",
+    "log10",
+    "log1p",
+    "log2",
+    "neg",
+    "reciprocal",
+    "relu",
+    "round",
+    "rsqrt",
+    "sigmoid",
+    "sign",
+    "silu",
+    "sin",
+    "sinh",
+    "sqrt",
+    "tan",
+    "tanh",
+    "trunc",
 )
 _UNARY_INT = ("abs", "neg", "relu", "sign")
 _BINARY = {"add": True, "sub": True, "mul": True, "div": False, "pow": False}
@@ -200,6 +229,23 @@ def _leaky_relu(call: OpCall) -> Match | str:
     return Match("leaky_relu@1", (Operand(call.args[0], dtype),), (float(slope),))
 
 
+@_rule("aten.isnan.default")
+def _isnan(call: OpCall) -> Match | str:
+    dtype = call.inputs[0].dtype
+    if dtype not in FLOATS:
+        return f"isnan of {dtype}"
+    return Match("ne@1", (Operand(call.args[0], dtype),) * 2)
+
+
+@_rule("aten.arange.start_step", "aten.arange.start", "aten.arange.default")
+def _arange(call: OpCall) -> Match | str:
+    numbers = call.args if len(call.args) > 1 else (0, *call.args)
+    start, step = numbers[0], numbers[2] if len(numbers) > 2 else 1
+    if _out(call).dtype != "int64" or not all(isinstance(n, int | Size) for n in (start, step)):
+        return "arange of other than integers"
+    return Match("arange@1", (), (start, step))
+
+
 @_rule("aten.where.self")
 def _where(call: OpCall) -> Match | str:
     dtype = _out(call).dtype
@@ -337,6 +383,15 @@ def _index_select(call: OpCall) -> Match | str:
     return Match("take@1", operands, (axis % table.desc.rank,))
 
 
+@_rule("aten.reshape.default", "aten.flatten.using_ints")
+def _reshape(call: OpCall) -> Match | str:
+    """A copy, where a view would not do: see ``Lowering``, which gives it the operand's shape."""
+    out = _out(call)
+    if out.dtype not in CONVERTIBLE or not is_row_major(out):
+        return f"a reshape of {out.dtype}"
+    return Match("copy@1", (Operand(call.args[0], out.dtype),))
+
+
 @_rule("aten.cat.default")
 def _cat(call: OpCall) -> Match | str:
     parts, out = call.args[0], _out(call)
@@ -365,18 +420,19 @@ def _fill_rules() -> Mapping[str, Rule]:
     for op in ("logical_not", "bitwise_not"):
         found[f"aten.{op}.default"] = _logical("logical_not")
     found |= {f"aten._{n}.default": _softmax(n) for n in ("softmax", "log_softmax")}
-    found |= {f"aten.{n}.dim_IntList": _reduction(n) for n in ("sum",)}
+    found |= {f"aten.sum.{o}": _reduction("sum") for o in ("dim_IntList", "default")}
+    found["aten.mean.default"] = _reduction("mean")
     found |= {"aten.mean.dim": _reduction("mean"), "aten.amax.default": _reduction("amax")}
     found |= {"aten.amin.default": _reduction("amin")}
     return found
 
 
 RULES.update(_fill_rules())
+# Calls that check what the guards of a program check already.
+ASSERTIONS = frozenset({"aten._assert_tensor_metadata.default"})
+# Copies whose result has another shape than their operand, element by element in row-major order.
+RESHAPES = frozenset({"aten.reshape.default", "aten.flatten.using_ints"})
 _LOGICAL = ("logical_and", "logical_or", "logical_not")
 _OTHERS = ("gelu", "gelu_tanh", "clamp", "leaky_relu", "where")
 _ELEMENTWISE = frozenset({*_UNARY, *_BINARY, *_COMPARE, *_LOGICAL, *_OTHERS})
 
-
-def is_row_major(desc: TensorDesc) -> bool:
-    """Whether a tensor's elements lie in row-major order for every value of its symbols."""
-    return desc.strides == contiguous_strides(desc.shape)

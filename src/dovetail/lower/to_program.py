@@ -26,12 +26,15 @@ from dovetail.ir.program import (
     Symbol,
     add,
     contiguous_strides,
+    is_row_major,
+    multiply,
+    same_dims,
 )
 from dovetail.ir.program_verify import verify_program
 from dovetail.ir.segment import Segment, is_write
 from dovetail.ir.size import Size
 from dovetail.ir.tensor import Desc, TensorDesc
-from dovetail.lower.portable import Match, Operand, is_elementwise, match
+from dovetail.lower.portable import ASSERTIONS, RESHAPES, Match, Operand, is_elementwise, match
 from dovetail.lower.views import view_offsets
 
 Key = tuple[str, tuple[int, ...]]
@@ -82,6 +85,8 @@ class Lowering:
             raise CannotSave(f"{call.op} holds subgraphs")
         if is_write(call):
             call = functional(call)
+        if call.op in ASSERTIONS:
+            return
         offsets = view_offsets(call)
         if offsets is not None and self._view(call, offsets):
             return
@@ -113,7 +118,15 @@ class Lowering:
             name = self._declare(_join(call.name, path), "temporary", desc)
             self.values[call.name, path] = name
             outputs.append(name)
+        if call.op in RESHAPES:
+            outputs = [self._in_shape_of(inputs[0], outputs[0])]
         self._emit(Kernel(found.kernel, tuple(outputs), inputs, found.attributes))
+
+    def _in_shape_of(self, source: str, target: str) -> str:
+        """A window on ``target`` of another shape and the same elements, in row-major order."""
+        shape, desc = self.buffers[source].desc.shape, self.buffers[target].desc
+        seen = TensorDesc(desc.dtype, shape, contiguous_strides(shape), desc.device)
+        return self._declare(f"{target}_filled", "view", seen, target)
 
     def _operand(self, operand: Operand, call: str) -> str:
         value, dtype = operand.value, operand.dtype
@@ -313,9 +326,16 @@ def _fills(view: Buffer, owner: Buffer) -> bool:
     permuted = ordered and sorted(map(str, view.desc.strides)) == sorted(
         map(str, owner.desc.strides)
     )
-    row_major = all(b.desc.strides == contiguous_strides(b.desc.shape) for b in (view, owner))
-    known = view.desc.numel is not None and view.desc.numel == owner.desc.numel
-    return same_start and (permuted or (row_major and known))
+    row_major = all(is_row_major(b.desc) for b in (view, owner))
+    as_many = same_dims((_count(view.desc),), (_count(owner.desc),))
+    return same_start and (permuted or (row_major and as_many))
+
+
+def _count(desc: TensorDesc) -> int | Size:
+    total: int | Size = 1
+    for size in desc.shape:
+        total = multiply(total, size)
+    return total
 
 
 def _dense_strides(desc: TensorDesc) -> tuple[int | Size, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from dovetail.ir.call import Arg, OpCall, Ref
-from dovetail.ir.program import add, contiguous_strides, multiply
+from dovetail.ir.program import add, is_row_major, multiply
 from dovetail.ir.size import Dim, Size
 from dovetail.ir.tensor import TensorDesc
 
@@ -50,7 +50,8 @@ def view_offsets(call: OpCall) -> list[Dim] | None:
     if call.op in _SAME_START:
         return [0]
     if call.op in _SAME_START_IF_CONTIGUOUS:
-        return [0] if base.strides == contiguous_strides(base.shape) else None
+        # What PyTorch copies is row-major, so a result that is not must be a view.
+        return [0] if is_row_major(base) or not is_row_major(call.outputs[0]) else None
     rule = _RULES.get(call.op)
     return rule(base, call.args[1:]) if rule else None
 
