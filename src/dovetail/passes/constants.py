@@ -118,9 +118,9 @@ def _is_worth_folding(node: fx.Node) -> bool:
 
 def _fold(gm: fx.GraphModule, node: fx.Node) -> None:
     with _torch.no_dispatch_modes(), torch.no_grad():
-        value = _evaluate(gm, node, {})
+        value = _evaluate(gm, node, {}).detach()
     name = _free_name(gm)
-    gm.register_buffer(name, value.detach(), persistent=False)
+    gm.register_buffer(name, value, persistent=False)
     with gm.graph.inserting_before(node):
         constant = gm.graph.get_attr(name)
     constant.meta = dict(node.meta)
