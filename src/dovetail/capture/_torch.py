@@ -220,6 +220,13 @@ def composite_decomposition(op: Any) -> Callable[..., Any]:
     return _get_decomp_for_cia(op)  # type: ignore[no-any-return]
 
 
+def composite_operators() -> list[Any]:
+    """Every operator that PyTorch defines by others and can decompose safely."""
+    from torch._export.utils import _collect_all_valid_cia_ops
+
+    return sorted(_collect_all_valid_cia_ops(), key=str)
+
+
 # ---- operators ---------------------------------------------------------------------------------
 
 

@@ -167,11 +167,11 @@ def _every_graph(gm: fx.GraphModule, border: list[fx.Node]) -> fx.GraphModule:
     for node in border:
         copies[node] = graph.placeholder(f"once_{node.name}")
         copies[node].meta = {k: v for k, v in node.meta.items() if k != CONSTANT}
-    needed = _ancestors([gm.graph.output_node()], stop=taken)
+    effects = [n for n in gm.graph.nodes if n.op == "call_function" and not is_pure(n)]
+    needed = _ancestors([gm.graph.output_node(), *effects], stop=taken)
     for node in gm.graph.nodes:
-        if node not in copies and node.op != "placeholder":
-            if node in needed or (not is_pure(node) and node.op == "call_function"):
-                copies[node] = graph.node_copy(node, copies.__getitem__)
+        if node in needed and node not in copies and node.op != "placeholder":
+            copies[node] = graph.node_copy(node, copies.__getitem__)
     return fx.GraphModule(gm, graph)
 
 
