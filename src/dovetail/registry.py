@@ -415,9 +415,11 @@ class Registry:
             owner = declared.owner if declared else "torch"
             reason = f"{type(error).__name__}: {error}"
             raise errors.BrokenPlugin(name, owner, reason) from error
-        if found is None:
-            raise self._unknown(name)
-        return found
+        if found is not None:
+            return found
+        if name in _torch.DYNAMO_BACKENDS and not _torch.is_installed():
+            raise errors.BackendUnavailable(name, "it is PyTorch's, and PyTorch is not installed")
+        raise self._unknown(name)
 
     def _dynamo_info(self, name: str) -> BackendInfo:
         loaded, declared = _torch.loaded_dynamo_backend(name), self._foreign.get(name)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import importlib.abc
+import importlib.util
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -53,6 +54,11 @@ _DYNAMO_REGISTRY = "torch._dynamo.backends.registry"
 _lock = threading.RLock()
 _waiting: dict[str, tuple[Callable[[], Any], tuple[str, ...]]] = {}
 _announced: dict[str, Any] = {}  # what we registered with Dynamo, so that nothing else is undone
+
+
+def is_installed() -> bool:
+    """Whether there is a torch to import; nothing is imported to find out."""
+    return "torch" in sys.modules or importlib.util.find_spec("torch") is not None
 
 
 def announce_backend(name: str, make: Callable[[], Any], tags: tuple[str, ...]) -> None:
