@@ -37,8 +37,12 @@ def compile_dynamo(
     if not has_calls(gm):
         return gm.forward  # type: ignore[no-any-return]
     compiler = Compiler(backend, options, history.begin(backend.name))
-    gm = compiler.run_passes("pre_grad", gm, "dynamo")
-    return compiler.capture().run(gm, example_inputs)
+    try:
+        gm = compiler.run_passes("pre_grad", gm, "dynamo")
+        return compiler.capture().run(gm, example_inputs)
+    except BaseException:
+        history.discard(compiler.record)
+        raise
 
 
 @dataclass(frozen=True)

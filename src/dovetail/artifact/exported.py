@@ -18,7 +18,7 @@ from torch.export.graph_signature import InputKind, OutputKind
 from dovetail import history, registry
 from dovetail.artifact.guards import InputGuards
 from dovetail.capture import _torch
-from dovetail.capture.decompose import keeping_claimed
+from dovetail.capture.decompose import export_table
 from dovetail.errors import DovetailError, ExportFailed, GuardFailed
 from dovetail.options import Options
 from dovetail.pipeline import Compiler
@@ -43,8 +43,8 @@ def export(
     program = _capture(model, tuple(args), dict(kwargs or {}), dynamic_shapes)
     name = backend or registry.default_backend(_device_of(program))
     instance = registry.get_backend(name, **(chosen.backend_options or {}))
-    table = keeping_claimed(instance.decompositions(), instance.keeps_whole)
-    program = program.run_decompositions(table)
+    rules = instance.decompositions(), instance.composites, instance.keeps_whole
+    program = program.run_decompositions(export_table(*rules))
     compiler = Compiler(instance, chosen, history.begin(name))
     return _compile(program, compiler)
 

@@ -186,6 +186,16 @@ def aot_autograd(**compilers: Any) -> Callable[..., Any]:
     return build(keep_inference_input_mutations=True, **compilers)  # type: ignore[no-any-return]
 
 
+def keep_random_draws() -> Any:
+    """Within the context, PyTorch's own passes keep random operators whose result is unused.
+
+    Without them the generator would be elsewhere than in eager for whatever is drawn next.
+    """
+    from torch._inductor import config
+
+    return config.patch(fallback_random=True)
+
+
 def min_cut_partition(joint: Any, inputs: Any, **kwargs: Any) -> tuple[Any, Any]:
     """Forward and backward graph from a joint graph, saving as little as possible between."""
     from torch._functorch.partitioners import min_cut_rematerialization_partition
@@ -236,6 +246,13 @@ def composite_decomposition(op: Any) -> Callable[..., Any]:
     from torch._export.utils import _get_decomp_for_cia
 
     return _get_decomp_for_cia(op)  # type: ignore[no-any-return]
+
+
+def composite_operators() -> list[Any]:
+    """Every operator that PyTorch defines by others and can decompose safely."""
+    from torch._export.utils import _collect_all_valid_cia_ops
+
+    return sorted(_collect_all_valid_cia_ops(), key=str)
 
 
 # ---- operators ---------------------------------------------------------------------------------
