@@ -23,14 +23,7 @@ def recording(seen):
     return backend
 
 
-@pytest.fixture(autouse=True)
-def fresh_dynamo():
-    torch.compiler.reset()
-    yield
-    torch.compiler.reset()
-
-
-def test_a_backend_registered_after_torch(fresh_dynamo):
+def test_a_backend_registered_after_torch():
     seen = []
     with dovetail.registered_backend(recording(seen), name="after_torch"):
         assert "after_torch" in torch._dynamo.list_backends()

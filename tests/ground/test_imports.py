@@ -4,9 +4,9 @@ import importlib.metadata
 import tomllib
 
 import pytest
-from conftest import ROOT
 
 import dovetail
+from tests.ground.environments import ROOT
 
 
 @pytest.mark.e2e

@@ -8,7 +8,8 @@ import tomllib
 import zipfile
 
 import pytest
-from conftest import ROOT, TemporaryEnvironment
+
+from tests.ground.environments import ROOT, TemporaryEnvironment
 
 pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("packaging")]
 SOURCES = ("pyproject.toml", "setup.py", "README.md", "LICENSE", "MANIFEST.in", "src", "native")

@@ -3,7 +3,8 @@
 import json
 
 import pytest
-from conftest import TemporaryEnvironment
+
+from tests.ground.environments import TemporaryEnvironment
 
 pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("plugins")]
 

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import get_args
 
 import pytest
-from conftest import ROOT
 
 import dovetail
 from dovetail import names, registry
+from tests.ground.environments import ROOT
 
 FINE = """
 from collections.abc import Callable
