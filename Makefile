@@ -47,13 +47,15 @@ format: $(INSTALLED)
 	$(BIN)/clang-format -i $(C_SOURCE)
 
 bench: $(INSTALLED)
-	@$(BIN)/python benchmarks/first_call.py
-	@$(BIN)/python benchmarks/scaling.py
+	@for script in $(filter-out %/common.py,$(wildcard benchmarks/*.py)); do \
+	    $(BIN)/python $$script || exit 1; \
+	done
 
 # The package is installed in place, so only what is compiled or declared asks for a new install.
 $(INSTALLED): pyproject.toml setup.py constraints.txt $(NATIVE)
-	@test -x $(BIN)/python || $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "dovetail needs Python 3.11 or newer: make PYTHON=python3.12")'
-	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@test -x $(BIN)/pip || $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and \
+	    "dovetail needs Python 3.11 or newer: make $(MAKECMDGOALS) PYTHON=python3.12")'
+	@test -x $(BIN)/pip || $(PYTHON) -m venv --clear $(VENV)
 	@echo "installing dovetail into $(VENV) (the first time takes a minute)"
 	@$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt setuptools
 	@$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt \

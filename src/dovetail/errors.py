@@ -31,11 +31,11 @@ class FallbackWarning(DovetailWarning):
 
 
 class BackendNotCallable(DovetailError, TypeError):
-    """What was registered is neither a function nor a Backend subclass."""
+    """What was given as a backend is neither a function nor a Backend subclass."""
 
     def __init__(self, obj: object) -> None:
         super().__init__(
-            f"cannot register {obj!r} ({type(obj).__name__}) as a backend: register a function "
+            f"{obj!r} ({type(obj).__name__}) is not a backend: give a function "
             "(gm, example_inputs) -> callable, or a subclass of dovetail.Backend"
         )
 
@@ -45,8 +45,8 @@ class InvalidBackendName(DovetailError, ValueError):
 
     def __init__(self, name: object) -> None:
         super().__init__(
-            f"{name!r} is not a usable backend name: give a non-empty string without spaces or "
-            "colons, such as name='my_accel'"
+            f"{name!r} is not a usable backend name: give a string of letters, digits, '_', '-' "
+            "and '.', such as name='my_accel'"
         )
 
 

@@ -8,9 +8,11 @@ so that a move shows as one clear failure. Importing this module imports nothing
 from __future__ import annotations
 
 import contextlib
+import importlib
 import importlib.abc
 import importlib.util
 import sys
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
@@ -49,7 +51,14 @@ _DYNAMO_REGISTRY = "torch._dynamo.backends.registry"
 
 # ---- Dynamo's registry -----------------------------------------------------------------------
 
+_lock = threading.RLock()
 _waiting: dict[str, tuple[Callable[[], Any], tuple[str, ...]]] = {}
+_announced: dict[str, Any] = {}  # what we registered with Dynamo, so that nothing else is undone
+
+
+def is_installed() -> bool:
+    """Whether there is a torch to import; nothing is imported to find out."""
+    return "torch" in sys.modules or importlib.util.find_spec("torch") is not None
 
 
 def announce_backend(name: str, make: Callable[[], Any], tags: tuple[str, ...]) -> None:
@@ -57,19 +66,25 @@ def announce_backend(name: str, make: Callable[[], Any], tags: tuple[str, ...]) 
     if name in DYNAMO_BACKENDS:
         return
     if _DYNAMO_REGISTRY in sys.modules and not _hook.waits_for_import:
-        _register_with_dynamo(name, make, tags)
-    else:
-        _waiting[name] = (make, tags)
-        _hook.install()
+        importlib.import_module(_DYNAMO_REGISTRY)  # another thread may be half way through it
+    with _lock:
+        if _DYNAMO_REGISTRY in sys.modules and not _hook.waits_for_import:
+            _register_with_dynamo(name, make, tags)
+        else:
+            _waiting[name] = (make, tags)
+            _hook.install()
 
 
 def withdraw_backend(name: str) -> None:
-    """Undo ``announce_backend``."""
-    _waiting.pop(name, None)
-    registry = sys.modules.get(_DYNAMO_REGISTRY)
-    if registry is not None and name not in DYNAMO_BACKENDS:
-        registry._BACKENDS.pop(name, None)
-        registry._COMPILER_FNS.pop(name, None)
+    """Undo ``announce_backend``; what others registered with Dynamo stays."""
+    with _lock:
+        _waiting.pop(name, None)
+        ours, registry = _announced.pop(name, None), sys.modules.get(_DYNAMO_REGISTRY)
+        if ours is None or registry is None or registry._COMPILER_FNS.get(name) is not ours:
+            return
+        del registry._COMPILER_FNS[name]
+        if registry._BACKENDS.get(name) is None:  # else an entry point, which is not ours
+            registry._BACKENDS.pop(name, None)
 
 
 def lookup_dynamo_backend(name: str) -> Callable[..., Any] | None:
@@ -85,17 +100,24 @@ def lookup_dynamo_backend(name: str) -> Callable[..., Any] | None:
         return None
 
 
+def loaded_dynamo_backend(name: str) -> Callable[..., Any] | None:
+    """The compiler function Dynamo holds by this name already; nothing is imported to find out."""
+    registry = sys.modules.get(_DYNAMO_REGISTRY)
+    found: Callable[..., Any] | None = getattr(registry, "_COMPILER_FNS", {}).get(name)
+    return found
+
+
 def known_dynamo_backends() -> frozenset[str]:
     """The names Dynamo has, if it is imported; nothing is imported to find out."""
-    registry = sys.modules.get(_DYNAMO_REGISTRY)
-    return frozenset(getattr(registry, "_BACKENDS", ())) if registry else frozenset()
+    names = getattr(sys.modules.get(_DYNAMO_REGISTRY), "_BACKENDS", ())
+    return frozenset(name for name in names if not name.endswith("_TESTING_ONLY"))
 
 
 def _register_with_dynamo(name: str, make: Callable[[], Any], tags: tuple[str, ...]) -> None:
     registry = sys.modules[_DYNAMO_REGISTRY]
     # An entry point Dynamo has found is about to be loaded by Dynamo, perhaps right now.
     if name not in registry._COMPILER_FNS and registry._BACKENDS.get(name) is None:
-        registry.register_backend(make(), name=name, tags=tags)
+        _announced[name] = registry.register_backend(make(), name=name, tags=tags)
 
 
 class _DynamoImportHook(importlib.abc.MetaPathFinder):
@@ -108,25 +130,31 @@ class _DynamoImportHook(importlib.abc.MetaPathFinder):
             self.waits_for_import = True
             sys.meta_path.insert(0, self)
 
-    def find_spec(self, fullname: str, path: Any, target: Any = None) -> Any:  # noqa: ARG002
+    def find_spec(self, fullname: str, path: Any, target: Any = None) -> Any:
         if fullname != _DYNAMO_REGISTRY:
             return None
-        with contextlib.suppress(ValueError):
-            sys.meta_path.remove(self)
-        spec = importlib.util.find_spec(fullname)
+        others = (finder for finder in list(sys.meta_path) if finder is not self)
+        specs = (finder.find_spec(fullname, path, target) for finder in others)
+        spec = next((found for found in specs if found is not None), None)
         if spec is None or spec.loader is None:
             return None
         execute = spec.loader.exec_module
 
         def execute_then_register(module: Any) -> None:
-            execute(module)
-            self.waits_for_import = False
-            while _waiting:
-                name, (make, tags) = _waiting.popitem()
-                _register_with_dynamo(name, make, tags)
+            execute(module)  # when this raises we stay, for the next attempt
+            self.step_aside()
 
         spec.loader.exec_module = execute_then_register  # type: ignore[method-assign]
         return spec
+
+    def step_aside(self) -> None:
+        with _lock:
+            self.waits_for_import = False
+            with contextlib.suppress(ValueError):
+                sys.meta_path.remove(self)
+            while _waiting:
+                name, (make, tags) = _waiting.popitem()
+                _register_with_dynamo(name, make, tags)
 
 
 _hook = _DynamoImportHook()
@@ -137,7 +165,7 @@ def pass_through_dynamo(error: Exception) -> Exception:
     from torch._dynamo.exc import ShortenTraceback
 
     if isinstance(error, ShortenTraceback):
-        return error
+        return error  # type: ignore[no-any-return]
     cls = type(error)
     both: Any = type(cls.__name__, (cls, ShortenTraceback), {"__module__": cls.__module__})
     error.__class__ = both
