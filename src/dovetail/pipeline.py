@@ -112,6 +112,7 @@ class Compiler:
             for placed, (name, _) in zip(placement.segments, loaded, strict=True)
         )
         self.record.graphs.append(history.CompiledGraph(kind, placement.verdicts, texts))
+        log.info("%s graph: %d calls in %d segments", kind, len(placement.verdicts), len(texts))
         return Runner(placement, loaded)
 
     def compile_segment(self, placed: PlacedSegment) -> tuple[str, Executable]:

@@ -3,6 +3,9 @@
 import pytest
 import torch
 from torch import nn
+from torch._higher_order_ops import associative_scan, scan
+from torch._higher_order_ops import map as control_flow_map
+from torch.nn.attention.flex_attention import flex_attention
 from torch.utils.checkpoint import checkpoint
 
 from dovetail import history
@@ -93,6 +96,35 @@ def test_passes_reach_branches(backend):
     text = compilation.graphs[-1].segments[0][1]
     branch_text = text[text.index("segment @true_graph_0") :].split("}")[0]
     assert branch_text.count("aten.add") == 1
+
+
+# ---- other higher-order operators: called as they are, their bodies run by us ------------------
+
+
+def scanned(x):
+    return scan(lambda carry, y: (carry + y, carry * y), torch.zeros(3), x)
+
+
+def scanned_in_parallel(x):
+    return associative_scan(lambda a, b: a * b, x, 0, combine_mode="generic")
+
+
+def mapped(x):
+    return control_flow_map(lambda row: row.sin() + 1, x)
+
+
+def flex(x):
+    def near(score, b, h, q, k):
+        return torch.where((q - k).abs() < 4, score * 2, float("-inf"))
+
+    q = x.reshape(1, 1, 4, 3).repeat(1, 2, 32, 6)[..., :16]
+    return flex_attention(q, q, q, score_mod=near)
+
+
+@both
+@pytest.mark.parametrize("fn", [scanned, scanned_in_parallel, mapped, flex])
+def test_other_higher_order_operators(fn, backend):
+    assert_same(fn, t(4, 3), backend=backend)
 
 
 # ---- checkpoint --------------------------------------------------------------------------------

@@ -222,7 +222,7 @@ def test_a_function_backend_as_a_backend():
 
     with dovetail.registered_backend(mine):
         backend = dovetail.get_backend("mine")
-        segment = _segment(lambda x, y: (x @ y).relu(), t(2, 3), t(3, 4))
+        segment = _segment(lambda x, y: ((x @ y).relu(),), t(2, 3), t(3, 4))
         run = backend.load(backend.compile(segment))
     x, y = t(2, 3), t(3, 4)
     torch.testing.assert_close(run([x, y])[0], (x @ y).relu())
