@@ -386,11 +386,11 @@ def test_registered_backend_gives_the_name_back_after_an_error(registry):
 # ---- metadata that a build tool would not have written -------------------------------------------
 
 
-def write_metadata(folder, entry_points):
+def write_metadata(folder, entry_points, name="handmade"):
     """What an installer leaves behind, in a folder that is put on sys.path."""
-    info = folder / "handmade-1.0.dist-info"
+    info = folder / f"{name}-1.0.dist-info"
     info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: handmade\nVersion: 1.0\n")
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
     (info / "entry_points.txt").write_text("[dovetail.backends]\n" + entry_points)
 
 
@@ -415,11 +415,10 @@ def test_a_plugin_waits_while_a_test_has_its_name(tmp_path, monkeypatch, registr
     assert registry.lookup_backend("borrowed") is compile_graph
 
 
-def test_a_malformed_entry_point_harms_only_itself(tmp_path, monkeypatch):
+def test_a_malformed_entry_point_harms_only_itself(tmp_path, monkeypatch, registry):
     lines = "malformed = what is this?\nhyphen = os:nothing [a-tag, b]\n"
     write_metadata(tmp_path, lines)
     monkeypatch.syspath_prepend(str(tmp_path))
-    registry = Registry()
     assert registry.backend_info("hyphen").tags == ("a-tag", "b")
     assert "aten" in registry.list_backends()
     with pytest.raises(errors.BrokenPlugin, match="'what is this\\?' is not module:attribute"):
@@ -428,6 +427,21 @@ def test_a_malformed_entry_point_harms_only_itself(tmp_path, monkeypatch):
         registry.lookup_backend("hyphen")
     with pytest.raises(errors.UnknownBackend, match=r"malformed \(its entry point"):
         registry.backend_info("nobody")
+
+
+@pytest.mark.parametrize("nonsense", [b"no equals sign", b"\xff\xfe = a:b"])
+def test_unreadable_metadata_hides_nobody_else(tmp_path, monkeypatch, caplog, registry, nonsense):
+    write_metadata(tmp_path, "")
+    with (tmp_path / "handmade-1.0.dist-info" / "entry_points.txt").open("ab") as file:
+        file.write(nonsense)
+    other = tmp_path / "other"
+    other.mkdir()
+    write_metadata(other, "readable = os:getcwd [fast]\n", name="readable-dist")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.syspath_prepend(str(other))
+    info = registry.backend_info("readable")
+    assert (info.tags, info.distribution) == (("fast",), "readable-dist")
+    assert "the entry points of handmade cannot be read" in caplog.text
 
 
 # ---- threads -------------------------------------------------------------------------------------
