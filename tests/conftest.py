@@ -15,6 +15,8 @@ def fresh_compiler():
 
     from dovetail import history, passes, registry
 
+    registry.list_backends()  # tells Dynamo our names where dovetail is not installed
+
     torch.compiler.reset()
     history.clear()
     torch.manual_seed(0)

@@ -78,7 +78,9 @@ class ResNet(nn.Module):
             nn.Conv2d(3, width, 3, 1, 1, bias=False), nn.BatchNorm2d(width), nn.ReLU()
         )
         self.blocks = nn.Sequential(
-            Residual(width, width, 1), Residual(width, 2 * width, 2), Residual(2 * width, 4 * width, 2)
+            Residual(width, width, 1),
+            Residual(width, 2 * width, 2),
+            Residual(2 * width, 4 * width, 2),
         )
         self.head = nn.Linear(4 * width, classes)
 

@@ -26,13 +26,25 @@ PROGRAMS = {
     "reductions": (lambda x: (x.sum(0), x.mean(), x.amax(1), x.var(1), x.argmax()), (t(4, 5),)),
     "cat_split": (lambda x, y: torch.cat([x, y], 1).split(3, 1)[1] * 2, (t(4, 3), t(4, 5))),
     "where_mask": (lambda x: torch.where(x > 0, x, x.new_zeros(())).masked_fill(x > 1, 7), (t(6),)),
-    "gather_index": (lambda x: x[torch.tensor([2, 0])] + x[:, 1].sum() + x[x.argmax(0)][0], (t(4, 4),)),
+    "gather_index": (
+        lambda x: x[torch.tensor([2, 0])] + x[:, 1].sum() + x[x.argmax(0)][0],
+        (t(4, 4),),
+    ),
     "embedding": (lambda i, w: F.embedding(i, w).relu(), (t(3, 4, dtype=torch.int64), t(5, 6))),
-    "conv": (lambda x, w: F.max_pool2d(F.conv2d(x, w, padding=1), 2), (t(2, 3, 8, 8), t(4, 3, 3, 3))),
+    "conv": (
+        lambda x, w: F.max_pool2d(F.conv2d(x, w, padding=1), 2),
+        (t(2, 3, 8, 8), t(4, 3, 3, 3)),
+    ),
     "einsum": (lambda x, y: torch.einsum("bij,bkj->bik", x, y), (t(2, 3, 4), t(2, 5, 4))),
-    "sdpa": (lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=True), (t(1, 2, 6, 8), t(1, 2, 6, 8), t(1, 2, 6, 8))),
+    "sdpa": (
+        lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=True),
+        (t(1, 2, 6, 8), t(1, 2, 6, 8), t(1, 2, 6, 8)),
+    ),
     "interpolate": (lambda x: F.interpolate(x, scale_factor=2, mode="bilinear"), (t(1, 2, 4, 4),)),
-    "bfloat16": (lambda x, y: (x @ y).sigmoid(), (t(4, 4, dtype=torch.bfloat16), t(4, 4, dtype=torch.bfloat16))),
+    "bfloat16": (
+        lambda x, y: (x @ y).sigmoid(),
+        (t(4, 4, dtype=torch.bfloat16), t(4, 4, dtype=torch.bfloat16)),
+    ),
     "cross_entropy": (lambda x, i: F.cross_entropy(x, i), (t(6, 5), t(6, dtype=torch.int64))),
     "cumsum_sort": (lambda x: x.cumsum(0).sort(1)[0] + x.topk(2, 1)[0].sum(), (t(4, 5),)),
     "linalg": (lambda x: torch.linalg.inv(x @ x.T + torch.eye(4)), (t(4, 4),)),
@@ -84,7 +96,7 @@ def mutate_twice(x):
 
 def resize_none(x, y):
     x.copy_(y)
-    return None
+    return
 
 
 def swap(x, y):
@@ -188,8 +200,14 @@ ODD = {
     "zero_elements": (lambda x: (x.sum(), x * 2, x.reshape(0)), (torch.empty(0, 3),)),
     "zero_dim": (lambda x: x * x + 1, (torch.tensor(3.0),)),
     "noncontiguous_input": (lambda x: x * 2 + x.sum(0), (t(5, 4).t(),)),
-    "channels_last": (lambda x: F.relu(x) + 1, (t(2, 3, 4, 5).to(memory_format=torch.channels_last),)),
-    "channels_last_conv": (lambda x, w: F.conv2d(x, w), (t(2, 3, 6, 6).to(memory_format=torch.channels_last), t(4, 3, 3, 3))),
+    "channels_last": (
+        lambda x: F.relu(x) + 1,
+        (t(2, 3, 4, 5).to(memory_format=torch.channels_last),),
+    ),
+    "channels_last_conv": (
+        lambda x, w: F.conv2d(x, w),
+        (t(2, 3, 6, 6).to(memory_format=torch.channels_last), t(4, 3, 3, 3)),
+    ),
     "permuted_output": (lambda x: (x * 2).permute(2, 0, 1), (t(2, 3, 4),)),
     "mixed_strides": (lambda x, y: x + y, (t(4, 3).t(), t(3, 4))),
     "expanded_input": (lambda x: x * 2, (t(3, 1).expand(3, 4),)),
@@ -199,15 +217,24 @@ ODD = {
     "complex": (lambda x: torch.view_as_real(x * 2j), (t(4, dtype=torch.complex64),)),
     "conj": (lambda x: x.conj() + 1, (t(4, dtype=torch.complex64),)),
     "python_scalars": (lambda x, a, b: x * a + b, (t(3), 3, 0.5)),
-    "int_float_promotion": (lambda x, y: x + y * 1.5, (t(3, dtype=torch.int32), t(3, dtype=torch.int64))),
+    "int_float_promotion": (
+        lambda x, y: x + y * 1.5,
+        (t(3, dtype=torch.int32), t(3, dtype=torch.int64)),
+    ),
     "no_inputs": (lambda: torch.ones(3) * 2, ()),
     "constant_tensor": (lambda x: x + torch.tensor([1.0, 2.0, 3.0]), (t(3),)),
     "constant_returned": (lambda x: (x, torch.tensor([1.0, 2.0])), (t(3),)),
     "constant_written": (lambda x: torch.tensor([1.0, 2.0, 3.0]).add_(x), (t(3),)),
-    "arange_mask": (lambda x: x.masked_fill(torch.ones(4, 4).tril() == 0, -1e9).softmax(-1), (t(4, 4),)),
+    "arange_mask": (
+        lambda x: x.masked_fill(torch.ones(4, 4).tril() == 0, -1e9).softmax(-1),
+        (t(4, 4),),
+    ),
     "arange_returned": (lambda x: (torch.arange(5) * 2, x + 1), (t(3),)),
     "int_division": (lambda x: (x // 2, x % 3, -x // 2), (t(6, dtype=torch.int64),)),
-    "negative_zero": (lambda x: (x + 0.0, x * 1.0, x - 0.0), (torch.tensor([-0.0, 0.0, float("nan"), float("inf")]),)),
+    "negative_zero": (
+        lambda x: (x + 0.0, x * 1.0, x - 0.0),
+        (torch.tensor([-0.0, 0.0, float("nan"), float("inf")]),),
+    ),
     "item_free_full": (lambda x: torch.full((2, 2), 3) + x, (t(2, 2),)),
 }
 

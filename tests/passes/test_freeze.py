@@ -58,7 +58,9 @@ def test_loading_a_state_dict_is_noticed(backend):
     model, x = conv_net(), torch.randn(2, 3, 8, 8)
     run = compiled(model, backend)
     run(x)
-    model.load_state_dict({k: v * 0.5 + 0.25 if v.is_floating_point() else v for k, v in model.state_dict().items()})
+    model.load_state_dict(
+        {k: v * 0.5 + 0.25 if v.is_floating_point() else v for k, v in model.state_dict().items()}
+    )
     torch.testing.assert_close(run(x), model(x), rtol=1e-5, atol=1e-5)
 
 
@@ -180,6 +182,8 @@ def test_static_inputs_are_found_through_pytorch():
     seen = []
     original = _torch.static_input_positions
     with pytest.MonkeyPatch.context() as patch, torch.no_grad():
-        patch.setattr(_torch, "static_input_positions", lambda: seen.append(original()) or original())
+        patch.setattr(
+            _torch, "static_input_positions", lambda: seen.append(original()) or original()
+        )
         compiled(nn.Linear(3, 3))(torch.randn(2, 3))
     assert [len(found) for found in seen] == [2]

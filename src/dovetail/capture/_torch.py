@@ -285,13 +285,6 @@ def fake_mode_of(values: Iterable[Any]) -> Any:
     return detect_fake_mode(list(values))
 
 
-def free_unbacked_symbols(value: Any) -> frozenset[str]:
-    """Names of data-dependent symbols in a value."""
-    from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols as free
-
-    return frozenset(str(s) for s in free(value))
-
-
 def unbacked_bindings(node: Any) -> dict[str, tuple[tuple[str, int], ...]]:
     """Data-dependent symbols that a node defines, each with the way to read it off its result.
 
@@ -320,11 +313,6 @@ def _path_step(key: Any) -> tuple[str, int]:
 def sym_expr(value: Any) -> Any:
     """The sympy expression of a SymInt, SymFloat or SymBool."""
     return value.node.expr
-
-
-def hint_of(value: Any) -> Any:
-    """An example value of a symbolic number, or None."""
-    return value.node.hint if hasattr(value, "node") else value
 
 
 def sympy_functions() -> Any:
