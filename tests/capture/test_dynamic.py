@@ -89,6 +89,10 @@ def item_size(x, n):
     return torch.zeros(k, 2) + x.sum(), torch.arange(k * 2)
 
 
+def split_at(x, at):
+    return torch.tensor_split(x, at)
+
+
 def masked(x):
     return x[x > 0] * 2
 
@@ -99,6 +103,12 @@ def test_data_dependent_sizes(values, backend):
     with torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True):
         assert_same(nonzero_sum, torch.tensor(values), backend=backend)
         assert_same(masked, torch.tensor(values), backend=backend)
+
+
+@both
+def test_views_at_data_dependent_offsets(backend):
+    with torch._dynamo.config.patch(capture_scalar_outputs=True):
+        assert_same(split_at, t(6, 2), torch.tensor([1, 4]), backend=backend)
 
 
 @both

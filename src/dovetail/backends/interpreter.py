@@ -204,6 +204,8 @@ def read_path(value: Any, path: Sequence[tuple[str, int]]) -> int:
             value = value[index]
         elif kind in ("size", "stride"):
             value = getattr(value, kind)(index)
+        elif kind == "storage_offset":
+            value = value.storage_offset()
         else:
             value = value // index if kind == "div" else int(value)
     return int(value)

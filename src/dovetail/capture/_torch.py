@@ -288,8 +288,8 @@ def fake_mode_of(values: Iterable[Any]) -> Any:
 def unbacked_bindings(node: Any) -> dict[str, tuple[tuple[str, int], ...]]:
     """Data-dependent symbols that a node defines, each with the way to read it off its result.
 
-    A way is steps such as ("item", 0) into a tuple, ("size", 1) or ("stride", 0) of a tensor,
-    ("div", 4), ("bool", 0).
+    A way is steps such as ("item", 0) into a tuple, ("size", -1) and ("item", 1) for a tensor's
+    second size, ("storage_offset", -1), ("div", 4), ("bool", 0).
     """
     bindings = node.meta.get("unbacked_bindings") or {}
     return {str(symbol): tuple(map(_path_step, path)) for symbol, path in bindings.items()}

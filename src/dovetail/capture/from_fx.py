@@ -238,7 +238,8 @@ def _resolve_binding(
             steps[-1] = (steps[-1][0], value)
         else:
             steps.append((kind, value))
-    if any(kind in ("size", "stride") and value < 0 for kind, value in steps):
+    known = {"item", "size", "stride", "storage_offset", "div", "bool"}
+    if any(k not in known or (k in ("size", "stride") and v < 0) for k, v in steps):
         raise UnsupportedGraph(f"{node.name} defines {symbol} in an unknown way")
     return symbol, tuple(steps)
 

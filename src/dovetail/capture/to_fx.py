@@ -65,6 +65,8 @@ class _Writer:
         for kind, value in path:
             if kind in ("size", "stride"):
                 node = self.graph.call_method(kind, (node, value))
+            elif kind == "storage_offset":
+                node = self.graph.call_method(kind, (node,))
             elif kind == "item":
                 node = self.graph.call_function(operator.getitem, (node, value))
             else:

@@ -52,8 +52,9 @@ class Table:
         return f"{{{', '.join(f'{key}: {format_arg(value)}' for key, value in self.items)}}}"
 
 
-# What stands in an argument: references, sizes, constants, nested lists, subgraphs.
-Arg = Any  # Ref | Size | Attr | Table | Segment | int | float | complex | bool | str | None | tuple[Arg]
+# What stands in an argument: Ref, Size, Attr, Table, Segment (a subgraph), a Python number, a
+# string, None, or a tuple of these.
+Arg = Any
 
 
 @dataclass(frozen=True, slots=True)
