@@ -10,8 +10,9 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 CC     ?= cc
 
-NATIVE   := $(wildcard native/include/*.h native/src/*.c native/python/*.c)
-C_SOURCE := $(wildcard native/include/*.h native/src/*.c native/python/*.c native/tests/*.c)
+NATIVE   := $(wildcard native/include/*.h native/src/*.[ch] native/python/*.[ch])
+C_SOURCE := $(NATIVE) $(wildcard native/tests/*.c examples/*/*.c)
+C_TESTS  := $(patsubst native/tests/%.c,native/build/%,$(wildcard native/tests/test_*.c))
 CFLAGS   := -std=c11 -O2 -Wall -Wextra -Werror -Wshadow -Wconversion -Wstrict-prototypes
 INSTALLED := $(VENV)/.installed
 
@@ -22,14 +23,14 @@ setup: $(INSTALLED)
 demo: $(INSTALLED)
 	@$(BIN)/python examples/demo.py
 
-test: $(INSTALLED) native/build/test_size
-	@native/build/test_size
+test: $(INSTALLED) $(C_TESTS)
+	@for test in $(C_TESTS); do $$test || exit 1; done
 	@$(BIN)/python -m pytest -q -n 2 --dist loadgroup $(ARGS)
 
 test-fast: $(INSTALLED)
 	@$(BIN)/python -m pytest -q -m "not e2e" $(ARGS)
 
-check: $(INSTALLED) native/build/test_size
+check: $(INSTALLED) $(C_TESTS)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
@@ -47,23 +48,25 @@ format: $(INSTALLED)
 	$(BIN)/clang-format -i $(C_SOURCE)
 
 bench: $(INSTALLED)
-	@$(BIN)/python benchmarks/first_call.py
-	@$(BIN)/python benchmarks/scaling.py
+	@for script in $(filter-out %/common.py,$(wildcard benchmarks/*.py)); do \
+	    $(BIN)/python $$script || exit 1; \
+	done
 
 # The package is installed in place, so only what is compiled or declared asks for a new install.
 $(INSTALLED): pyproject.toml setup.py constraints.txt $(NATIVE)
-	@test -x $(BIN)/python || $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "dovetail needs Python 3.11 or newer: make PYTHON=python3.12")'
-	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@test -x $(BIN)/pip || $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and \
+	    "dovetail needs Python 3.11 or newer: make $(MAKECMDGOALS) PYTHON=python3.12")'
+	@test -x $(BIN)/pip || $(PYTHON) -m venv --clear $(VENV)
 	@echo "installing dovetail into $(VENV) (the first time takes a minute)"
 	@$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt setuptools
 	@$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt \
 	    --no-build-isolation -e '.[torch,dev]'
 	@touch $@
 
-native/build/test_%: native/tests/test_%.c $(wildcard native/src/*.c) $(wildcard native/include/*.h)
+native/build/%: native/tests/%.c $(wildcard native/src/*.[ch] native/include/*.h)
 	@mkdir -p native/build
-	@$(CC) $(CFLAGS) -g -fsanitize=address,undefined -fno-sanitize-recover=all \
-	    -Inative/include -o $@ $< $(wildcard native/src/*.c)
+	@$(CC) $(CFLAGS) -g -fsanitize=address,undefined -fno-sanitize-recover=all -pthread \
+	    -Inative/include -Inative/src -o $@ $< $(wildcard native/src/*.c) -lm
 
 clean:
 	rm -rf $(VENV) build native/build src/dovetail/*.so src/*.egg-info

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from dovetail import testing as testing
     from dovetail.artifact import Artifact, export
     from dovetail.backend import Availability, Backend, Blob, Executable, Support
+    from dovetail.entries import BackendInfo
     from dovetail.errors import DovetailError
     from dovetail.ir import OpCall, Segment, TensorDesc
     from dovetail.names import BackendName
@@ -43,6 +44,7 @@ _HOME = {
     "Blob": "backend",
     "Executable": "backend",
     "Support": "backend",
+    "BackendInfo": "entries",
     "DovetailError": "errors",
     "explain": "report",
     "Report": "report",
@@ -79,6 +81,7 @@ __all__ = [
     "Artifact",
     "Availability",
     "Backend",
+    "BackendInfo",
     "BackendName",
     "Blob",
     "DovetailError",

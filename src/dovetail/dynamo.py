@@ -3,16 +3,18 @@
 A package that brings a backend names it twice in its metadata: in ``dovetail.backends``, for us,
 and in ``torch_dynamo_backends`` as ``my_accel = "dovetail.dynamo:my_accel"``, so that
 ``torch.compile(backend="my_accel")`` works in a process that never imported dovetail. Any
-registered name can be read off this module.
+registered name can be read off this module; where a name is not a Python identifier, with ``_``
+for each character that is not.
 """
 
 from __future__ import annotations
 
+import re as _re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from dovetail import registry
-from dovetail.errors import DovetailError
+from dovetail import registry as _registry  # underscored: a backend may be called "registry"
+from dovetail.errors import DovetailError, UnknownBackend
 
 
 class BackendCompiler:
@@ -36,39 +38,38 @@ class BackendCompiler:
 
         try:
             chosen = Options.resolve(options, mode)
-            backend = registry.get_backend(self.name, **(chosen.backend_options or {}))
+            backend = _registry.get_backend(self.name, **(chosen.backend_options or {}))
             return compile_dynamo(gm, example_inputs, backend, chosen)
         except DovetailError as error:
             raise _torch.pass_through_dynamo(error) from error.__cause__
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _lookup, (self.name,)
 
     def __repr__(self) -> str:
         return f"<dovetail backend {self.name!r}>"
 
 
 class LazyCompiler:
-    """A registered backend as Dynamo sees it: looked up when it is first called."""
+    """A registered backend as Dynamo sees it: looked up when it is first called.
+
+    There is one for each registration, so Dynamo, which compares backends before it reuses
+    compiled code, never takes the code of an earlier backend of the same name.
+    """
 
     def __init__(self, name: str) -> None:
         self.name = self.__name__ = name
 
     def __call__(self, gm: Any, example_inputs: Sequence[Any], **kwargs: Any) -> Callable[..., Any]:
         """Compile a captured graph with the backend of this name."""
-        from dovetail.capture import _torch
-
-        try:
-            compiler = registry.lookup_backend(self.name)
-        except DovetailError as error:
-            raise _torch.pass_through_dynamo(error) from error.__cause__
+        compiler = _lookup(self.name)
         compiled = compiler(gm, example_inputs, **kwargs)
-        if isinstance(compiler, BackendCompiler) or self.name in registry.BUILTIN:
+        if isinstance(compiler, BackendCompiler) or self.name in _registry.BUILTIN:
             return compiled
         return _checked(compiled, gm, self.name)
 
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, LazyCompiler) and other.name == self.name
-
-    def __hash__(self) -> int:
-        return hash(self.name)
+    def __reduce__(self) -> tuple[Any, ...]:
+        return lazy_compiler, (self.name,)
 
     def __repr__(self) -> str:
         return f"<dovetail backend {self.name!r}>"
@@ -76,8 +77,8 @@ class LazyCompiler:
 
 def default_backend(gm: Any, example_inputs: Sequence[Any], **kwargs: Any) -> Callable[..., Any]:
     """``backend="dovetail"``: the default backend for the device the inputs are on."""
-    name = registry.default_backend(device_of(example_inputs))
-    return registry.lookup_backend(name)(gm, example_inputs, **kwargs)
+    name = _registry.default_backend(device_of(example_inputs))
+    return _lookup(name)(gm, example_inputs, **kwargs)
 
 
 def device_of(inputs: Sequence[Any]) -> str:
@@ -89,6 +90,20 @@ def device_of(inputs: Sequence[Any]) -> str:
 def compiler_for(name: str) -> BackendCompiler:
     """The compiler function of a Backend subclass."""
     return BackendCompiler(name)
+
+
+def lazy_compiler(name: str) -> Any:
+    """What Dynamo holds for a registered name; also how a copy or a pickle finds it again."""
+    return _registry.dynamo_compiler(name)
+
+
+def _lookup(name: str) -> Callable[..., Callable[..., Any]]:
+    from dovetail.capture import _torch
+
+    try:
+        return _registry.lookup_backend(name)
+    except DovetailError as error:
+        raise _torch.pass_through_dynamo(error) from error.__cause__
 
 
 def _checked(compiled: Callable[..., Any], gm: Any, name: str) -> Callable[..., Any]:
@@ -105,7 +120,14 @@ def _checked(compiled: Callable[..., Any], gm: Any, name: str) -> Callable[..., 
     return run
 
 
-def __getattr__(name: str) -> Any:
-    if name.startswith("__"):
-        raise AttributeError(name)
-    return registry.lookup_backend(name)
+def __getattr__(attribute: str) -> Any:
+    if attribute.startswith("__"):
+        raise AttributeError(attribute)
+    names = _registry.list_backends(exclude_tags=())
+    name = next((n for n in names if _re.sub(r"\W", "_", n) == attribute), attribute)
+    try:
+        compiler = _registry.dynamo_compiler(name)
+    except UnknownBackend as error:  # hasattr() and entry points expect this class
+        raise AttributeError(str(error)) from None
+    _registry.lookup_backend(name)  # what cannot run says so now, not at the first call
+    return compiler

@@ -31,11 +31,11 @@ class FallbackWarning(DovetailWarning):
 
 
 class BackendNotCallable(DovetailError, TypeError):
-    """What was registered is neither a function nor a Backend subclass."""
+    """What was given as a backend is neither a function nor a Backend subclass."""
 
     def __init__(self, obj: object) -> None:
         super().__init__(
-            f"cannot register {obj!r} ({type(obj).__name__}) as a backend: register a function "
+            f"{obj!r} ({type(obj).__name__}) is not a backend: give a function "
             "(gm, example_inputs) -> callable, or a subclass of dovetail.Backend"
         )
 
@@ -45,8 +45,8 @@ class InvalidBackendName(DovetailError, ValueError):
 
     def __init__(self, name: object) -> None:
         super().__init__(
-            f"{name!r} is not a usable backend name: give a non-empty string without spaces or "
-            "colons, such as name='my_accel'"
+            f"{name!r} is not a usable backend name: give a string of letters, digits, '_', '-' "
+            "and '.', such as name='my_accel'"
         )
 
 
@@ -96,7 +96,7 @@ class UnknownBackend(DovetailError, LookupError):
     """No backend has this name."""
 
     def __init__(self, name: object, known: Iterable[str], broken: Mapping[str, str]) -> None:
-        known = sorted(known)
+        known = sorted(set(known))
         message = f"no backend is called {name!r}{nearest(str(name), known)}; known backends: "
         message += ", ".join(known) or "none"
         if broken:
@@ -129,7 +129,7 @@ class UnknownOption(DovetailError, TypeError):
     """An option, mode or backend argument that does not exist."""
 
     def __init__(self, kind: str, name: object, known: Iterable[str]) -> None:
-        known = sorted(known)
+        known = sorted(set(known))
         super().__init__(
             f"unknown {kind} {name!r}{nearest(str(name), known)}; "
             f"there is {', '.join(known) or 'none'}"
@@ -160,7 +160,7 @@ class UnknownPass(DovetailError, LookupError):
     """A pass is named that no stage holds."""
 
     def __init__(self, name: str, known: Iterable[str]) -> None:
-        known = sorted(known)
+        known = sorted(set(known))
         super().__init__(
             f"no pass is called {name!r}{nearest(name, known)}; there is {', '.join(known)}"
         )

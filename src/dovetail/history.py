@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import threading
 import time
 from collections import deque
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -48,7 +48,7 @@ class CompiledGraph:
         return counts
 
 
-@dataclass
+@dataclass(eq=False)
 class Compilation:
     """Everything kept of one Dynamo graph or exported program."""
 
@@ -58,7 +58,7 @@ class Compilation:
     graphs: list[CompiledGraph] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
-    @contextmanager
+    @contextlib.contextmanager
     def stage(self, name: str, graph: str) -> Iterator[Stage]:
         """Time a stage; the body fills in its graphs."""
         record = Stage(name, graph)
@@ -81,6 +81,12 @@ def begin(backend: str) -> Compilation:
     with _lock:
         _recent.append(compilation)
     return compilation
+
+
+def discard(compilation: Compilation) -> None:
+    """Forget a compilation that came to nothing (Dynamo may start over with other assumptions)."""
+    with _lock, contextlib.suppress(ValueError):
+        _recent.remove(compilation)
 
 
 def recent() -> list[Compilation]:

@@ -37,8 +37,12 @@ def compile_dynamo(
     if not has_calls(gm):
         return gm.forward  # type: ignore[no-any-return]
     compiler = Compiler(backend, options, history.begin(backend.name))
-    gm = compiler.run_passes("pre_grad", gm, "dynamo")
-    return compiler.capture().run(gm, example_inputs)
+    try:
+        gm = compiler.run_passes("pre_grad", gm, "dynamo")
+        return compiler.capture().run(gm, example_inputs)
+    except BaseException:
+        history.discard(compiler.record)
+        raise
 
 
 @dataclass(frozen=True)
@@ -108,6 +112,7 @@ class Compiler:
             for placed, (name, _) in zip(placement.segments, loaded, strict=True)
         )
         self.record.graphs.append(history.CompiledGraph(kind, placement.verdicts, texts))
+        log.info("%s graph: %d calls in %d segments", kind, len(placement.verdicts), len(texts))
         return Runner(placement, loaded)
 
     def compile_segment(self, placed: PlacedSegment) -> tuple[str, Executable]:

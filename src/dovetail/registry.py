@@ -4,27 +4,38 @@ A backend comes from three places: the built-in table below, an entry point of g
 ``dovetail.backends`` in any installed package, or a ``register_backend`` call. The first two are
 listed without importing anything and loaded on first use. What fails to load is kept with its
 reason and harms nothing else.
+
+One lock guards the tables. It is never held while code of a backend runs (its import, its
+``available()``), so that code may itself register and look up.
 """
 
 from __future__ import annotations
 
 import contextlib
-import inspect
+import logging
 import pkgutil
 import threading
 import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator
-from dataclasses import dataclass, field
 from functools import partial
-from importlib.metadata import EntryPoint, entry_points
 from typing import Any, TypeVar, cast, overload
 
-from dovetail import errors
-from dovetail.backend import Backend, CompilerFn, FunctionBackend
+from dovetail import discover, errors
+from dovetail.backend import Backend, CompilerFn
 from dovetail.capture import _torch
-from dovetail.names import BackendName
+from dovetail.entries import (
+    BackendInfo,
+    Entry,
+    ask_available,
+    builtin_entry,
+    entry_for,
+    info,
+    instantiate,
+    plugin_entry,
+    try_load,
+)
+from dovetail.names import BackendName, check_name, check_tags
 
-GROUP = "dovetail.backends"
 BUILTIN = {
     "aten": "dovetail.backends.aten:AtenBackend",
     "dovetail": "dovetail.dynamo:default_backend",
@@ -39,43 +50,7 @@ _COMPILER_FOR = "dovetail.dynamo:compiler_for"
 _LAZY_COMPILER = "dovetail.dynamo:LazyCompiler"
 
 T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True)
-class BackendInfo:
-    """What is known of a backend without importing it."""
-
-    name: str
-    tags: tuple[str, ...]
-    experimental: bool
-    distribution: str
-    loaded: bool
-    available: bool | None  # None: not known before it is loaded
-    reason: str
-    device: str | None = None
-
-
-@dataclass(slots=True, eq=False)
-class _Entry:
-    name: str
-    tags: frozenset[str]
-    distribution: str
-    target: EntryPoint | None = None
-    obj: Any = None
-    broken: str = ""
-    rival: str = ""  # another distribution that declares the same name
-    warned: bool = False
-    compiler: CompilerFn | None = None
-    lock: threading.RLock = field(default_factory=threading.RLock)
-
-    @property
-    def owner(self) -> str:
-        where = _target_of(self.target) if self.target else _qualified(self.obj)
-        return f"{self.distribution} ({where})"
-
-    @property
-    def is_class(self) -> bool:
-        return isinstance(self.obj, type)
+log = logging.getLogger(__name__)
 
 
 class Registry:
@@ -83,9 +58,10 @@ class Registry:
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
-        self._entries = {n: _builtin(n, value) for n, value in BUILTIN.items()}
+        self._entries = {n: builtin_entry(n, value) for n, value in BUILTIN.items()}
         self._defaults: dict[str | None, str] = {}
-        self._shadowed: dict[str, str] = {}  # plug-ins whose name was already taken
+        self._refused: list[Entry] = []  # plug-ins whose name is taken or unusable, with why
+        self._foreign: dict[str, discover.Declared] = {}  # what others declare for Dynamo
         self._discovered = False
 
     # ---- registering -----------------------------------------------------------------------
@@ -106,17 +82,29 @@ class Registry:
         Works bare (``@register_backend``), with arguments
         (``@register_backend(name="mine", tags=("experimental",))``) and as a call.
         """
-        checked = _check_tags(tags)
+        checked = check_tags(tags)
         if name is not None:
-            _check_name(name)
+            check_name(name)
         if obj is None:
             return partial(self._register, name=name, tags=checked)
         return self._register(obj, name=name, tags=checked)
 
+    @overload
+    def register_debug_backend(self, obj: T, *, name: str | None = None) -> T: ...
+    @overload
+    def register_debug_backend(
+        self, obj: None = None, *, name: str | None = None
+    ) -> Callable[[T], T]: ...
     def register_debug_backend(self, obj: Any = None, *, name: str | None = None) -> Any:
         """``register_backend`` with the tag "debug": hidden from ``list_backends()``."""
         return self.register_backend(obj, name=name, tags=("debug",))
 
+    @overload
+    def register_experimental_backend(self, obj: T, *, name: str | None = None) -> T: ...
+    @overload
+    def register_experimental_backend(
+        self, obj: None = None, *, name: str | None = None
+    ) -> Callable[[T], T]: ...
     def register_experimental_backend(self, obj: Any = None, *, name: str | None = None) -> Any:
         """``register_backend`` with the tag "experimental": hidden, and warns at first use."""
         return self.register_backend(obj, name=name, tags=("experimental",))
@@ -125,38 +113,63 @@ class Registry:
     def registered_backend(
         self, obj: T, *, name: str | None = None, tags: Iterable[str] = ()
     ) -> Iterator[T]:
-        """Register ``obj`` for the length of a ``with`` block."""
-        entry = _entry_for(obj, name, _check_tags(tags))
+        """Register ``obj`` for the length of a ``with`` block.
+
+        Afterwards its name is free again, for Dynamo too, and devices that have it as their
+        default have the one they had before.
+        """
+        entry = entry_for(obj, name, check_tags(tags))
         with self._lock:
             defaults = dict(self._defaults)
-        self._add(entry)
+        added = self._add(entry)
         try:
             yield obj
         finally:
-            with self._lock:
-                self._entries.pop(entry.name, None)
-                self._defaults = defaults
-            _torch.withdraw_backend(entry.name)
+            if added:
+                self._remove(entry, defaults)
 
     def _register(self, obj: T, *, name: str | None, tags: frozenset[str]) -> T:
-        self._add(_entry_for(obj, name, tags))
+        self._add(entry_for(obj, name, tags))
         return obj
 
-    def _add(self, entry: _Entry) -> None:
+    def _add(self, entry: Entry) -> bool:
+        """Take a name; False when the very same object has it already."""
         self._discover()
-        if entry.name in _torch.DYNAMO_BACKENDS:
-            raise errors.BackendNameTaken(entry.name, "torch (torch._dynamo)", entry.owner)
         with self._lock:
             held = self._entries.get(entry.name)
-            if held is not None and held.obj is entry.obj and entry.obj is not None:
-                return  # the very same object: nothing to do
-            if held is not None and _fulfils(held, entry.obj):
-                held.obj, held.tags = entry.obj, held.tags | entry.tags
-                return
-            if held is not None:
+            holder = "" if held else self._dynamo_owner(entry.name)
+            if held is None and not holder:
+                self._entries[entry.name] = entry
+        if held is not None:
+            if held.obj is not entry.obj and not self._fulfil(held, entry):
                 raise errors.BackendNameTaken(entry.name, held.owner, entry.owner)
-            self._entries[entry.name] = entry
+            return False
+        if holder:
+            raise errors.BackendNameTaken(entry.name, holder, entry.owner)
         self._announce(entry)
+        return True
+
+    def _fulfil(self, held: Entry, entry: Entry) -> bool:
+        """Take a plug-in's own registration, on its import, for what its entry point declares."""
+        if held.target is None or held.name in BUILTIN:
+            return False
+        declared = discover.package_of(discover.target_of(held.target))
+        with self._lock:
+            fits = held.obj is None and declared == discover.package_of(
+                discover.qualified(entry.obj)
+            )
+            if fits:
+                held.obj, held.tags, held.broken = entry.obj, held.tags | entry.tags, ""
+        return fits
+
+    def _remove(self, entry: Entry, defaults: dict[str | None, str]) -> None:
+        with self._lock:
+            self._entries.pop(entry.name, None)
+            for device in [d for d, name in self._defaults.items() if name == entry.name]:
+                del self._defaults[device]
+                if device in defaults:
+                    self._defaults[device] = defaults[device]
+        _torch.withdraw_backend(entry.name)
 
     # ---- looking up ------------------------------------------------------------------------
 
@@ -167,58 +180,66 @@ class Registry:
         ``torch_dynamo_backends``) are found too.
         """
         if not isinstance(backend, str):
-            if not callable(backend):
-                raise errors.BackendNotCallable(backend)
-            return backend
+            return self._pass_through(backend)
         entry = self._find(backend)
         if entry is None:
             return self._lookup_in_dynamo(backend)
         self._load(entry)
-        if entry.is_class:
-            self._require_available(entry)
+        self._require_available(entry)
         self._warn_if_experimental(entry)
         return self._compiler(entry)
 
     def get_backend(self, name: BackendName, **options: Any) -> Backend:
-        """A new instance of the named backend, made with its own options."""
+        """A new instance of the named backend, made with its own options.
+
+        A function, one of Dynamo's included, comes as a Backend that takes whole segments.
+        """
         if name == "dovetail":
             name = self.default_backend("cpu")
         entry = self._find(name)
         if entry is None:
-            raise self._unknown(name)
-        self._load(entry)
+            found = self._lookup_in_dynamo(name)
+            entry = Entry(name, frozenset(), declarer="torch", obj=found)
+        else:
+            self._load(entry)
         self._warn_if_experimental(entry)
-        return _instantiate(entry, options)
+        return instantiate(entry, options)
 
     def list_backends(self, exclude_tags: Collection[str] | None = HIDDEN_TAGS) -> list[str]:
-        """Names for ``torch.compile(backend=…)``, sorted, without those that bear a tag."""
-        excluded = _check_tags(exclude_tags or ())
+        """Names of dovetail's backends, built-in, plugged in and registered, sorted.
+
+        Those that bear an excluded tag are left out. Imports nothing.
+        """
+        excluded = check_tags(exclude_tags or ())
         return [e.name for e in self._all() if not excluded & e.tags]
 
     def backend_info(self, name: BackendName) -> BackendInfo:
-        """What is known of a backend; imports nothing."""
+        """What is known of a backend, or of a name only Dynamo has; imports nothing."""
         entry = self._find(name)
-        if entry is None:
-            raise self._unknown(name)
-        return _info(entry)
+        return info(entry) if entry is not None else self._dynamo_info(name)
 
     def backend_table(self, *, load: bool = False) -> list[BackendInfo]:
-        """A row per backend. With ``load`` each is imported and asked whether it can run."""
-        rows = []
+        """A row per backend, and per plug-in that was refused a name somebody else has.
+
+        With ``load`` each is imported and asked whether it can run here.
+        """
         for entry in self._all():
-            if load or entry.distribution == "dovetail":  # ours load in milliseconds
+            if load or entry.name in BUILTIN:  # ours load in milliseconds
                 with contextlib.suppress(errors.DovetailError):
                     self._load(entry)
-            rows.append(_info(entry))
-        return rows
+        with self._lock:
+            entries = [*self._entries.values(), *self._refused]
+        return [info(entry) for entry in sorted(entries, key=lambda e: e.name)]
 
     def reserved_names(self) -> frozenset[str]:
         """Identifiers that some backend's generated code may not use: the union over all."""
         names: set[str] = set()
         for entry in self._all():
-            with contextlib.suppress(errors.DovetailError):
+            try:
                 self._load(entry)
                 names |= entry.obj.reserved_names() if entry.is_class else frozenset()
+            except Exception as error:  # a plug-in may raise anything
+                log.warning("the reserved names of backend %r are unknown: %s", entry.name, error)
         return frozenset(names)
 
     # ---- defaults --------------------------------------------------------------------------
@@ -228,13 +249,17 @@ class Registry:
 
         ``None`` as the name goes back to the built-in default.
         """
-        if name is not None and (name == "dovetail" or self._find(name) is None):
-            raise self._unknown(name)
+        if name == "dovetail":
+            expected = "a backend that 'dovetail' can stand for"
+            raise errors.InvalidOption("default backend", name, expected)
+        if name is not None:
+            self.backend_info(name)  # raises when nobody knows it
+        key = None if device is None else str(device).split(":")[0]
         with self._lock:
             if name is None:
-                self._defaults.pop(device, None)
+                self._defaults.pop(key, None)
             else:
-                self._defaults[device] = name
+                self._defaults[key] = name
 
     def default_backend(self, device: str) -> str:
         """The name of the backend that ``backend="dovetail"`` stands for on a device type."""
@@ -242,19 +267,21 @@ class Registry:
             anywhere = self._defaults.get(None, DEFAULT_BACKEND)
             return self._defaults.get(device.split(":")[0], anywhere)
 
-    # ---- inside ----------------------------------------------------------------------------
+    # ---- finding ---------------------------------------------------------------------------
 
-    def _all(self) -> list[_Entry]:
+    def _all(self) -> list[Entry]:
         self._discover()
         with self._lock:
             return sorted(self._entries.values(), key=lambda e: e.name)
 
-    def _find(self, name: str) -> _Entry | None:
+    def _find(self, name: str) -> Entry | None:
+        if not isinstance(name, str):
+            raise errors.InvalidBackendName(name)
         self._discover()
         with self._lock:
             entry = self._entries.get(name)
-        if entry is None:  # it may have been installed since we last looked
-            self._discover(again=True)
+        if entry is None and name not in _torch.DYNAMO_BACKENDS:
+            self._discover(again=True)  # it may have been installed since we last looked
             with self._lock:
                 entry = self._entries.get(name)
         return entry
@@ -262,205 +289,159 @@ class Registry:
     def _discover(self, *, again: bool = False) -> None:
         if self._discovered and not again:
             return
-        found = sorted(entry_points(group=GROUP), key=lambda p: (p.name, _distribution(p)))
-        new = []
+        plugins, foreign = discover.declared()
         with self._lock:
-            for point in found:
-                entry = _Entry(point.name, frozenset(point.extras), _distribution(point), point)
-                held = self._entries.setdefault(point.name, entry)
-                if held is entry:
-                    new.append(entry)
-                elif held.target is None or held.distribution == "dovetail":
-                    self._shadowed[f"{point.name} of {entry.distribution}"] = (
-                        f"the name is taken by {held.owner}"
-                    )
-                elif held.distribution != entry.distribution:
-                    held.rival = entry.owner
-            first, self._discovered = not self._discovered, True
-        for entry in [*(self._entries[n] for n in BUILTIN if first), *new]:
+            new = [] if self._discovered else list(self._entries.values())
+            self._foreign, self._refused = foreign, []
+            new += [entry for entry in map(plugin_entry, plugins) if self._admit(entry)]
+        for entry in new:
             self._announce(entry)
+        self._discovered = True
 
-    def _announce(self, entry: _Entry) -> None:
+    def _admit(self, entry: Entry) -> bool:
+        """Whether a plug-in is new. Refuse it where its name is unusable or somebody else's."""
+        held = self._entries.get(entry.name)
+        if held is not None and held.declarer == entry.declarer and held.name not in BUILTIN:
+            return False  # known since an earlier look
+        if held is None:
+            entry.broken = self._objection(entry)
+        elif held.target is None or held.name in BUILTIN:
+            entry.broken = f"the name is taken by {held.owner}"
+        elif entry.owner not in held.rivals:
+            held.rivals += (entry.owner,)
+        if entry.broken:
+            self._refused.append(entry)
+        elif held is None:
+            self._entries[entry.name] = entry
+        return held is None and not entry.broken
+
+    def _objection(self, entry: Entry) -> str:
+        try:
+            check_name(entry.name)
+        except errors.InvalidBackendName as error:
+            return str(error)
+        owner = self._dynamo_owner(entry.name, besides=entry.declarer)
+        return f"the name is taken by {owner}" if owner else ""
+
+    def _dynamo_owner(self, name: str, besides: str | None = None) -> str:
+        """Who has given Dynamo a backend of this name, other than us and one distribution."""
+        if name in _torch.DYNAMO_BACKENDS:
+            return discover.describe_owner("torch", "torch._dynamo")
+        declared = self._foreign.get(name)
+        if declared is not None:
+            return "" if declared.distribution == besides else declared.owner
+        loaded = _torch.loaded_dynamo_backend(name)
+        if loaded is None or discover.package_of(discover.qualified(loaded)) == "dovetail":
+            return ""
+        distribution = discover.distribution_of(loaded)
+        if distribution == besides:
+            return ""
+        return discover.describe_owner(distribution, discover.qualified(loaded))
+
+    def _announce(self, entry: Entry) -> None:
         """Make ``torch.compile(backend=name)`` find it, now or when Dynamo is imported."""
-        lazy = partial(_lazy_compiler, entry.name)
-        _torch.announce_backend(entry.name, lazy, tuple(sorted(entry.tags)))
+        _torch.announce_backend(entry.name, partial(self._lazy, entry), tuple(sorted(entry.tags)))
 
-    def _load(self, entry: _Entry) -> None:
-        if entry.rival:
-            raise errors.BackendNameTaken(entry.name, entry.owner, entry.rival)
-        with entry.lock:
-            if entry.obj is None and not entry.broken:
-                entry.broken = _try_load(entry)
+    # ---- loading ---------------------------------------------------------------------------
+
+    def _load(self, entry: Entry) -> None:
+        if entry.rivals:
+            raise errors.BackendNameTaken(entry.name, entry.owner, ", ".join(entry.rivals))
+        if entry.obj is None and not entry.broken:
+            obj, tags, reason = try_load(entry)
+            with self._lock:  # its import may have registered it: see _fulfil
+                entry.obj, entry.broken = None if reason else entry.obj or obj, reason
+                entry.tags |= tags
         if entry.broken:
             raise errors.BrokenPlugin(entry.name, entry.owner, entry.broken)
+        if entry.availability is None:
+            entry.availability = ask_available(entry)
 
-    def _require_available(self, entry: _Entry) -> None:
-        answer = _instantiate(entry, {}).available()
-        if not answer:
-            raise errors.BackendUnavailable(entry.name, answer.reason)
+    def _require_available(self, entry: Entry) -> None:
+        if not entry.availability:
+            entry.availability = ask_available(entry)  # a device may have come up since
+        if not entry.availability:
+            raise errors.BackendUnavailable(entry.name, entry.availability.reason)
 
-    def _warn_if_experimental(self, entry: _Entry) -> None:
-        with entry.lock:
+    def _warn_if_experimental(self, entry: Entry) -> None:
+        with self._lock:
             if entry.warned or "experimental" not in entry.tags:
                 return
             entry.warned = True
         warnings.warn(
-            f"the backend {entry.name!r} of {entry.distribution} is experimental",
+            f"the backend {entry.name!r} of {entry.owner} is experimental",
             errors.ExperimentalBackendWarning,
             stacklevel=3,
         )
 
-    def _compiler(self, entry: _Entry) -> CompilerFn:
+    def _pass_through(self, backend: Any) -> CompilerFn:
+        if not callable(backend):
+            raise errors.BackendNotCallable(backend)
+        if not isinstance(backend, type) or not issubclass(backend, Backend):
+            return cast(CompilerFn, backend)
+        entry = next((e for e in self._all() if e.obj is backend), None)
+        if entry is None:
+            raise self._unknown(discover.qualified(backend))
+        return self.lookup_backend(entry.name)
+
+    def _compiler(self, entry: Entry) -> CompilerFn:
         if not entry.is_class:
             return cast(CompilerFn, entry.obj)
-        with entry.lock:
-            if entry.compiler is None:
-                entry.compiler = pkgutil.resolve_name(_COMPILER_FOR)(entry.name)
-            return entry.compiler
+        made = entry.compiler or pkgutil.resolve_name(_COMPILER_FOR)(entry.name)
+        with self._lock:
+            entry.compiler = entry.compiler or made
+        return cast(CompilerFn, entry.compiler)
+
+    def dynamo_compiler(self, name: str) -> CompilerFn:
+        """What Dynamo is given for a name: one object, which looks the backend up when called."""
+        entry = self._find(name)
+        if entry is None:
+            raise self._unknown(name)
+        return self._lazy(entry)
+
+    def _lazy(self, entry: Entry) -> CompilerFn:
+        made = entry.lazy or pkgutil.resolve_name(_LAZY_COMPILER)(entry.name)
+        with self._lock:
+            entry.lazy = entry.lazy or made
+        return cast(CompilerFn, entry.lazy)
+
+    # ---- Dynamo's own ----------------------------------------------------------------------
 
     def _lookup_in_dynamo(self, name: str) -> CompilerFn:
-        found = _torch.lookup_dynamo_backend(name)
-        if found is None:
+        try:
+            found = _torch.lookup_dynamo_backend(name)
+        except Exception as error:  # another package's entry point may raise anything
+            declared = discover.declared_for_dynamo(name)
+            owner = declared.owner if declared else "torch"
+            reason = f"{type(error).__name__}: {error}"
+            raise errors.BrokenPlugin(name, owner, reason) from error
+        if found is not None:
+            return found
+        if name in _torch.DYNAMO_BACKENDS and not _torch.is_installed():
+            raise errors.BackendUnavailable(name, "it is PyTorch's, and PyTorch is not installed")
+        raise self._unknown(name)
+
+    def _dynamo_info(self, name: str) -> BackendInfo:
+        loaded, declared = _torch.loaded_dynamo_backend(name), self._foreign.get(name)
+        if loaded is None and declared is None and name not in _torch.DYNAMO_BACKENDS:
             raise self._unknown(name)
-        return found
+        if declared is not None:
+            distribution = declared.distribution
+        elif name in _torch.DYNAMO_BACKENDS:
+            distribution = "torch"
+        else:
+            distribution = discover.distribution_of(loaded)
+        tags = tuple(sorted(getattr(loaded, "_tags", ())))
+        reason = "a backend of Dynamo's own registry"
+        known = loaded is not None
+        return BackendInfo(name, tags, "experimental" in tags, distribution, known, None, reason)
 
     def _unknown(self, name: object) -> errors.UnknownBackend:
         entries = self._all()
-        broken = {e.name: e.broken for e in entries if e.broken} | self._shadowed
+        broken = {e.name: e.broken for e in entries if e.broken}
+        broken |= {f"{e.name} of {e.declarer}": e.broken for e in self._refused}
         known = [e.name for e in entries if not e.broken]
         return errors.UnknownBackend(name, {*known, *_torch.known_dynamo_backends()}, broken)
-
-
-def _builtin(name: str, value: str) -> _Entry:
-    point = EntryPoint(name, value, GROUP)
-    return _Entry(name, frozenset(point.extras), "dovetail", point)
-
-
-def _entry_for(obj: Any, name: str | None, tags: frozenset[str]) -> _Entry:
-    problem = _not_a_backend(obj)
-    if problem is not None:
-        raise problem
-    if isinstance(obj, type):
-        tags |= _check_tags(obj.tags)  # type: ignore[attr-defined]
-        chosen = name or _class_name(obj)
-    else:
-        chosen = name or str(getattr(obj, "__name__", type(obj).__name__))
-    _check_name(chosen)
-    return _Entry(chosen, tags, _distribution_of(obj), obj=obj)
-
-
-def _class_name(cls: type) -> str:
-    if getattr(cls, "name", None) is None:
-        raise errors.BackendHasNoName(cls)
-    return cast(str, cls.name)  # type: ignore[attr-defined]
-
-
-def _not_a_backend(obj: Any) -> errors.DovetailError | None:
-    """Why ``obj`` cannot be a backend, or None."""
-    if not callable(obj) or (isinstance(obj, type) and not issubclass(obj, Backend)):
-        return errors.BackendNotCallable(obj)
-    if isinstance(obj, type) and inspect.isabstract(obj):
-        return errors.IncompleteBackend(obj, getattr(obj, "__abstractmethods__", ()))
-    return None
-
-
-def _try_load(entry: _Entry) -> str:
-    """Import the entry's object; the reason when that fails, else an empty string."""
-    assert entry.target is not None
-    try:
-        obj = entry.target.load()
-    except Exception as error:  # a plug-in may raise anything
-        return f"{type(error).__name__}: {error}"
-    problem = _not_a_backend(obj)
-    if problem is not None:
-        return str(problem)
-    if isinstance(obj, type):
-        entry.tags |= frozenset(getattr(obj, "tags", ()))
-    entry.obj = obj
-    return ""
-
-
-def _instantiate(entry: _Entry, options: dict[str, Any]) -> Backend:
-    if not entry.is_class:
-        if options:
-            raise errors.UnknownOption(f"option of backend {entry.name!r}", next(iter(options)), ())
-        return FunctionBackend(entry.name, entry.obj)
-    parameters = inspect.signature(entry.obj).parameters
-    if not any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
-        for option in options:
-            if option not in parameters:
-                kind = f"option of backend {entry.name!r}"
-                raise errors.UnknownOption(kind, option, parameters)
-    return cast(Backend, entry.obj(**options))
-
-
-def _info(entry: _Entry) -> BackendInfo:
-    loaded, reason = entry.obj is not None, entry.broken
-    available: bool | None = None
-    if entry.broken:
-        available = False
-    elif entry.rival:
-        available, reason = False, f"the name is also declared by {entry.rival}"
-    elif loaded and entry.is_class:
-        answer = _instantiate(entry, {}).available()
-        available, reason = answer.ok, answer.reason
-    elif loaded:
-        available = True
-    device = getattr(entry.obj, "device", None) if entry.is_class else None
-    return BackendInfo(
-        name=entry.name,
-        tags=tuple(sorted(entry.tags)),
-        experimental="experimental" in entry.tags,
-        distribution=entry.distribution,
-        loaded=loaded,
-        available=available,
-        reason=reason,
-        device=device,
-    )
-
-
-def _fulfils(held: _Entry, obj: Any) -> bool:
-    """Whether ``obj`` is what a lazy entry points at (its module registers itself on import)."""
-    if held.obj is not None or held.target is None or obj is None:
-        return False
-    return _target_of(held.target) == _qualified(obj)
-
-
-def _lazy_compiler(name: str) -> Any:
-    return pkgutil.resolve_name(_LAZY_COMPILER)(name)
-
-
-def _check_name(name: object) -> None:
-    if not isinstance(name, str) or not name or any(c.isspace() or c in ":[]" for c in name):
-        raise errors.InvalidBackendName(name)
-
-
-def _check_tags(tags: Iterable[str]) -> frozenset[str]:
-    if isinstance(tags, str) or not isinstance(tags, Iterable):
-        raise errors.InvalidTags(tags)
-    tags = tuple(tags)
-    if not all(isinstance(tag, str) for tag in tags):
-        raise errors.InvalidTags(tags)
-    return frozenset(tags)
-
-
-def _target_of(point: EntryPoint) -> str:
-    return point.value.split("[")[0].replace(" ", "")
-
-
-def _qualified(obj: Any) -> str:
-    name = getattr(obj, "__qualname__", type(obj).__qualname__)
-    return f"{getattr(obj, '__module__', '?')}:{name}"
-
-
-def _distribution(point: EntryPoint) -> str:
-    dist = point.dist
-    return "an unknown distribution" if dist is None else dist.name
-
-
-def _distribution_of(obj: Any) -> str:
-    """Where a registered object comes from: its top-level module, as the user knows it."""
-    return str(getattr(obj, "__module__", None) or "?").split(".")[0]
 
 
 _REGISTRY = Registry()
@@ -476,3 +457,4 @@ backend_table = _REGISTRY.backend_table
 reserved_names = _REGISTRY.reserved_names
 set_default_backend = _REGISTRY.set_default_backend
 default_backend = _REGISTRY.default_backend
+dynamo_compiler = _REGISTRY.dynamo_compiler

@@ -20,7 +20,7 @@ from dovetail import history, registry
 from dovetail.artifact.guards import InputGuards
 from dovetail.backend import Backend
 from dovetail.capture import _torch
-from dovetail.capture.decompose import keeping_claimed
+from dovetail.capture.decompose import export_table
 from dovetail.errors import DovetailError, ExportFailed, GuardFailed
 from dovetail.options import Options
 from dovetail.pipeline import Compiler
@@ -44,8 +44,8 @@ def export(
     chosen = Options.resolve(options)
     program = _capture(model, tuple(args), dict(kwargs or {}), dynamic_shapes)
     instance = _backend(backend or registry.default_backend(_device_of(program)), chosen)
-    table = keeping_claimed(instance.decompositions(), instance.keeps_whole)
-    program = program.run_decompositions(table)
+    rules = instance.decompositions(), instance.composites, instance.keeps_whole
+    program = program.run_decompositions(export_table(*rules))
     compiler = Compiler(instance, chosen, history.begin(instance.name))
     return _compile(program, compiler, type(model).__name__)
 

@@ -54,7 +54,9 @@ def _mismatch(desc: Desc, value: Any, symbols: Mapping[str, int]) -> str:
     if isinstance(desc, tuple):
         if not isinstance(value, tuple | list) or len(value) != len(desc):
             return f"{type(value).__name__} instead of {len(desc)} values"
-        problems = (_mismatch(d, v, symbols) for d, v in zip(desc, value, strict=True))
+        # ATen leaves some of several results undefined where its meta function describes them.
+        pairs = [(d, v) for d, v in zip(desc, value, strict=True) if v is not None]
+        problems = (_mismatch(d, v, symbols) for d, v in pairs)
         return next(filter(None, problems), "")
     if isinstance(desc, TensorDesc):
         return _tensor_mismatch(desc, value, symbols)

@@ -8,9 +8,11 @@ so that a move shows as one clear failure. Importing this module imports nothing
 from __future__ import annotations
 
 import contextlib
+import importlib
 import importlib.abc
 import importlib.util
 import sys
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
@@ -49,7 +51,14 @@ _DYNAMO_REGISTRY = "torch._dynamo.backends.registry"
 
 # ---- Dynamo's registry -----------------------------------------------------------------------
 
+_lock = threading.RLock()
 _waiting: dict[str, tuple[Callable[[], Any], tuple[str, ...]]] = {}
+_announced: dict[str, Any] = {}  # what we registered with Dynamo, so that nothing else is undone
+
+
+def is_installed() -> bool:
+    """Whether there is a torch to import; nothing is imported to find out."""
+    return "torch" in sys.modules or importlib.util.find_spec("torch") is not None
 
 
 def announce_backend(name: str, make: Callable[[], Any], tags: tuple[str, ...]) -> None:
@@ -57,19 +66,25 @@ def announce_backend(name: str, make: Callable[[], Any], tags: tuple[str, ...]) 
     if name in DYNAMO_BACKENDS:
         return
     if _DYNAMO_REGISTRY in sys.modules and not _hook.waits_for_import:
-        _register_with_dynamo(name, make, tags)
-    else:
-        _waiting[name] = (make, tags)
-        _hook.install()
+        importlib.import_module(_DYNAMO_REGISTRY)  # another thread may be half way through it
+    with _lock:
+        if _DYNAMO_REGISTRY in sys.modules and not _hook.waits_for_import:
+            _register_with_dynamo(name, make, tags)
+        else:
+            _waiting[name] = (make, tags)
+            _hook.install()
 
 
 def withdraw_backend(name: str) -> None:
-    """Undo ``announce_backend``."""
-    _waiting.pop(name, None)
-    registry = sys.modules.get(_DYNAMO_REGISTRY)
-    if registry is not None and name not in DYNAMO_BACKENDS:
-        registry._BACKENDS.pop(name, None)
-        registry._COMPILER_FNS.pop(name, None)
+    """Undo ``announce_backend``; what others registered with Dynamo stays."""
+    with _lock:
+        _waiting.pop(name, None)
+        ours, registry = _announced.pop(name, None), sys.modules.get(_DYNAMO_REGISTRY)
+        if ours is None or registry is None or registry._COMPILER_FNS.get(name) is not ours:
+            return
+        del registry._COMPILER_FNS[name]
+        if registry._BACKENDS.get(name) is None:  # else an entry point, which is not ours
+            registry._BACKENDS.pop(name, None)
 
 
 def lookup_dynamo_backend(name: str) -> Callable[..., Any] | None:
@@ -85,17 +100,24 @@ def lookup_dynamo_backend(name: str) -> Callable[..., Any] | None:
         return None
 
 
+def loaded_dynamo_backend(name: str) -> Callable[..., Any] | None:
+    """The compiler function Dynamo holds by this name already; nothing is imported to find out."""
+    registry = sys.modules.get(_DYNAMO_REGISTRY)
+    found: Callable[..., Any] | None = getattr(registry, "_COMPILER_FNS", {}).get(name)
+    return found
+
+
 def known_dynamo_backends() -> frozenset[str]:
     """The names Dynamo has, if it is imported; nothing is imported to find out."""
-    registry = sys.modules.get(_DYNAMO_REGISTRY)
-    return frozenset(getattr(registry, "_BACKENDS", ())) if registry else frozenset()
+    names = getattr(sys.modules.get(_DYNAMO_REGISTRY), "_BACKENDS", ())
+    return frozenset(name for name in names if not name.endswith("_TESTING_ONLY"))
 
 
 def _register_with_dynamo(name: str, make: Callable[[], Any], tags: tuple[str, ...]) -> None:
     registry = sys.modules[_DYNAMO_REGISTRY]
     # An entry point Dynamo has found is about to be loaded by Dynamo, perhaps right now.
     if name not in registry._COMPILER_FNS and registry._BACKENDS.get(name) is None:
-        registry.register_backend(make(), name=name, tags=tags)
+        _announced[name] = registry.register_backend(make(), name=name, tags=tags)
 
 
 class _DynamoImportHook(importlib.abc.MetaPathFinder):
@@ -108,25 +130,31 @@ class _DynamoImportHook(importlib.abc.MetaPathFinder):
             self.waits_for_import = True
             sys.meta_path.insert(0, self)
 
-    def find_spec(self, fullname: str, path: Any, target: Any = None) -> Any:  # noqa: ARG002
+    def find_spec(self, fullname: str, path: Any, target: Any = None) -> Any:
         if fullname != _DYNAMO_REGISTRY:
             return None
-        with contextlib.suppress(ValueError):
-            sys.meta_path.remove(self)
-        spec = importlib.util.find_spec(fullname)
+        others = (finder for finder in list(sys.meta_path) if finder is not self)
+        specs = (finder.find_spec(fullname, path, target) for finder in others)
+        spec = next((found for found in specs if found is not None), None)
         if spec is None or spec.loader is None:
             return None
         execute = spec.loader.exec_module
 
         def execute_then_register(module: Any) -> None:
-            execute(module)
-            self.waits_for_import = False
-            while _waiting:
-                name, (make, tags) = _waiting.popitem()
-                _register_with_dynamo(name, make, tags)
+            execute(module)  # when this raises we stay, for the next attempt
+            self.step_aside()
 
         spec.loader.exec_module = execute_then_register  # type: ignore[method-assign]
         return spec
+
+    def step_aside(self) -> None:
+        with _lock:
+            self.waits_for_import = False
+            with contextlib.suppress(ValueError):
+                sys.meta_path.remove(self)
+            while _waiting:
+                name, (make, tags) = _waiting.popitem()
+                _register_with_dynamo(name, make, tags)
 
 
 _hook = _DynamoImportHook()
@@ -137,7 +165,7 @@ def pass_through_dynamo(error: Exception) -> Exception:
     from torch._dynamo.exc import ShortenTraceback
 
     if isinstance(error, ShortenTraceback):
-        return error
+        return error  # type: ignore[no-any-return]
     cls = type(error)
     both: Any = type(cls.__name__, (cls, ShortenTraceback), {"__module__": cls.__module__})
     error.__class__ = both
@@ -156,6 +184,16 @@ def aot_autograd(**compilers: Any) -> Callable[..., Any]:
     from torch._dynamo.backends.common import aot_autograd as build
 
     return build(keep_inference_input_mutations=True, **compilers)  # type: ignore[no-any-return]
+
+
+def keep_random_draws() -> Any:
+    """Within the context, PyTorch's own passes keep random operators whose result is unused.
+
+    Without them the generator would be elsewhere than in eager for whatever is drawn next.
+    """
+    from torch._inductor import config
+
+    return config.patch(fallback_random=True)
 
 
 def min_cut_partition(joint: Any, inputs: Any, **kwargs: Any) -> tuple[Any, Any]:
@@ -210,6 +248,13 @@ def composite_decomposition(op: Any) -> Callable[..., Any]:
     return _get_decomp_for_cia(op)  # type: ignore[no-any-return]
 
 
+def composite_operators() -> list[Any]:
+    """Every operator that PyTorch defines by others and can decompose safely."""
+    from torch._export.utils import _collect_all_valid_cia_ops
+
+    return sorted(_collect_all_valid_cia_ops(), key=str)
+
+
 # ---- operators ---------------------------------------------------------------------------------
 
 
@@ -240,18 +285,11 @@ def fake_mode_of(values: Iterable[Any]) -> Any:
     return detect_fake_mode(list(values))
 
 
-def free_unbacked_symbols(value: Any) -> frozenset[str]:
-    """Names of data-dependent symbols in a value."""
-    from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols as free
-
-    return frozenset(str(s) for s in free(value))
-
-
 def unbacked_bindings(node: Any) -> dict[str, tuple[tuple[str, int], ...]]:
     """Data-dependent symbols that a node defines, each with the way to read it off its result.
 
-    A way is steps such as ("item", 0) into a tuple, ("size", 1) or ("stride", 0) of a tensor,
-    ("div", 4), ("bool", 0).
+    A way is steps such as ("item", 0) into a tuple, ("size", -1) and ("item", 1) for a tensor's
+    second size, ("storage_offset", -1), ("div", 4), ("bool", 0).
     """
     bindings = node.meta.get("unbacked_bindings") or {}
     return {str(symbol): tuple(map(_path_step, path)) for symbol, path in bindings.items()}
@@ -275,11 +313,6 @@ def _path_step(key: Any) -> tuple[str, int]:
 def sym_expr(value: Any) -> Any:
     """The sympy expression of a SymInt, SymFloat or SymBool."""
     return value.node.expr
-
-
-def hint_of(value: Any) -> Any:
-    """An example value of a symbolic number, or None."""
-    return value.node.hint if hasattr(value, "node") else value
 
 
 def sympy_functions() -> Any:

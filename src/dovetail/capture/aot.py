@@ -11,6 +11,7 @@ import torch
 from torch import fx
 
 from dovetail.capture import _torch
+from dovetail.capture.ops import is_random
 
 # Compiles one functional graph: (graph, example inputs, kind) -> function of one list of inputs.
 CompileGraph = Callable[[fx.GraphModule, Sequence[Any], str], Callable[[list[Any]], list[Any]]]
@@ -39,7 +40,8 @@ class Capture:
             decompositions=dict(self.decompositions),
         )
         keep = self.composites and not needs_grad(gm, example_inputs)
-        with _torch.keep_composites(self.composites) if keep else nullcontext():
+        composites = _torch.keep_composites(self.composites) if keep else nullcontext()
+        with composites, _torch.keep_random_draws():
             return aot(gm, example_inputs)  # type: ignore[no-any-return]
 
     def _compiler(self, kind: str) -> Callable[..., Any]:
@@ -49,7 +51,29 @@ class Capture:
         return compiler
 
     def _partition(self, joint: fx.GraphModule, inputs: Any, **kwargs: Any) -> tuple[Any, Any]:
-        return _torch.min_cut_partition(self.joint_passes(joint), inputs, **kwargs)
+        joint = self.joint_passes(joint)
+        unused = [n for n in joint.graph.nodes if is_random(n.target) and not n.users]
+        following = {n.name: [m.name for m in _after(joint, n)] for n in unused}
+        forward, backward = _torch.min_cut_partition(joint, inputs, **kwargs)
+        for node in unused:
+            _put_back(forward, node, following[node.name])
+        return forward, backward
+
+
+def _after(gm: fx.GraphModule, node: fx.Node) -> list[fx.Node]:
+    nodes = list(gm.graph.nodes)
+    return nodes[nodes.index(node) + 1 :]
+
+
+def _put_back(forward: fx.GraphModule, draw: fx.Node, following: Sequence[str]) -> None:
+    """Return an unused random draw that partitioning dropped to its place in the forward graph."""
+    names = {n.name: n for n in forward.graph.nodes}
+    if draw.name in names or any(n.name not in names for n in draw.all_input_nodes):
+        return
+    place = next((names[n] for n in following if n in names), forward.graph.output_node())
+    with forward.graph.inserting_before(place):
+        copy = forward.graph.node_copy(draw, lambda n: names[n.name])
+    copy.meta = dict(draw.meta)
 
 
 def needs_grad(gm: fx.GraphModule, inputs: Sequence[Any]) -> bool:

@@ -42,6 +42,21 @@ def composite_rules(names: frozenset[str], claims: Claims) -> dict[Any, Rule]:
     return rules
 
 
+def export_table(
+    table: Mapping[Any, Rule], composites: frozenset[str], claims: Claims
+) -> dict[Any, Rule]:
+    """Rules for a torch.export program, which holds composite operators whole.
+
+    They are taken apart as under torch.compile, except those a backend names and claims.
+    """
+    rules = {
+        op: _torch.composite_decomposition(op)
+        for op in _torch.composite_operators()
+        if op_name(op) not in composites
+    }
+    return rules | composite_rules(composites, claims) | keeping_claimed(table, claims)
+
+
 def _unless_claimed(op: Any, rule: Rule, claims: Claims) -> Rule:
     name = op_name(op) if isinstance(op, OpOverload) else str(op)
 

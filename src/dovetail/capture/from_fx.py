@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -24,6 +24,7 @@ from dovetail.ir import (
     ScalarDesc,
     Segment,
     Size,
+    Table,
     TensorDesc,
 )
 from dovetail.ir.call import leaves
@@ -157,6 +158,8 @@ class GraphReader:
             return value
         if isinstance(value, tuple | list):
             return tuple(map(self.arg, value))
+        if isinstance(value, dict):
+            return Table(tuple((str(key), self.arg(item)) for key, item in value.items()))
         if is_symbolic(value):
             return self._symbolic(value)
         for kind, name in _ATTRS:
@@ -182,17 +185,13 @@ def segment_of(gm: fx.GraphModule, name: str, bound: Iterable[str] = ()) -> Segm
     calls = [call for node in body(gm) if (call := reader.read(node)) is not None]
     if reader.constants:
         raise UnsupportedGraph(f"the subgraph {name} holds tensors of its own")
-    return make_segment(name, reader.inputs, calls, reader.arg(outputs_of(gm)))
-
-
-def make_segment(
-    name: str, inputs: Sequence[Input], calls: Sequence[OpCall], outputs: Sequence[Arg]
-) -> Segment:
-    """A segment whose symbol inputs are named after the symbol they bind."""
-    return Segment(name, tuple(map(_as_size_input, inputs)), tuple(calls), tuple(outputs))
+    inputs = tuple(map(_as_size_input, reader.inputs))
+    bare = isinstance(gm.graph.output_node().args[0], fx.Node)
+    return Segment(name, inputs, tuple(calls), reader.arg(outputs_of(gm)), bare)
 
 
 def _as_size_input(given: Input) -> Input:
+    """An input that binds a symbol is named after it."""
     desc = given.desc
     if isinstance(desc, ScalarDesc) and isinstance(desc.size, Size) and desc.size.is_symbol:
         return Input(desc.size.args[0], desc, "size")
@@ -239,7 +238,8 @@ def _resolve_binding(
             steps[-1] = (steps[-1][0], value)
         else:
             steps.append((kind, value))
-    if any(kind in ("size", "stride") and value < 0 for kind, value in steps):
+    known = {"item", "size", "stride", "storage_offset", "div", "bool"}
+    if any(k not in known or (k in ("size", "stride") and v < 0) for k, v in steps):
         raise UnsupportedGraph(f"{node.name} defines {symbol} in an unknown way")
     return symbol, tuple(steps)
 

@@ -6,42 +6,49 @@ import argparse
 import json
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import Any
 
 from dovetail import registry
+from dovetail.entries import BackendInfo
 
 _COLUMNS = ("name", "tags", "device", "distribution", "available", "reason")
 
 
-def add_parser(commands: Any) -> None:
-    """Declare the command."""
-    parser = commands.add_parser("backends", help="list backends", description=__doc__)
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the command's options."""
     parser.add_argument("--all", action="store_true", help="also debug and experimental ones")
     parser.add_argument("--json", action="store_true", help="as JSON, with every field")
     parser.add_argument(
         "--check", action="store_true", help="load each backend and ask whether it can run here"
     )
-    parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Print the backends; exit status 0."""
-    shown = set(registry.list_backends(exclude_tags=() if arguments.all else registry.HIDDEN_TAGS))
-    rows = [row for row in registry.backend_table(load=arguments.check) if row.name in shown]
+    table = registry.backend_table(load=arguments.check)
+    rows = [row for row in table if arguments.all or not {*row.tags} & {*registry.HIDDEN_TAGS}]
     if arguments.json:
         print(json.dumps([asdict(row) for row in rows], indent=2))
     else:
         print(_table([_cells(row) for row in rows]))
-        hidden = len(registry.list_backends(exclude_tags=())) - len(shown)
-        if hidden:
-            print(f"\n{hidden} more with --all (debug and experimental)")
+        print(*_notes(rows, hidden=len(table) - len(rows)), sep="\n", end="")
     return 0
 
 
-def _cells(row: registry.BackendInfo) -> list[str]:
+def _notes(rows: Sequence[BackendInfo], hidden: int) -> list[str]:
+    """What the table leaves out, and the option that shows it."""
+    notes = []
+    if hidden:
+        notes.append(f"{hidden} more with --all (debug and experimental)")
+    if any(row.available is None for row in rows):
+        notes.append("plug-ins are not loaded for this list; --check loads and asks each")
+    return ["", *notes, ""] if notes else []
+
+
+def _cells(row: BackendInfo) -> list[str]:
     available = {True: "yes", False: "no", None: "not loaded"}[row.available]
-    tags, device = ", ".join(row.tags) or "-", row.device or "-"
-    return [row.name, tags, device, row.distribution, available, row.reason]
+    reason = " ".join(row.reason.split())
+    columns = (row.name, ", ".join(row.tags), row.device, row.distribution, available)
+    return [*(cell or "-" for cell in columns), reason]
 
 
 def _table(rows: Sequence[Sequence[str]]) -> str:

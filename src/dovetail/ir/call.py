@@ -42,8 +42,19 @@ class Attr:
         return self.value
 
 
-# What stands in an argument: references, sizes, constants, nested lists, subgraphs.
-Arg = Any  # Ref | Size | Attr | Segment | int | float | complex | bool | str | None | tuple[Arg]
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A dictionary argument, by key (kernel options of a higher-order operator)."""
+
+    items: tuple[tuple[str, Any], ...]
+
+    def __str__(self) -> str:
+        return f"{{{', '.join(f'{key}: {format_arg(value)}' for key, value in self.items)}}}"
+
+
+# What stands in an argument: Ref, Size, Attr, Table, Segment (a subgraph), a Python number, a
+# string, None, or a tuple of these.
+Arg = Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +119,9 @@ def leaves(arg: Arg) -> Iterator[Arg]:
     """The scalars of a nested argument, in order."""
     if isinstance(arg, tuple):
         for item in arg:
+            yield from leaves(item)
+    elif isinstance(arg, Table):
+        for _, item in arg.items:
             yield from leaves(item)
     else:
         yield arg

@@ -40,6 +40,7 @@ class Segment:
     inputs: tuple[Input, ...]
     calls: tuple[OpCall, ...]
     outputs: tuple[Arg, ...]
+    bare: bool = False  # as a subgraph: its one output is returned by itself, not in a tuple
 
     def symbols(self) -> tuple[str, ...]:
         """The symbols bound by inputs, in input order."""

@@ -8,7 +8,7 @@ from dovetail.passes.base import Pass, Passes, as_pass
 
 if TYPE_CHECKING:
     from dovetail.passes.manager import PassManager, default, set_default
-    from dovetail.passes.rewrite import Match, rewrite
+    from dovetail.passes.patterns import Match, rewrite
 
 __all__ = [
     "Match",
@@ -22,7 +22,7 @@ __all__ = [
 ]
 
 _HOME = {"PassManager": "manager", "default": "manager", "set_default": "manager"}
-_HOME |= {"Match": "rewrite", "rewrite": "rewrite"}
+_HOME |= {"Match": "patterns", "rewrite": "patterns"}
 
 
 def __getattr__(name: str) -> Any:

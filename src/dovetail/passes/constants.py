@@ -118,9 +118,9 @@ def _is_worth_folding(node: fx.Node) -> bool:
 
 def _fold(gm: fx.GraphModule, node: fx.Node) -> None:
     with _torch.no_dispatch_modes(), torch.no_grad():
-        value = _evaluate(gm, node, {})
+        value = _evaluate(gm, node, {}).detach()
     name = _free_name(gm)
-    gm.register_buffer(name, value.detach(), persistent=False)
+    gm.register_buffer(name, value, persistent=False)
     with gm.graph.inserting_before(node):
         constant = gm.graph.get_attr(name)
     constant.meta = dict(node.meta)
@@ -167,11 +167,11 @@ def _every_graph(gm: fx.GraphModule, border: list[fx.Node]) -> fx.GraphModule:
     for node in border:
         copies[node] = graph.placeholder(f"once_{node.name}")
         copies[node].meta = {k: v for k, v in node.meta.items() if k != CONSTANT}
-    needed = _ancestors([gm.graph.output_node()], stop=taken)
+    effects = [n for n in gm.graph.nodes if n.op == "call_function" and not is_pure(n)]
+    needed = _ancestors([gm.graph.output_node(), *effects], stop=taken)
     for node in gm.graph.nodes:
-        if node not in copies and node.op != "placeholder":
-            if node in needed or (not is_pure(node) and node.op == "call_function"):
-                copies[node] = graph.node_copy(node, copies.__getitem__)
+        if node in needed and node not in copies and node.op != "placeholder":
+            copies[node] = graph.node_copy(node, copies.__getitem__)
     return fx.GraphModule(gm, graph)
 
 

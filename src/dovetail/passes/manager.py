@@ -95,11 +95,14 @@ class PassManager:
     ) -> fx.GraphModule:
         """Run a stage's passes on a graph and its nested graphs."""
         text = graph_text(gm) if keep_graphs else ""
+        watch = Verifier(gm) if debug and stage != "pre_grad" else None
         for each in self._at(stage):
             with record.stage(each.name, graph) as entry:
                 entry.before = text
                 changed = _Watch(gm)
-                gm = _run_one(each, stage, gm, debug=debug)
+                gm = _run_one(each, stage, gm)
+                if watch is not None:
+                    watch.check(each.name, stage, gm)
                 text = graph_text(gm) if keep_graphs and changed(gm) else text
                 entry.after = text
         return gm
@@ -141,10 +144,24 @@ def _parts(gm: fx.GraphModule) -> list[Any]:
     return parts
 
 
-def _run_one(each: Pass, stage: str, gm: fx.GraphModule, *, debug: bool) -> fx.GraphModule:
+class Verifier:
+    """Debug mode: what is wrong after a pass and was not before is that pass's doing."""
+
+    def __init__(self, gm: fx.GraphModule) -> None:
+        # PyTorch's own metadata is not always right; that is no pass's fault.
+        self.known = set(verify.problems(gm))
+
+    def check(self, name: str, stage: str, gm: fx.GraphModule) -> None:
+        """Raise PassFailed, naming the pass, for the first new problem."""
+        for place, problem in verify.problems(gm).items():
+            if place not in self.known:
+                raise PassFailed(name, stage, problem)
+
+
+def _run_one(each: Pass, stage: str, gm: fx.GraphModule) -> fx.GraphModule:
     if each.subgraphs:
         for name, sub in subgraphs(gm).items():
-            setattr(gm, name, _run_one(each, stage, sub, debug=debug))
+            setattr(gm, name, _run_one(each, stage, sub))
     inputs = verify.count_inputs(gm)
     try:
         result = each(gm)
@@ -157,8 +174,6 @@ def _run_one(each: Pass, stage: str, gm: fx.GraphModule, *, debug: bool) -> fx.G
         raise PassFailed(each.name, stage, problem)
     if stage != "pre_grad":
         verify.fill_metadata(result)
-        if debug and (problem := verify.verify(result)):
-            raise PassFailed(each.name, stage, problem)
     return result
 
 

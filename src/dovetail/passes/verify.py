@@ -47,41 +47,38 @@ def fill_metadata(gm: fx.GraphModule) -> None:
     if not missing:
         return
     mode = _torch.fake_mode_of(n.meta["val"] for n in gm.graph.nodes if "val" in n.meta)
-    for node in gm.graph.find_nodes(op="get_attr"):
-        value = getattr(gm, str(node.target), None)
-        if "val" not in node.meta and isinstance(value, torch.Tensor) and mode is not None:
-            node.meta["val"] = mode.from_tensor(value, static_shapes=True)
     if mode is None:
         return
+    for node in gm.graph.find_nodes(op="get_attr"):
+        value = getattr(gm, str(node.target), None)
+        if "val" not in node.meta and isinstance(value, torch.Tensor):
+            node.meta["val"] = mode.from_tensor(value, static_shapes=True)
     with mode:
         for node in missing:
-            node.meta["val"] = _compute(gm, node)
+            inputs_known = all("val" in n.meta for n in node.all_input_nodes)
+            if inputs_known and not isinstance(node.target, HigherOrderOperator):
+                node.meta["val"] = _compute(gm, node)
 
 
-def check_metadata(gm: fx.GraphModule) -> str:
-    """Compute every value anew on fake tensors; the first that differs, or an empty string."""
-    values = [n.meta["val"] for n in gm.graph.nodes if "val" in n.meta]
-    mode = _torch.fake_mode_of(values)
-    if mode is None:
-        return ""
-    with mode:
-        for node in gm.graph.nodes:
-            problem = _check_node(gm, node)
-            if problem:
-                return problem
-    return ""
+def problems(gm: fx.GraphModule, where: str = "") -> dict[str, str]:
+    """Everything wrong with a graph and its nested graphs, by place.
 
-
-def verify(gm: fx.GraphModule) -> str:
-    """Everything that can be checked of a graph and its nested graphs."""
+    Every value is computed anew on fake tensors and compared with what is recorded.
+    """
     try:
         gm.graph.lint()
     except Exception as error:  # FX raises several kinds
-        return f"broke the graph: {error}"
-    problem = check_metadata(gm)
+        return {where: f"broke the graph: {error}"}
+    found = {}
+    mode = _torch.fake_mode_of([n.meta["val"] for n in gm.graph.nodes if "val" in n.meta])
+    if mode is not None:
+        with mode:
+            for node in gm.graph.nodes:
+                if problem := _check_node(gm, node):
+                    found[f"{where}%{node.name}"] = problem
     for name, sub in subgraphs(gm).items():
-        problem = problem or (verify(sub) and f"in @{name}: {verify(sub)}")
-    return problem
+        found |= problems(sub, f"{where}@{name} ")
+    return found
 
 
 def _check_node(gm: fx.GraphModule, node: fx.Node) -> str:

@@ -14,7 +14,7 @@ from torch import fx
 
 from dovetail.backend import Backend
 from dovetail.capture.from_fx import GraphReader, body, needed_symbols, outputs_of
-from dovetail.ir import Arg, Input, OpCall, Ref, ScalarDesc, Segment, Size, TensorDesc
+from dovetail.ir import Arg, Input, OpCall, Ref, ScalarDesc, Segment, Size, Table, TensorDesc
 from dovetail.ir.call import leaves
 
 # A value that crosses a segment's border: a call's or input's name, and a path into its result.
@@ -190,4 +190,6 @@ def _renamed(call: OpCall, names: dict[Key, Ref]) -> OpCall:
 def _rename(arg: Arg, names: dict[Key, Ref]) -> Arg:
     if isinstance(arg, Ref):
         return names.get((arg.name, arg.path), arg)
+    if isinstance(arg, Table):
+        return Table(tuple((key, _rename(item, names)) for key, item in arg.items))
     return tuple(_rename(a, names) for a in arg) if isinstance(arg, tuple) else arg

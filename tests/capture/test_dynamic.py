@@ -1,0 +1,121 @@
+"""Symbolic sizes: one compilation for many sizes, sizes computed by us, data-dependent sizes."""
+
+import itertools
+
+import pytest
+import torch
+from torch import nn
+
+from dovetail import history
+from tests.differential import BACKENDS, assert_same
+from tests.models import GPT
+
+both = pytest.mark.parametrize("backend", BACKENDS)
+
+
+def t(*shape, grad=False):
+    g = torch.Generator().manual_seed(sum(shape))
+    return torch.randn(*shape, generator=g).requires_grad_(grad)
+
+
+def reshape_and_pool(x):
+    b, n, d = x.shape
+    y = x.reshape(b * n, d // 2, 2).sum(-1).view(b, -1)
+    half = y[:, : y.shape[1] // 2 + 1]
+    return half, y.new_zeros(n * 2 + 1, max(b, n)), torch.arange(n) % (b + 1)
+
+
+def size_outputs(x):
+    return x.shape[0] * 2 + 1, x.numel(), x.sum(), x.shape[1] // 2
+
+
+PROGRAMS = {
+    "reshape_and_pool": (reshape_and_pool, [(2, 3, 4), (5, 3, 4), (4, 7, 4), (6, 2, 8)]),
+    "size_outputs": (size_outputs, [(3, 4), (5, 6), (7, 9)]),
+    "cat_with_itself": (lambda x: torch.cat([x, x * 2]), [(3, 2), (4, 2), (9, 2)]),
+    "padding": (lambda x: nn.functional.pad(x, (1, x.shape[0])), [(3, 2), (4, 3), (6, 5)]),
+    "broadcast": (lambda x: x.unsqueeze(0) - x.unsqueeze(1), [(3, 2), (4, 2), (5, 2)]),
+    "mean_of_shape": (lambda x: x.sum() / x.shape[0] + x.shape[1] / 2, [(3, 2), (4, 5), (6, 7)]),
+    "strided": (lambda x: x[::2, 1:].contiguous().t(), [(4, 5), (6, 7), (9, 9)]),
+}
+
+
+@both
+@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.parametrize("grad", [False, True], ids=["inference", "training"])
+def test_one_compilation_serves_many_sizes(name, grad, backend):
+    fn, shapes = PROGRAMS[name]
+    compiled = torch.compile(fn, backend=backend, dynamic=True, fullgraph=True)
+    for shape in shapes:
+        x, y = t(*shape, grad=grad), t(*shape, grad=grad)
+        with torch.set_grad_enabled(grad):
+            expected, actual = fn(x), compiled(y)
+        torch.testing.assert_close(actual, expected)
+        if grad:
+            for result in (expected, actual):
+                parts = result if isinstance(result, tuple) else (result,)
+                sum(p.sum() for p in parts if torch.is_tensor(p) and p.requires_grad).backward()
+            torch.testing.assert_close(y.grad, x.grad)
+    assert len(history.recent()) == 1
+
+
+@both
+@pytest.mark.parametrize("dynamic", [None, True], ids=["automatic", "dynamic"])
+def test_transformer_compiles_at_most_twice_for_25_shapes(dynamic, backend):
+    model = GPT(layers=2).eval()
+    compiled = torch.compile(model, backend=backend, dynamic=dynamic)
+    lengths = (8, 12, 20, 24, 32)
+    # Dynamo makes a dimension dynamic once it has seen it change: the second shape changes both.
+    shapes = [(2, 8), (3, 12), *itertools.product((2, 3, 4, 5, 6), lengths)]
+    with torch.no_grad():
+        for batch, length in shapes:
+            tokens = torch.randint(0, model.vocabulary, (batch, length))
+            torch.testing.assert_close(compiled(tokens), model(tokens), rtol=1e-4, atol=1e-5)
+    assert len(history.recent()) == (1 if dynamic else 2)
+
+
+# ---- data-dependent sizes ----------------------------------------------------------------------
+
+
+def nonzero_sum(x):
+    found = x.nonzero()
+    return found.shape[0], found.sum(), found * 2
+
+
+def item_size(x, n):
+    k = n.item()
+    torch._check(k >= 0)
+    torch._check(k <= 8)
+    return torch.zeros(k, 2) + x.sum(), torch.arange(k * 2)
+
+
+def split_at(x, at):
+    return torch.tensor_split(x, at)
+
+
+def masked(x):
+    return x[x > 0] * 2
+
+
+@both
+@pytest.mark.parametrize("values", [[0.0, 1.0, 2.0, 0.0], [0.0, 0.0], [1.0, 2.0, 3.0]])
+def test_data_dependent_sizes(values, backend):
+    with torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True):
+        assert_same(nonzero_sum, torch.tensor(values), backend=backend)
+        assert_same(masked, torch.tensor(values), backend=backend)
+
+
+@both
+def test_views_at_data_dependent_offsets(backend):
+    with torch._dynamo.config.patch(capture_scalar_outputs=True):
+        assert_same(split_at, t(6, 2), torch.tensor([1, 4]), backend=backend)
+
+
+@both
+def test_item_as_size(backend):
+    with torch._dynamo.config.patch(capture_scalar_outputs=True):
+        compiled = torch.compile(item_size, backend=backend, fullgraph=True)
+        for k in (3, 5, 2):  # Dynamo itself guards against 0 and 1
+            expected = item_size(t(3), torch.tensor(k))
+            torch.testing.assert_close(compiled(t(3), torch.tensor(k)), expected)
+    assert len(history.recent()) == 1

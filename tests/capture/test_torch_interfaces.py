@@ -1,0 +1,127 @@
+"""Each private PyTorch interface we use, so that a move shows here, by name."""
+
+import pytest
+import torch
+from torch._subclasses import FakeTensorMode
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from dovetail import errors
+from dovetail.capture import _torch
+
+aten = torch.ops.aten
+
+
+def test_dynamo_registry():
+    from torch._dynamo.backends import registry
+
+    assert isinstance(registry._BACKENDS, dict)
+    assert isinstance(registry._COMPILER_FNS, dict)
+    assert _torch.lookup_dynamo_backend("aot_eager") is not None
+    assert _torch.lookup_dynamo_backend("no such backend") is None
+    assert "inductor" in _torch.known_dynamo_backends()
+
+
+def test_announce_and_withdraw():
+    from torch._dynamo.backends import registry
+
+    _torch.announce_backend("interface_test", lambda: lambda gm, inputs: gm.forward, ())
+    assert torch.compile(lambda x: x + 1, backend="interface_test")(torch.ones(1)) == 2
+    _torch.withdraw_backend("interface_test")
+    assert "interface_test" not in registry._BACKENDS
+
+
+def test_errors_pass_through_dynamo():
+    def backend(gm, inputs):
+        raise _torch.pass_through_dynamo(errors.GuardFailed("ours"))
+
+    with pytest.raises(errors.GuardFailed, match="ours"):
+        torch.compile(lambda x: x + 1, backend=backend)(torch.ones(1))
+
+
+def test_aot_autograd_and_partition():
+    seen = []
+
+    def note(kind):
+        def compiler(gm, inputs):
+            seen.append(kind)
+            return _torch.boxed(lambda args: gm(*args))
+
+        return compiler
+
+    def partition(joint, inputs, **kwargs):
+        seen.append("partition")
+        return _torch.min_cut_partition(joint, inputs, **kwargs)
+
+    aot = _torch.aot_autograd(
+        fw_compiler=note("forward"),
+        bw_compiler=note("backward"),
+        inference_compiler=note("inference"),
+        partition_fn=partition,
+        decompositions={},
+    )
+    run = torch.compile(lambda x: (x.sin() * 2).sum(), backend=aot)
+    run(torch.ones(3, requires_grad=True)).backward()
+    run(torch.ones(3))
+    assert seen == ["partition", "forward", "backward", "inference"]
+
+
+def test_decompositions():
+    table = _torch.core_aten_decompositions()
+    assert aten.silu.default in table
+    assert aten.linear.default in _torch.composite_operators()
+    rule = _torch.composite_decomposition(aten.linear.default)
+    x, w = torch.randn(2, 3), torch.randn(4, 3)
+    torch.testing.assert_close(rule(x, w), x @ w.t())
+    with _torch.keep_composites({aten.linear.default: lambda *a, **k: NotImplemented}):
+        pass
+
+
+def test_random_draws_are_kept_by_configuration():
+    from torch._inductor import config
+
+    before = config.fallback_random
+    with _torch.keep_random_draws():
+        assert config.fallback_random
+    assert config.fallback_random == before
+
+
+def test_operators():
+    overload, packet, higher_order = _torch.operator_types()
+    assert isinstance(aten.add.Tensor, overload)
+    assert isinstance(aten.add, packet)
+    assert isinstance(torch.ops.higher_order.cond, higher_order)
+    assert _torch.schema_of(aten.add_.Tensor).is_mutable
+    assert _torch.overload_name(aten.add.Tensor) == "Tensor"
+
+
+def test_symbols_and_fake_tensors():
+    gm = make_fx(lambda x: x.reshape(-1) * x.shape[0], tracing_mode="symbolic")(torch.randn(3, 4))
+    values = [n.meta["val"] for n in gm.graph.nodes if "val" in n.meta]
+    mode = _torch.fake_mode_of(values)
+    assert isinstance(mode, FakeTensorMode)
+    expr = _torch.sym_expr(values[0].shape[0])
+    assert expr.is_Symbol
+    assert _torch.sympy_functions().FloorDiv
+
+
+def test_unbacked_bindings():
+    mode = FakeTensorMode(shape_env=torch.fx.experimental.symbolic_shapes.ShapeEnv())
+    with mode:
+        x = torch.empty(4)
+    gm = make_fx(lambda x: x.nonzero(), tracing_mode="symbolic")(torch.ones(4))
+    (node,) = (n for n in gm.graph.nodes if n.target is aten.nonzero.default)
+    bindings = _torch.unbacked_bindings(node)
+    assert list(bindings.values()) == [(("size", -1), ("item", 0))]
+    assert x.shape == (4,)
+
+
+def test_the_rest():
+    x = torch.ones(2)
+    before = _torch.tensor_version(x)
+    x.add_(1)
+    assert _torch.tensor_version(x) == before + 1
+    assert _torch.pytree().tree_leaves({"a": [1, 2]}) == [1, 2]
+    _torch.trace_artifact("test", lambda: "text")
+    with FakeTensorMode(), _torch.no_dispatch_modes():
+        assert type(torch.ones(1)) is torch.Tensor
+    assert _torch.static_input_positions() == frozenset()

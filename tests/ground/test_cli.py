@@ -1,0 +1,66 @@
+"""The ``dovetail`` command, in this process where nothing has to be seen from outside."""
+
+import json
+
+import pytest
+
+from dovetail import __version__, registry
+from dovetail.cli import main
+
+
+def test_backends_prints_a_table_without_debug_backends(capsys):
+    assert main(["backends"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].split() == ["name", "tags", "device", "distribution", "available", "reason"]
+    assert [line.split()[0] for line in lines[1:3]] == ["aten", "dovetail"]
+    assert lines[-1].endswith("more with --all (debug and experimental)")
+
+
+def test_all_adds_what_was_hidden_and_json_has_every_field(capsys):
+    assert main(["backends", "--all", "--json"]) == 0
+    rows = {row["name"]: row for row in json.loads(capsys.readouterr().out)}
+    assert {"aten", "dovetail", "eager", "reference"} <= rows.keys()
+    assert rows["reference"] == {
+        "name": "reference",
+        "tags": ["debug"],
+        "experimental": False,
+        "distribution": "dovetail",
+        "loaded": True,
+        "available": True,
+        "reason": "",
+        "device": "cpu",
+    }
+
+
+def test_a_registered_backend_shows_up(capsys):
+    with registry.registered_backend(lambda gm, inputs: gm.forward, name="cli_test"):
+        main(["backends"])
+    assert "cli_test" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("argv", [[], ["backnds"], ["backends", "--josn"], ["backends", "x"]])
+def test_a_mistake_gets_one_line_and_status_2(argv, capsys):
+    with pytest.raises(SystemExit) as left:
+        main(argv)
+    printed = capsys.readouterr()
+    assert left.value.code == 2
+    assert printed.out == ""
+    assert printed.err.count("\n") == 1
+    assert "--help" in printed.err
+
+
+def test_version(capsys):
+    with pytest.raises(SystemExit) as left:
+        main(["--version"])
+    assert left.value.code == 0
+    assert capsys.readouterr().out == f"dovetail {__version__}\n"
+
+
+@pytest.mark.e2e
+def test_a_reader_that_leaves_early_is_no_error(here):
+    done = here.start(
+        "-c",
+        "import os, sys; r, w = os.pipe(); os.close(r); os.dup2(w, 1); "
+        "from dovetail.cli import main; sys.exit(main(['backends']))",
+    )
+    assert (done.returncode, done.stderr) == (0, "")

@@ -1,0 +1,30 @@
+"""The examples of the README run as they stand."""
+
+import re
+
+import pytest
+
+from tests.ground.environments import PLUGINS, ROOT
+
+README = (ROOT / "README.md").read_text()
+EXAMPLES = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+
+
+@pytest.mark.e2e
+@pytest.mark.parametrize("number", range(len(EXAMPLES)))
+def test_example(here, number):
+    printed = here.script(EXAMPLES[number], DOVETAIL_DEBUG="0")
+    if "explain" in EXAMPLES[number]:
+        assert "2 on my_accel, 1 on aten" in printed
+        assert "aten.mul.Tensor (1x) refused by my_accel: no kernel" in printed
+
+
+def test_the_commands_come_first():
+    first = README.split("```")[1]
+    assert first.index("make demo") < first.index("make test")
+
+
+def test_the_named_example_package_declares_both_entry_points():
+    text = (PLUGINS / "twinkle" / "pyproject.toml").read_text()
+    for group in re.findall(r"\[project\.entry-points\.[^]]+\]", README):
+        assert group in text

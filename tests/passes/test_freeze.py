@@ -1,0 +1,189 @@
+"""Frozen parameters under torch.compile: computed once, noticed when changed."""
+
+import pytest
+import torch
+from torch import nn
+
+import dovetail
+from dovetail import history
+from dovetail.capture import _torch
+from tests.models import ResNet
+
+both = pytest.mark.parametrize("backend", ["reference", "aten"])
+
+
+def conv_net():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Conv2d(4, 2, 1))
+    model[1].running_mean.normal_()
+    model[1].running_var.uniform_(0.5, 2)
+    return model.eval()
+
+
+def compiled(model, backend="aten"):
+    return torch.compile(model, backend=backend, options={"freeze": True})
+
+
+def every_call_graph():
+    (graph,) = (g for c in history.recent() for g in c.graphs if g.kind == "inference")
+    return graph.segments[0][1]
+
+
+@both
+@torch.no_grad()
+def test_batch_norm_is_folded_into_the_convolution(backend):
+    model, x = conv_net(), torch.randn(2, 3, 8, 8)
+    torch.testing.assert_close(compiled(model, backend)(x), model(x), rtol=1e-5, atol=1e-5)
+    text = every_call_graph()
+    assert "batch_norm" not in text
+    assert text.count("aten.convolution") == 2
+    assert "rsqrt" not in text  # the folding itself is computed once, not per call
+
+
+@both
+@torch.no_grad()
+def test_a_change_in_place_is_noticed(backend):
+    model, x = conv_net(), torch.randn(2, 3, 8, 8)
+    run = compiled(model, backend)
+    run(x)
+    model[0].weight.mul_(2)
+    model[1].running_mean.add_(1)
+    torch.testing.assert_close(run(x), model(x), rtol=1e-5, atol=1e-5)
+    assert len(history.recent()) == 1
+
+
+@both
+@torch.no_grad()
+def test_loading_a_state_dict_is_noticed(backend):
+    model, x = conv_net(), torch.randn(2, 3, 8, 8)
+    run = compiled(model, backend)
+    run(x)
+    model.load_state_dict(
+        {k: v * 0.5 + 0.25 if v.is_floating_point() else v for k, v in model.state_dict().items()}
+    )
+    torch.testing.assert_close(run(x), model(x), rtol=1e-5, atol=1e-5)
+
+
+@torch.no_grad()
+def test_a_replaced_parameter_is_noticed():
+    model, x = conv_net(), torch.randn(2, 3, 8, 8)
+    run = compiled(model)
+    run(x)
+    model[0].weight = nn.Parameter(torch.randn_like(model[0].weight))
+    torch.testing.assert_close(run(x), model(x), rtol=1e-5, atol=1e-5)
+
+
+@torch.no_grad()
+def test_unchanged_parameters_are_packed_once(monkeypatch):
+    from dovetail.runtime import frozen
+
+    made = []
+    original = frozen.FrozenRunner.__init__
+    monkeypatch.setattr(
+        frozen.FrozenRunner, "__init__", lambda self, *a: (original(self, *a), made.append(self))[0]
+    )
+    model, x = conv_net(), torch.randn(2, 3, 8, 8)
+    run = compiled(model)
+    for _ in range(3):
+        run(x)
+    (runner,) = made
+    assert runner.packs == 1
+    model[0].weight.add_(1)
+    run(x)
+    run(x)
+    assert runner.packs == 2
+
+
+@torch.no_grad()
+def test_refresh_after_writes_that_are_not_counted():
+    model, x = conv_net(), torch.randn(2, 3, 8, 8)
+    run = compiled(model)
+    before = run(x)
+    model[0].weight.data.mul_(3)
+    dovetail.refresh(model)
+    after = run(x)
+    torch.testing.assert_close(after, model(x), rtol=1e-5, atol=1e-5)
+    assert not torch.equal(before, after)
+
+
+def test_parameters_made_in_inference_mode():
+    with torch.inference_mode():
+        model, x = conv_net(), torch.randn(2, 3, 8, 8)
+        run = compiled(model)
+        torch.testing.assert_close(run(x), model(x), rtol=1e-5, atol=1e-5)
+        model[0].weight.mul_(2)  # has no version counter
+        torch.testing.assert_close(run(x), model(x), rtol=1e-5, atol=1e-5)
+
+
+def test_training_is_not_frozen():
+    model, x = conv_net(), torch.randn(2, 3, 8, 8)
+    run = compiled(model)
+    run(x).sum().backward()
+    assert model[0].weight.grad is not None
+
+
+@torch.no_grad()
+def test_without_freeze_nothing_is_folded():
+    model, x = conv_net(), torch.randn(2, 3, 8, 8)
+    torch.compile(model, backend="aten")(x)
+    assert "batch_norm" in every_call_graph()
+
+
+@torch.no_grad()
+def test_batch_norm_in_training_mode_is_not_frozen():
+    model, x = conv_net().train(), torch.randn(2, 3, 8, 8)
+    run = compiled(model)
+    run(x)
+    other = conv_net().train()
+    other(x)
+    torch.testing.assert_close(model[1].running_mean, other[1].running_mean)
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("affine", [False, True])
+@torch.no_grad()
+def test_every_kind_of_convolution_folds_right(transposed, bias, affine):
+    cls = nn.ConvTranspose2d if transposed else nn.Conv2d
+    model = nn.Sequential(cls(4, 6, 3, bias=bias), nn.BatchNorm2d(6, affine=affine)).eval()
+    model[1].running_mean.normal_()
+    model[1].running_var.uniform_(0.5, 2)
+    x = torch.randn(2, 4, 7, 7)
+    torch.testing.assert_close(compiled(model)(x), model(x), rtol=1e-4, atol=1e-5)
+    assert "batch_norm" not in every_call_graph()
+
+
+@pytest.mark.parametrize("groups", [2, 4])
+@torch.no_grad()
+def test_grouped_transposed_convolutions_stay(groups):
+    model = nn.Sequential(nn.ConvTranspose2d(4, 8, 3, groups=groups), nn.BatchNorm2d(8)).eval()
+    x = torch.randn(2, 4, 7, 7)
+    torch.testing.assert_close(compiled(model)(x), model(x), rtol=1e-4, atol=1e-5)
+
+
+@torch.no_grad()
+def test_a_whole_resnet():
+    model, x = ResNet().eval(), torch.randn(2, 3, 16, 16)
+    torch.testing.assert_close(compiled(model)(x), model(x), rtol=1e-4, atol=1e-5)
+    assert "batch_norm" not in every_call_graph()
+
+
+@torch.no_grad()
+def test_dynamic_shapes_and_freezing():
+    model = conv_net()
+    run = torch.compile(model, backend="aten", dynamic=True, options={"freeze": True})
+    for size in (8, 9, 12):
+        x = torch.randn(2, 3, size, size)
+        torch.testing.assert_close(run(x), model(x), rtol=1e-5, atol=1e-5)
+
+
+def test_static_inputs_are_found_through_pytorch():
+    """Fails clearly when PyTorch moves where it keeps the positions of parameters."""
+    seen = []
+    original = _torch.static_input_positions
+    with pytest.MonkeyPatch.context() as patch, torch.no_grad():
+        patch.setattr(
+            _torch, "static_input_positions", lambda: seen.append(original()) or original()
+        )
+        compiled(nn.Linear(3, 3))(torch.randn(2, 3))
+    assert [len(found) for found in seen] == [2]

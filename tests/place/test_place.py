@@ -1,0 +1,237 @@
+"""Placement: segments, reasons, fallback, operators kept whole."""
+
+import random
+
+import pytest
+import torch
+from torch import nn
+
+import dovetail
+from dovetail import Support, errors, history
+from dovetail.backends.aten import AtenBackend
+from tests.differential import assert_same
+
+F = nn.functional
+
+
+def accelerator(*ops, fails=False, **body):
+    """A backend that takes only some operators and otherwise behaves like ATen."""
+
+    class Accelerator(AtenBackend):
+        name = "accelerator"
+        writes_in_place = False
+        ran = []  # noqa: RUF012 - shared by all instances on purpose
+
+        def supports(self, call):
+            if call.op in ops:
+                return Support.yes()
+            return Support.no(f"no kernel for {call.op}")
+
+        def decompositions(self):
+            from dovetail.capture.decompose import core_decompositions
+
+            return core_decompositions()
+
+        def compile(self, segment):
+            if fails:
+                raise RuntimeError("the vendor's compiler crashed")
+            return super().compile(segment)
+
+        def load(self, blob):
+            run = super().load(blob)
+
+            def execute(inputs):
+                Accelerator.ran.append([c.op for c in run.segment.calls])
+                return run(inputs)
+
+            return execute
+
+    for key, value in body.items():
+        setattr(Accelerator, key, value)
+    return Accelerator
+
+
+def t(*shape, grad=False):
+    return torch.randn(*shape).requires_grad_(grad)
+
+
+@pytest.mark.parametrize("dynamic", [None, True], ids=["static", "dynamic"])
+@pytest.mark.parametrize("grad", [False, True], ids=["inference", "training"])
+def test_what_is_refused_runs_on_aten(grad, dynamic):
+    cls = accelerator("aten.mm.default", "aten.relu.default")
+    with dovetail.registered_backend(cls):
+        fn = lambda x, w: F.layer_norm((x @ w).relu(), (4,)) @ w  # noqa: E731
+        assert_same(
+            fn,
+            t(3, 4, grad=grad),
+            t(4, 4, grad=grad),
+            backend="accelerator",
+            grad=grad,
+            dynamic=dynamic,
+        )
+    assert ["aten.mm.default", "aten.relu.default"] in cls.ran
+    graph = history.recent()[-1].graphs[0]
+    by_op = {v.op: v for v in graph.verdicts}
+    assert by_op["aten.mm.default"].backend == "accelerator"
+    refused = next(v for v in graph.verdicts if v.backend == "aten")
+    assert refused.refusals == (("accelerator", f"no kernel for {refused.op}"),)
+
+
+def test_tuple_results_cross_segments():
+    cls = accelerator("aten.add.Tensor", "aten.mul.Tensor")
+    with dovetail.registered_backend(cls):
+
+        def fn(x):
+            pairs = zip(x.split(2, 1), x.sort(1)[0].split(2, 1), strict=True)
+            return [a + b * 2 for a, b in pairs]
+
+        assert_same(fn, t(3, 4), backend="accelerator")
+        assert_same(lambda x: x.max(0)[1] + x.max(0)[0] * 2, t(3, 4), backend="accelerator")
+
+
+def test_mutation_and_data_dependent_sizes_cross_segments():
+    cls = accelerator("aten.add.Tensor", "aten.mul.Tensor")
+    with dovetail.registered_backend(cls):
+        assert_same(lambda x: x.add_(1).relu_(), t(4), backend="accelerator", calls=2)
+        with torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True):
+            fn = lambda x: (x.nonzero() * 2 + 1, x.nonzero().shape[0])  # noqa: E731
+            assert_same(fn, torch.tensor([0.0, 1.0, 2.0]), backend="accelerator")
+
+
+def test_random_graphs_of_two_backends():
+    rng = random.Random(0)
+    choices = [(rng.randrange(n + 1), rng.randrange(4)) for n in range(60)]
+
+    def fn(x):
+        values = [x]
+        for source, kind in choices:
+            a = values[source]
+            values.append([a + 1, a.sin() * x, a.relu() - a, a.t().contiguous().t()][kind])
+        return values[-1], values[-7], sum(values)
+
+    with dovetail.registered_backend(accelerator("aten.add.Tensor", "aten.relu.default")):
+        assert_same(fn, t(3, 3), backend="accelerator")
+    segments = history.recent()[-1].graphs[0].segments
+    assert len(segments) > 10
+    assert {name for name, _ in segments} == {"accelerator", "aten"}
+
+
+# ---- operators kept whole ----------------------------------------------------------------------
+
+
+def ops_of(kind="inference"):
+    (graph,) = (g for c in history.recent() for g in c.graphs if g.kind == kind)
+    return [v.op for v in graph.verdicts]
+
+
+@pytest.mark.parametrize("claimed", [False, True])
+def test_claimed_operators_are_not_decomposed(claimed):
+    ops = ["aten.silu.default"] if claimed else []
+    with dovetail.registered_backend(accelerator(*ops)):
+        assert_same(lambda x: F.silu(x), t(4), backend="accelerator")
+    assert ("aten.silu.default" in ops_of()) is claimed
+
+
+@pytest.mark.parametrize("claimed", [False, True])
+def test_claimed_composites_stay_whole_in_inference(claimed):
+    op = "aten.linear.default"
+    composites = frozenset({op}) if claimed else frozenset()
+    with dovetail.registered_backend(accelerator(op, composites=composites)):
+        model = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 2))
+        assert_same(model, t(3, 4), backend="accelerator")
+        assert (op in ops_of()) is claimed
+        history.clear()
+        torch.compiler.reset()
+        assert_same(model, t(3, 4), backend="accelerator", grad=True)  # autograd's own parts
+        assert op not in ops_of("forward")
+
+
+def test_a_claim_may_depend_on_the_call():
+    cls = accelerator("aten.silu.default")
+    wide = cls.supports
+    cls.supports = lambda self, call: (
+        wide(self, call) if all(i.rank == 2 for i in call.inputs) else Support.no("rank 2 only")
+    )
+    with dovetail.registered_backend(cls):
+        assert_same(lambda x, y: (F.silu(x), F.silu(y)), t(4), t(2, 2), backend="accelerator")
+    assert ops_of().count("aten.silu.default") == 1
+
+
+# ---- failure -----------------------------------------------------------------------------------
+
+
+def test_strict_mode_raises_what_the_backend_raised():
+    with dovetail.registered_backend(accelerator("aten.relu.default", fails=True)):
+        run = torch.compile(lambda x: x.relu(), backend="accelerator")
+        with pytest.raises(errors.BackendFailed, match=r"'accelerator' failed to compile.*crashed"):
+            run(t(3))
+
+
+def test_otherwise_the_segment_falls_back_with_one_warning():
+    with dovetail.registered_backend(accelerator("aten.relu.default", fails=True)):
+        run = torch.compile(lambda x: x.relu(), backend="accelerator", options={"strict": False})
+        x = t(3)
+        with pytest.warns(errors.FallbackWarning, match="crashed") as caught:
+            torch.testing.assert_close(run(x), x.relu())
+        assert len(caught) == 1
+        torch.testing.assert_close(run(x), x.relu())
+    assert history.recent()[-1].graphs[0].segments[0][0] == "aten"
+
+
+@pytest.mark.parametrize(
+    ("result", "message"),
+    [
+        (lambda out: [*out, out[0]], "3 outputs where the graph has 2"),
+        (lambda out: out[:1], "1 outputs where the graph has 2"),
+        (lambda out: None, "a NoneType, not a sequence"),
+        (lambda out: out[0], "a Tensor, not a sequence"),
+    ],
+)
+def test_wrong_numbers_of_outputs_are_named(result, message):
+    cls = accelerator("aten.relu.default", "aten.sin.default")
+    load = cls.load
+
+    def load_wrong(self, blob):
+        run = load(self, blob)
+        return lambda inputs: result(run(inputs))
+
+    cls.load = load_wrong
+    with dovetail.registered_backend(cls):
+        run = torch.compile(lambda x: (x.relu(), x.sin()), backend="accelerator")
+        with pytest.raises(errors.WrongOutputs, match=f"'accelerator' returned {message}"):
+            run(t(3))
+
+
+def test_function_backends_are_held_to_their_outputs_too():
+    def short(gm, example_inputs):
+        return lambda *args: gm(*args)[:1]
+
+    with (
+        dovetail.registered_backend(short),
+        pytest.raises(errors.WrongOutputs, match="'short' returned 1 outputs"),
+    ):
+        torch.compile(lambda x: (x.relu(), x.sin()), backend="short")(t(3))
+
+
+def test_a_function_backend_as_a_backend():
+    seen = []
+
+    def mine(gm, example_inputs):
+        seen.append((gm, example_inputs))
+        return gm.forward
+
+    with dovetail.registered_backend(mine):
+        backend = dovetail.get_backend("mine")
+        segment = _segment(lambda x, y: ((x @ y).relu(),), t(2, 3), t(3, 4))
+        run = backend.load(backend.compile(segment))
+    x, y = t(2, 3), t(3, 4)
+    torch.testing.assert_close(run([x, y])[0], (x @ y).relu())
+    assert [tuple(e.shape) for e in seen[0][1]] == [(2, 3), (3, 4)]
+
+
+def _segment(fn, *args):
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    from dovetail.capture.from_fx import segment_of
+
+    return segment_of(make_fx(fn, tracing_mode="fake")(*args), "s")

@@ -1,0 +1,5 @@
+"""Leaves the interpreter on import."""
+
+import sys
+
+sys.exit("no licence")

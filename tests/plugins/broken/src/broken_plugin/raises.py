@@ -1,0 +1,3 @@
+"""Raises on import, as a package does whose driver is missing."""
+
+raise RuntimeError("libtwinkle.so.2 is not installed")

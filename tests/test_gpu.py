@@ -1,0 +1,102 @@
+"""The same capture on a CUDA device, and across devices."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+import dovetail
+from dovetail import history
+from tests.differential import BACKENDS, assert_same
+from tests.models import GPT, ResNet
+
+F = nn.functional
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+]
+both = pytest.mark.parametrize("backend", BACKENDS)
+
+
+def t(*shape, grad=False, device="cuda"):
+    return torch.randn(*shape, device=device).requires_grad_(grad)
+
+
+@both
+@pytest.mark.parametrize("grad", [False, True], ids=["inference", "training"])
+def test_programs(grad, backend):
+    fn = lambda x, w: F.layer_norm(F.gelu(x @ w), (8,)).softmax(-1)  # noqa: E731
+    assert_same(fn, t(4, 8, grad=grad), t(8, 8, grad=grad), backend=backend, grad=grad)
+
+
+@both
+def test_tensors_on_several_devices(backend):
+    def fn(x, y, scale):
+        moved = y.to("cuda") + x
+        return moved * scale, (moved.cpu() + y).sin(), x.sum()
+
+    scale = torch.tensor(2.0)  # a zero-dimensional CPU tensor mixes with CUDA ones
+    assert_same(fn, t(3), t(3, device="cpu"), scale, backend=backend)
+
+
+@both
+@pytest.mark.parametrize("grad", [False, True], ids=["inference", "training"])
+def test_dropout_gives_eagers_numbers(grad, backend):
+    fn = lambda x: F.dropout(x, 0.5) + torch.rand_like(x)  # noqa: E731
+    assert_same(fn, t(64, 64, grad=grad), backend=backend, grad=grad, seed=3, calls=2)
+
+
+@both
+def test_mutation(backend):
+    assert_same(lambda x: x.add_(1).relu_(), t(5), backend=backend, calls=2)
+
+
+@torch.no_grad()
+def test_freezing_a_resnet():
+    model, x = ResNet().eval().cuda(), t(2, 3, 16, 16)
+    run = torch.compile(model, backend="aten", options={"freeze": True})
+    torch.testing.assert_close(run(x), model(x), rtol=1e-3, atol=1e-3)
+    model.stem[0].weight.mul_(2)
+    torch.testing.assert_close(run(x), model(x), rtol=1e-3, atol=1e-3)
+
+
+def test_training_a_resnet():
+    eager = ResNet().cuda()
+    ours = copy.deepcopy(eager)
+    x = t(4, 3, 16, 16)
+    eager(x).sum().backward()
+    torch.compile(ours, backend="aten")(x).sum().backward()
+    for a, b in zip(eager.parameters(), ours.parameters(), strict=True):
+        torch.testing.assert_close(b.grad, a.grad, rtol=1e-3, atol=1e-3)
+
+
+def test_export():
+    model, x = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2)).cuda(), t(3, 4)
+    torch.testing.assert_close(dovetail.export(model, (x,))(x), model(x))
+
+
+def test_the_default_backend_is_chosen_by_device():
+    try:
+        dovetail.set_default_backend("reference", device="cuda")
+        torch.compile(lambda x: x + 1, backend="dovetail")(t(3))
+        torch.compile(lambda x: x * 2, backend="dovetail")(t(3, device="cpu"))
+    finally:
+        dovetail.set_default_backend(None, device="cuda")
+    assert [c.backend for c in history.recent()] == ["reference", "aten"]
+
+
+def test_gpt_in_bfloat16():
+    model = GPT(layers=1).cuda().bfloat16().eval()
+
+    class OnDevice(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.blocks = model.blocks
+
+        def forward(self, x):
+            for block in self.blocks:
+                x = block(x)
+            return x
+
+    assert_same(OnDevice(), t(2, 8, 32).bfloat16(), backend="aten")

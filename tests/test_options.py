@@ -1,0 +1,81 @@
+"""Options and modes: accepted, checked, named when wrong."""
+
+import pytest
+import torch
+
+from dovetail import errors
+from dovetail.options import Options
+
+
+def run(**compile_arguments):
+    fn = torch.compile(lambda x: x + 1, backend="dovetail", **compile_arguments)
+    return fn(torch.ones(2))
+
+
+@pytest.mark.parametrize(
+    "mode", ["default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"]
+)
+def test_modes_are_accepted(mode):
+    torch.testing.assert_close(run(mode=mode), torch.full((2,), 2.0))
+
+
+def test_an_unknown_mode_is_named():
+    with pytest.raises(
+        errors.UnknownOption, match=r"unknown mode 'max-autotun'.*did you mean 'max-autotune'"
+    ):
+        run(mode="max-autotun")
+
+
+def test_an_unknown_option_is_named_with_the_nearest():
+    with pytest.raises(
+        errors.UnknownOption, match=r"unknown option 'freez'.*did you mean 'freeze'"
+    ):
+        run(options={"freez": True})
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"strict": "yes"}, "'strict' must be True or False, not 'yes'"),
+        ({"freeze": 1}, "'freeze' must be True or False, not 1"),
+        ({"passes": []}, "'passes' must be a dovetail.passes.PassManager"),
+        ({"backend_options": 3}, "'backend_options' must be a dict"),
+    ],
+)
+def test_an_option_of_the_wrong_type_is_named(options, message):
+    with pytest.raises(errors.InvalidOption, match=message):
+        run(options=options)
+
+
+def test_an_option_the_backend_does_not_have():
+    with pytest.raises(errors.UnknownOption, match="option of backend 'aten'"):
+        run(options={"backend_options": {"speed": 11}})
+
+
+def test_variables_set_defaults(monkeypatch):
+    monkeypatch.setenv("DOVETAIL_STRICT", "0")
+    monkeypatch.setenv("DOVETAIL_FREEZE", "true")
+    options = Options.resolve({"strict": True})
+    assert options.strict
+    assert options.freeze
+    monkeypatch.setenv("DOVETAIL_FREEZE", "perhaps")
+    with pytest.raises(
+        errors.InvalidOption, match="'DOVETAIL_FREEZE' must be 1 or 0, not 'perhaps'"
+    ):
+        Options.resolve()
+
+
+def test_the_errors_are_ours_and_python_s():
+    with pytest.raises(TypeError):
+        run(options={"freez": True})
+    with pytest.raises(errors.DovetailError):
+        run(options={"freez": True})
+
+
+def test_per_device_default():
+    import dovetail
+    from dovetail import history
+
+    dovetail.set_default_backend("reference", device="cpu")
+    run()
+    assert history.recent()[-1].backend == "reference"
