@@ -187,6 +187,8 @@ static uint16_t float_to_half(float value)
     float size = fabsf(value);
     if (value != value)
         return (uint16_t)(sign | 0x7e00);
+    if (size == 0)
+        return sign;
     if (size >= 65520.0f)
         return (uint16_t)(sign | 0x7c00);
     int exponent;

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -149,7 +150,7 @@ def cases() -> dict[str, Case]:
     torch.manual_seed(0)
     batch = {0: torch.export.Dim("batch", min=1, max=64)}
     x = torch.randn(4, 6)
-    found = {
+    return {
         "mlp": Case(MLP().eval(), (torch.randn(3, 16),)),
         "mlp_dynamic": Case(
             MLP().eval(), (torch.randn(3, 16),), dynamic=(batch,),
@@ -172,4 +173,21 @@ def cases() -> dict[str, Case]:
         "doubles": Case(Doubles().eval(), (torch.randn(8, 8, dtype=torch.float64),)),
         "halves": Case(Halves().eval(), (torch.randn(3, 8),)),
     }  # fmt: skip
-    return found
+
+
+@functools.cache
+def package_of(name: str, backend: str) -> Any:
+    """A model as a package, made once a process; its contents are its own."""
+    import dovetail
+    from dovetail.artifact.save import pack
+    from dovetail.backends.portable import PortableBackend
+
+    case = cases()[name]
+    artifact = dovetail.export(
+        case.model,
+        case.args,
+        case.kwargs,
+        dynamic_shapes=case.dynamic,
+        backend=PortableBackend if backend == "portable" else backend,
+    )
+    return pack(artifact)

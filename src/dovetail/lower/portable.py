@@ -435,4 +435,3 @@ RESHAPES = frozenset({"aten.reshape.default", "aten.flatten.using_ints"})
 _LOGICAL = ("logical_and", "logical_or", "logical_not")
 _OTHERS = ("gelu", "gelu_tanh", "clamp", "leaky_relu", "where")
 _ELEMENTWISE = frozenset({*_UNARY, *_BINARY, *_COMPARE, *_LOGICAL, *_OTHERS})
-
