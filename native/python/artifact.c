@@ -288,14 +288,14 @@ static PyObject *hand_out(dvt_managed *managed, const exchange_api *api, bool as
     if (tensor == NULL || !as_array)
         return tensor;
     if (asarray == NULL) {
-        PyObject *numpy = PyImport_ImportModule("numpy");
-        asarray = numpy ? PyObject_GetAttrString(numpy, "asarray") : NULL;
-        Py_XDECREF(numpy);
+        /* Only where NumPy is in use: importing it takes longer than everything else here. */
+        PyObject *modules = PySys_GetObject("modules");
+        PyObject *numpy = modules ? PyDict_GetItemString(modules, "numpy") : NULL;
+        asarray = numpy && numpy != Py_None ? PyObject_GetAttrString(numpy, "asarray") : NULL;
+        PyErr_Clear();
     }
-    if (asarray == NULL) {
-        PyErr_Clear(); /* memoryviews came in, and there is no NumPy */
+    if (asarray == NULL)
         return tensor;
-    }
     PyObject *array = PyObject_CallFunctionObjArgs(asarray, tensor, NULL);
     Py_DECREF(tensor);
     return array;

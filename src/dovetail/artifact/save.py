@@ -213,7 +213,8 @@ def _output_leaves(results: Sequence[Result]) -> list[dict[str, Any]]:
 def tree_of(spec: Any, leaves: Any) -> dict[str, Any]:
     """PyTorch's tree description as ours; CannotSave for containers a file does not know."""
     if spec.is_leaf():
-        return next(leaves)  # type: ignore[no-any-return]
+        leaf: dict[str, Any] = next(leaves)
+        return leaf
     children = [tree_of(child, leaves) for child in spec.children()]
     if spec.type in (tuple, list):
         return {spec.type.__name__: children}
