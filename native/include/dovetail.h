@@ -169,6 +169,7 @@ typedef struct {
 } dvt_open_options;
 
 #define DVT_OPEN_CHECK_CONSTANTS 1u /* hash the constants too: reads the whole file */
+#define DVT_OPEN_INSPECT 4u /* verify and look, never run: no kernel, host or trust needed */
 #define DVT_OPEN_TRUST_CODE 2u /* run native code unsigned: for a file from one's own cache */
 
 /* Map and verify a file. NULL options mean all zero. */

@@ -217,11 +217,12 @@ static dvt_status prepare(dvt_artifact *a, const dvt_open_options *options, dvt_
         status = check_signature(a, options, error);
     if (status == DVT_OK)
         status = dvt_program_decode(&a->file, &a->program, error);
-    if (status == DVT_OK)
+    a->inspect_only = (options->flags & DVT_OPEN_INSPECT) != 0;
+    if (status == DVT_OK && !a->inspect_only)
         status = check_host(a, options, error);
-    if (status == DVT_OK)
+    if (status == DVT_OK && !a->inspect_only)
         status = load_code(a, options, error);
-    if (status == DVT_OK)
+    if (status == DVT_OK && !a->inspect_only)
         status = find_kernels(a, error);
     if (status == DVT_OK)
         status = copy_state(a, error);

@@ -184,7 +184,7 @@ struct dvt_artifact {
     dvt_kernel *own_kernels; /* those that come from the file's code */
     size_t own_kernel_count;
     int signature;
-    uint32_t host_available;
+    bool inspect_only;
     unsigned char **state; /* one a buffer: private copies of state */
     dvt_tensor_info *infos;
     int64_t *info_shapes;

@@ -245,6 +245,14 @@ class OutOfMemory(DovetailError, MemoryError):
     """The runtime could not allocate what a call needs."""
 
 
+class InvalidFactory(DovetailError, ValueError):
+    """``module:factory`` names nothing, or the factory returns no model."""
+
+
+class InvalidInput(DovetailError, ValueError):
+    """An input or output file of ``dovetail run`` cannot be read, written or matched."""
+
+
 class InvalidKey(DovetailError, ValueError):
     """A signing or verifying key cannot be read."""
 

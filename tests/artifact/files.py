@@ -4,8 +4,8 @@ import struct
 
 import torch
 
-from dovetail.artifact import format as container
-from dovetail.artifact.encode import encode_program
+from dovetail.file import container
+from dovetail.file.encode import encode_program
 from dovetail.ir.program_text import parse_program
 from dovetail.runtime.loaded import open_native
 

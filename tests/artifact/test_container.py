@@ -7,7 +7,7 @@ import pytest
 
 import dovetail
 from dovetail import errors
-from dovetail.artifact import format as container
+from dovetail.file import container
 from dovetail.runtime.loaded import Loaded, open_native
 from tests.artifact.files import RELU, file_bytes, floats
 

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from dovetail import __version__
-from dovetail.artifact import format as container
-from dovetail.artifact.encode import Contents, encode_program, scalar_bytes
 from dovetail.capture import _torch
 from dovetail.errors import CannotSave
+from dovetail.file import container
+from dovetail.file.encode import Contents, encode_program, scalar_bytes
 from dovetail.ir.call import OpCall, Ref
 from dovetail.ir.program import Program, Result, Symbol
 from dovetail.ir.tensor import TensorDesc

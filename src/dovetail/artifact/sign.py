@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from dovetail.artifact import format as container
 from dovetail.errors import ArtifactNotFound, InvalidKey
+from dovetail.file import container
 
 
 def signature_section(digest: bytes, key: bytes) -> container.Section:

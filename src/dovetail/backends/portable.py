@@ -66,8 +66,8 @@ class PortableBackend(Backend):
 
     def compile(self, segment: Segment) -> Blob:
         """A program of kernels, as the bytes of an artifact."""
-        from dovetail.artifact.encode import encode_program, scalar_bytes
-        from dovetail.artifact.format import chunks, lay_out
+        from dovetail.file.container import chunks, lay_out
+        from dovetail.file.encode import encode_program, scalar_bytes
 
         lowered = lower_segment(segment, lambda _: True)
         contents = {name: scalar_bytes(*scalar) for name, scalar in lowered.scalars.items()}

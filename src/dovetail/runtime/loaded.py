@@ -13,7 +13,7 @@ from dovetail.errors import ArtifactNotFound, InvalidArtifact, UnsupportedArtifa
 from dovetail.runtime import tree as trees
 
 _MANIFEST = 1
-CHECK_CONSTANTS, TRUST_CODE = 1, 2
+CHECK_CONSTANTS, TRUST_CODE, INSPECT = 1, 2, 4
 
 
 def load(path: str | os.PathLike[str], *, trusted_keys: Sequence[bytes] | None = None) -> Loaded:
@@ -39,7 +39,7 @@ def open_native(source: str | bytes, *, flags: int = 0, keys: Sequence[bytes] | 
             "the C runtime is not built: install dovetail, or run setup.py build_ext --inplace"
         ) from None
     known = trusted_keys() if keys is None else keys
-    host = _host()
+    host = None if flags & INSPECT else _host()
     native = _native.Artifact(source, flags, b"".join(known), host)
     if host is not None:
         host.prepare(native.host_calls())

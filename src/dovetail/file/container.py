@@ -1,4 +1,4 @@
-"""The container of a .dvt file: header, section table, sections. See SPEC.md beside this file."""
+"""The container of a .dvt file: header, section table, sections. See artifact/SPEC.md."""
 
 from __future__ import annotations
 

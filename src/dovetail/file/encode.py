@@ -7,8 +7,8 @@ import struct
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from dovetail.artifact import format as container
-from dovetail.artifact.format import Section, section
+from dovetail.file import container
+from dovetail.file.container import Section, section
 from dovetail.ir.call import Arg, Ref
 from dovetail.ir.program import Attribute, Buffer, Copy, Host, Instruction, Kernel, Program
 from dovetail.ir.program_text import arg_to_json
