@@ -169,7 +169,7 @@ typedef struct {
 } dvt_open_options;
 
 #define DVT_OPEN_CHECK_CONSTANTS 1u /* hash the constants too: reads the whole file */
-#define DVT_OPEN_INSPECT 4u /* verify and look, never run: no kernel, host or trust needed */
+#define DVT_OPEN_INSPECT    4u /* verify and look, never run: no kernel, host or trust needed */
 #define DVT_OPEN_TRUST_CODE 2u /* run native code unsigned: for a file from one's own cache */
 
 /* Map and verify a file. NULL options mean all zero. */
@@ -210,6 +210,10 @@ dvt_status dvt_host_call_at(const dvt_artifact *artifact, size_t index, dvt_host
 
 /* 1: signed by a trusted key; 0: not signed; -1: signed, but by no key that is trusted. */
 int dvt_signature_state(const dvt_artifact *artifact);
+
+/* Native code in the file: 1 loaded, 0 there is none, -1 not loaded, because it is not trusted
+ * or made for another processor; built-in kernels of the same names serve instead. */
+int dvt_code_state(const dvt_artifact *artifact);
 
 /* Arena bytes, their sum without sharing, and the largest set alive at once, for the sizes of
  * the last call (zero before the first). */

@@ -467,6 +467,12 @@ static PyObject *artifact_signature(PyObject *object, PyObject *unused)
     return PyLong_FromLong(dvt_signature_state(((Artifact *)object)->artifact));
 }
 
+static PyObject *artifact_code(PyObject *object, PyObject *unused)
+{
+    (void)unused;
+    return PyLong_FromLong(dvt_code_state(((Artifact *)object)->artifact));
+}
+
 static PyMethodDef artifact_methods[] = {
     {"inputs", artifact_inputs, METH_NOARGS, "(name, dtype code, bits, shape) of each input"},
     {"outputs", artifact_outputs, METH_NOARGS, "the same for outputs; -1: a dynamic size"},
@@ -475,6 +481,8 @@ static PyMethodDef artifact_methods[] = {
     {"memory", artifact_memory, METH_NOARGS,
      "arena bytes, their sum, the lower bound; last call"},
     {"signature", artifact_signature, METH_NOARGS, "1 trusted, 0 none, -1 by an unknown key"},
+    {"code", artifact_code, METH_NOARGS,
+     "native code: 1 loaded, 0 none, -1 there but not used"},
     {NULL, NULL, 0, NULL},
 };
 

@@ -34,19 +34,36 @@ static dvt_status check_signature(dvt_artifact *a, const dvt_open_options *optio
     return DVT_OK;
 }
 
+/* Code that may not or cannot run here is left alone; find_kernel says what that means. */
 static dvt_status load_code(dvt_artifact *a, const dvt_open_options *options, dvt_error *error)
 {
     span code = a->file.sections[DVT_CODE];
     if (code.data == NULL)
         return DVT_OK;
-    if (a->signature != 1 && (options->flags & DVT_OPEN_TRUST_CODE) == 0)
+    a->code_state = -1;
+    a->code_untrusted = a->signature != 1 && (options->flags & DVT_OPEN_TRUST_CODE) == 0;
+    if (a->code_untrusted)
+        return DVT_OK;
+    dvt_status status = dvt_code_load(code, &a->code, error);
+    if (status == DVT_OK)
+        a->code_state = 1;
+    return status == DVT_ERROR_UNSUPPORTED ? DVT_OK : status;
+}
+
+static dvt_status no_code(const dvt_artifact *a, dvt_error *error)
+{
+    if (!a->code_untrusted)
         return dvt_fail(
-            error, DVT_ERROR_UNTRUSTED,
-            a->signature < 0
-                ? "the artifact carries native code signed by a key that is not trusted"
-                : "the artifact carries native code and no signature: it will not be "
-                  "run; sign it, or export it without native code");
-    return dvt_code_load(code, &a->code, error);
+            error, DVT_ERROR_UNSUPPORTED,
+            "the artifact's native code cannot run on this machine, and no built-in "
+            "kernel does the same");
+    return dvt_fail(
+        error, DVT_ERROR_UNTRUSTED,
+        a->signature < 0
+            ? "the artifact carries native code signed by a key that is not trusted: "
+              "trust its key, or export it without native code"
+            : "the artifact carries native code and no signature, so it will not be "
+              "run: sign it, or export it without native code");
 }
 
 static dvt_status accept_any(const dvt_call *call, dvt_error *error)
@@ -67,8 +84,10 @@ static dvt_status find_kernel(dvt_artifact *a, const uint8_t *record, uint32_t i
         symbol_length > strings.size - symbol || origin > 1)
         return dvt_fail(error, DVT_ERROR_MALFORMED, "kernels section: a name out of range");
     const char *text = (const char *)strings.data + name;
-    if (origin == 0) {
+    if (origin == 0 || a->code == NULL) {
         a->program.kernels[index] = dvt_find_kernel(text, length, version);
+        if (a->program.kernels[index] == NULL && origin == 1)
+            return no_code(a, error);
         if (a->program.kernels[index] == NULL)
             return dvt_fail(
                 error, DVT_ERROR_UNSUPPORTED,
@@ -348,6 +367,11 @@ dvt_status dvt_host_call_at(const dvt_artifact *a, size_t index, dvt_host_call *
 int dvt_signature_state(const dvt_artifact *a)
 {
     return a->signature;
+}
+
+int dvt_code_state(const dvt_artifact *a)
+{
+    return a->code_state;
 }
 
 void dvt_memory_used(dvt_artifact *a, dvt_memory *memory)

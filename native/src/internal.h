@@ -183,7 +183,8 @@ struct dvt_artifact {
     dvt_code *code;
     dvt_kernel *own_kernels; /* those that come from the file's code */
     size_t own_kernel_count;
-    int signature;
+    int signature, code_state;
+    bool code_untrusted;
     bool inspect_only;
     unsigned char **state; /* one a buffer: private copies of state */
     dvt_tensor_info *infos;

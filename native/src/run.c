@@ -461,7 +461,8 @@ dvt_status dvt_run(dvt_artifact *a, const dvt_run_options *options, const dvt_te
         return dvt_fail(error, DVT_ERROR_ARGUMENT, "room for %zu outputs, but there are %u",
                         output_count, p->output_count);
     if (a->inspect_only)
-        return dvt_fail(error, DVT_ERROR_ARGUMENT, "the artifact was opened to be looked at only");
+        return dvt_fail(error, DVT_ERROR_ARGUMENT,
+                        "the artifact was opened to be looked at only");
     if (p->host_call_count > 0 && (options == NULL || options->host == NULL))
         return dvt_fail(error, DVT_ERROR_UNSUPPORTED, "the program calls host operations");
     if (p->symbol_count > MAX_SYMBOLS)

@@ -1,6 +1,7 @@
 """Files for the tests: programs from text, bytes of a file, damaged and odd ones."""
 
 import struct
+from pathlib import Path
 
 import torch
 
@@ -9,6 +10,7 @@ from dovetail.file.encode import encode_program
 from dovetail.ir.program_text import parse_program
 from dovetail.runtime.loaded import open_native
 
+ROOT = Path(__file__).parents[2]
 RELU = """\
 program @relu
 input %x: float32[2, 3]

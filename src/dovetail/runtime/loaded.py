@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import os
 import sys
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from dovetail.errors import ArtifactNotFound, InvalidArtifact, UnsupportedArtifact
+from dovetail.errors import ArtifactNotFound, FallbackWarning, InvalidArtifact, UnsupportedArtifact
 from dovetail.runtime import tree as trees
 
 _MANIFEST = 1
@@ -43,6 +44,13 @@ def open_native(source: str | bytes, *, flags: int = 0, keys: Sequence[bytes] | 
     native = _native.Artifact(source, flags, b"".join(known), host)
     if host is not None:
         host.prepare(native.host_calls())
+    if native.code() < 0 and not flags & INSPECT:
+        warnings.warn(
+            "the artifact's native code is not used (not signed by a trusted key, or made for "
+            "another processor); built-in kernels serve instead, slower",
+            FallbackWarning,
+            stacklevel=3,
+        )
     return native
 
 
