@@ -1,6 +1,7 @@
 # make demo    compile a small transformer and compare it with eager
 # make test    the whole test suite
 # make check   formatter, linter, types, import contracts, C warnings
+# make fuzz    mutated artifacts through the loader, under ASan and UBSan (FUZZ=n: how many)
 # make bench   the benchmarks of benchmarks/
 #
 # Each does its own set-up: a virtual environment in .venv, the package with its C extension.
@@ -16,7 +17,7 @@ C_TESTS  := $(patsubst native/tests/%.c,native/build/%,$(wildcard native/tests/t
 CFLAGS   := -std=c11 -O2 -Wall -Wextra -Werror -Wshadow -Wconversion -Wstrict-prototypes
 INSTALLED := $(VENV)/.installed
 
-.PHONY: demo test test-fast check format bench clean setup
+.PHONY: demo test test-fast check format bench clean setup fuzz
 
 setup: $(INSTALLED)
 
@@ -62,6 +63,20 @@ $(INSTALLED): pyproject.toml setup.py constraints.txt $(NATIVE)
 	@$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt \
 	    --no-build-isolation -e '.[torch,dev]'
 	@touch $@
+
+FUZZ ?= 50000
+export ASAN_OPTIONS := max_allocation_size_mb=256:allocator_may_return_null=1:detect_leaks=1
+CLANG := $(shell command -v clang 2>/dev/null)
+
+fuzz: $(INSTALLED) native/build/fuzz_artifact $(if $(CLANG),native/build/libfuzzer)
+	@$(BIN)/python -m tests.native.seeds native/build/seeds >/dev/null
+	native/build/fuzz_artifact $(FUZZ) 1 native/build/seeds/*.dvt
+	$(if $(CLANG),native/build/libfuzzer -runs=$(FUZZ) -max_len=65536 native/build/seeds)
+
+native/build/libfuzzer: native/tests/fuzz_artifact.c $(wildcard native/src/*.[ch])
+	@mkdir -p native/build
+	$(CLANG) -std=c11 -O1 -g -fsanitize=fuzzer,address,undefined -DDVT_LIBFUZZER -pthread \
+	    -Inative/include -Inative/src -o $@ $< $(wildcard native/src/*.c) -lm
 
 native/build/%: native/tests/%.c $(wildcard native/src/*.[ch] native/include/*.h)
 	@mkdir -p native/build

@@ -11,7 +11,9 @@
 static pthread_mutex_t busy = PTHREAD_MUTEX_INITIALIZER; /* held by whoever uses the threads */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t start = PTHREAD_COND_INITIALIZER, done = PTHREAD_COND_INITIALIZER;
-static int started;           /* threads that exist; guarded by busy */
+static pthread_t threads_made[MAX_THREADS];
+static int started;           /* how many of them there are; guarded by busy */
+static bool stopping;         /* guarded by lock */
 static unsigned long current; /* number of the job; guarded by lock, as are the rest */
 static int wanted, working;
 static atomic_int limit; /* 0: not decided yet */
@@ -40,10 +42,12 @@ static void *worker(void *argument)
     unsigned long seen = 0;
     pthread_mutex_lock(&lock);
     for (;;) {
-        while (current == seen || number >= wanted) {
+        while (!stopping && (current == seen || number >= wanted)) {
             seen = current;
             pthread_cond_wait(&start, &lock);
         }
+        if (stopping)
+            break;
         seen = current;
         pthread_mutex_unlock(&lock);
         work();
@@ -51,6 +55,7 @@ static void *worker(void *argument)
         if (--working == 0)
             pthread_cond_signal(&done);
     }
+    pthread_mutex_unlock(&lock);
     return NULL;
 }
 
@@ -88,6 +93,20 @@ int dvt_threads(void)
     return atomic_load(&limit);
 }
 
+/* When the process ends or the library is unloaded, no thread may be left in its code. */
+__attribute__((destructor)) static void stop(void)
+{
+    if (pthread_mutex_trylock(&busy) != 0)
+        return; /* the process ends in the middle of a run */
+    pthread_mutex_lock(&lock);
+    stopping = true;
+    pthread_cond_broadcast(&start);
+    pthread_mutex_unlock(&lock);
+    for (int i = 0; i < started; i++)
+        pthread_join(threads_made[i], NULL);
+    started = 0;
+}
+
 /* Have `count` threads beside the caller's; fewer if the system gives fewer. */
 static int grow(int count)
 {
@@ -95,10 +114,9 @@ static int grow(int count)
     if (!atomic_flag_test_and_set(&registered))
         pthread_atfork(NULL, NULL, after_fork);
     while (started < count) {
-        pthread_t thread;
-        if (pthread_create(&thread, NULL, worker, (void *)(intptr_t)started) != 0)
+        if (pthread_create(&threads_made[started], NULL, worker, (void *)(intptr_t)started) !=
+            0)
             break;
-        pthread_detach(thread);
         started++;
     }
     return started < count ? started : count;

@@ -1,10 +1,10 @@
 """Native code in a file: loaded by our own loader, and only where it is trusted."""
 
 import contextlib
-import os
 import shutil
 import struct
 import subprocess
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -201,10 +201,8 @@ def test_damaged_objects_are_refused(tmp_path):
 
 
 @needs_compiler
-@pytest.mark.skipif(not os.path.exists("/proc/self/maps"), reason="needs /proc")
+@pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="needs /proc")
 def test_no_page_is_writable_and_executable(code):
-    from pathlib import Path
-
     native = open_native(artifact(code), flags=TRUST_CODE)
     rights = [line.split()[1] for line in Path("/proc/self/maps").read_text().splitlines()]
     assert not [r for r in rights if "w" in r and "x" in r]
