@@ -1,6 +1,6 @@
 """dovetail: the open compiler stack behind torch.compile.
 
-Importing this imports nothing else; each name is loaded on first use.
+Importing this imports neither torch nor the rest of the package; each name is loaded on first use.
 """
 
 from __future__ import annotations
@@ -124,3 +124,22 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})
+
+
+def _announce() -> None:
+    """Make ``torch.compile(backend="dovetail")`` work from a source tree too.
+
+    An installed dovetail is found by its metadata; a source tree has none. Nothing is imported
+    for this until Dynamo is.
+    """
+    from functools import partial
+    from importlib import import_module
+
+    from dovetail.capture._torch import announce_backend
+
+    for name in ("aten", "dovetail", "reference"):
+        make = partial(lambda name: import_module("dovetail.registry").announced(name), name)
+        announce_backend(name, make, ())
+
+
+_announce()
