@@ -61,12 +61,12 @@ def place(gm: fx.GraphModule, backends: Sequence[Backend]) -> Placement:
 
     The last backend must take everything.
     """
-    with _no_collection():
+    with without_collection():
         return _place(gm, backends)
 
 
 @contextlib.contextmanager
-def _no_collection() -> Iterator[None]:
+def without_collection() -> Iterator[None]:
     """Without the cycle collector, which would walk all that is built here again and again."""
     was_on = gc.isenabled()
     gc.disable()
