@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     )
     from dovetail.report import Report, explain
     from dovetail.runtime.frozen import refresh
+    from dovetail.runtime.loaded import Loaded, load
 
 __version__ = "0.1.0"
 
@@ -57,6 +58,8 @@ _HOME = {
     "PassManager": "passes",
     "Passes": "passes",
     "refresh": "runtime.frozen",
+    "Loaded": "runtime.loaded",
+    "load": "runtime.loaded",
 } | dict.fromkeys(
     (
         "backend_info",
@@ -83,6 +86,7 @@ __all__ = [
     "Blob",
     "DovetailError",
     "Executable",
+    "Loaded",
     "OpCall",
     "Pass",
     "PassManager",
@@ -97,6 +101,7 @@ __all__ = [
     "export",
     "get_backend",
     "list_backends",
+    "load",
     "lookup_backend",
     "passes",
     "refresh",

@@ -206,6 +206,57 @@ class SizeError(DovetailError, ArithmeticError):
     """A size expression cannot be parsed or evaluated."""
 
 
+# ---- programs and artifacts ----------------------------------------------------------------
+
+
+class InvalidProgram(DovetailError, ValueError):
+    """A Program breaks a rule of its format: what the verifier, the parser or the reader found."""
+
+
+class InvalidArtifact(DovetailError, ValueError):
+    """A file is no artifact, or a damaged one."""
+
+
+class UnsupportedArtifact(DovetailError, RuntimeError):
+    """A sound artifact that this build, machine or process cannot run; the message says why."""
+
+
+class ArtifactNotFound(DovetailError, FileNotFoundError):
+    """There is no file of this name, or it cannot be opened."""
+
+
+class UntrustedCode(DovetailError, PermissionError):
+    """An artifact carries native code without a signature by a key this user trusts."""
+
+
+class CannotSave(DovetailError, RuntimeError):
+    """A compiled model holds something that a file cannot carry."""
+
+
+class RunFailed(DovetailError, RuntimeError):
+    """A kernel or a host operation failed while an artifact ran."""
+
+
+class IndexOutOfRange(RunFailed, IndexError):
+    """An index held in a tensor lies outside the dimension it selects from."""
+
+
+class OutOfMemory(DovetailError, MemoryError):
+    """The runtime could not allocate what a call needs."""
+
+
+class InvalidFactory(DovetailError, ValueError):
+    """``module:factory`` names nothing, or the factory returns no model."""
+
+
+class InvalidInput(DovetailError, ValueError):
+    """An input or output file of ``dovetail run`` cannot be read, written or matched."""
+
+
+class InvalidKey(DovetailError, ValueError):
+    """A signing or verifying key cannot be read."""
+
+
 def nearest(name: str, known: Iterable[str]) -> str:
     """``" (did you mean 'x'?)"`` for the closest known name, or nothing."""
     match = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)

@@ -8,6 +8,7 @@ kept in the artifact from call to call.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +18,7 @@ from torch.export.graph_signature import InputKind, OutputKind
 
 from dovetail import history, registry
 from dovetail.artifact.guards import InputGuards
+from dovetail.backend import Backend
 from dovetail.capture import _torch
 from dovetail.capture.decompose import export_table
 from dovetail.errors import DovetailError, ExportFailed, GuardFailed
@@ -32,7 +34,7 @@ def export(
     kwargs: Mapping[str, Any] | None = None,
     *,
     dynamic_shapes: Any = None,
-    backend: str | None = None,
+    backend: str | type[Backend] | None = None,
     options: Mapping[str, Any] | None = None,
 ) -> Artifact:
     """Compile a model ahead of time for these example inputs.
@@ -41,12 +43,18 @@ def export(
     """
     chosen = Options.resolve(options)
     program = _capture(model, tuple(args), dict(kwargs or {}), dynamic_shapes)
-    name = backend or registry.default_backend(_device_of(program))
-    instance = registry.get_backend(name, **(chosen.backend_options or {}))
+    instance = _backend(backend or registry.default_backend(_device_of(program)), chosen)
     rules = instance.decompositions(), instance.composites, instance.keeps_whole
     program = program.run_decompositions(export_table(*rules))
-    compiler = Compiler(instance, chosen, history.begin(name))
-    return _compile(program, compiler)
+    compiler = Compiler(instance, chosen, history.begin(instance.name))
+    return _compile(program, compiler, type(model).__name__)
+
+
+def _backend(backend: str | type[Backend], chosen: Options) -> Backend:
+    """A backend by name, or of a class that need not be registered."""
+    if isinstance(backend, str):
+        return registry.get_backend(backend, **(chosen.backend_options or {}))
+    return backend(**(chosen.backend_options or {}))
 
 
 def _capture(
@@ -83,7 +91,9 @@ class Artifact:
         in_spec: Any,
         out_spec: Any,
         record: history.Compilation,
+        name: str = "model",
     ) -> None:
+        self.name = name
         self._run, self._roles, self._writes = run, roles, writes
         self._tensors = dict(tensors)
         self._guards = guards
@@ -112,12 +122,18 @@ class Artifact:
         outputs = results[len(self._writes) :]
         return pytree.tree_unflatten(outputs, self._out_spec)
 
+    def save(self, path: str | os.PathLike[str], *, key: bytes | None = None) -> None:
+        """Write a .dvt file that ``dovetail.load`` runs; ``key`` is a private key to sign with."""
+        from dovetail.artifact.save import save
+
+        save(self, path, key=key)
+
     def _apply_writes(self, results: Sequence[Any], flat: Sequence[Any]) -> None:
         for (kind, key), value in zip(self._writes, results, strict=False):
             (self._tensors[key] if kind == "state" else flat[int(key)]).copy_(value)
 
 
-def _compile(program: Any, compiler: Compiler) -> Artifact:
+def _compile(program: Any, compiler: Compiler, name: str) -> Artifact:
     signature = program.graph_signature
     written = set(signature.buffers_to_mutate.values())
     roles = [_role(spec, written) for spec in signature.input_specs]
@@ -142,6 +158,7 @@ def _compile(program: Any, compiler: Compiler) -> Artifact:
         in_spec,
         program.call_spec.out_spec,
         compiler.record,
+        name,
     )
 
 

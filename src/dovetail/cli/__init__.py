@@ -13,7 +13,14 @@ from dovetail import __version__
 from dovetail.errors import DovetailError
 
 # Each names a module here with add_arguments(parser) and run(arguments) -> exit status.
-COMMANDS = {"backends": "list what torch.compile(backend=...) can be given here"}
+COMMANDS = {
+    "backends": "list what torch.compile(backend=...) can be given here",
+    "compile": "compile a model to a .dvt file",
+    "inspect": "show what a .dvt file holds",
+    "run": "run a .dvt file on .npy files or random inputs",
+    "sign": "sign a .dvt file, or make a key",
+    "verify": "check a .dvt file, every byte of it",
+}
 
 
 class Parser(argparse.ArgumentParser):

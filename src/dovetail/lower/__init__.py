@@ -1,0 +1,1 @@
+"""From calls to code: which kernel serves a call, and a segment as a Program."""

@@ -1,0 +1,125 @@
+"""Views: calls whose result is a window on an operand's memory, so that nothing is copied."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from dovetail.ir.call import Arg, OpCall, Ref
+from dovetail.ir.program import add, is_row_major, multiply
+from dovetail.ir.size import Dim, Size
+from dovetail.ir.tensor import TensorDesc
+
+# Results start where the operand starts: only shape and strides differ.
+_SAME_START = frozenset(
+    f"aten.{name}"
+    for name in (
+        "_reshape_alias.default",
+        "_unsafe_view.default",
+        "alias.default",
+        "detach.default",
+        "expand.default",
+        "expand_as.default",
+        "lift_fresh.default",
+        "movedim.int",
+        "movedim.intlist",
+        "permute.default",
+        "squeeze.default",
+        "squeeze.dim",
+        "squeeze.dims",
+        "swapaxes.default",
+        "t.default",
+        "transpose.int",
+        "unsqueeze.default",
+        "view.default",
+        "view_as.default",
+    )
+)
+# The same for a row-major operand; for another one PyTorch may copy.
+_SAME_START_IF_CONTIGUOUS = frozenset(
+    {"aten.reshape.default", "aten.flatten.using_ints", "aten.contiguous.default"}
+)
+
+
+def view_offsets(call: OpCall) -> list[Dim] | None:
+    """Where each result starts, in elements from its operand's start; None: not a view."""
+    if not call.args or not isinstance(call.args[0], Ref):
+        return None
+    base = call.args[0].desc
+    if not isinstance(base, TensorDesc) or not _keeps_elements(call, base):
+        return None
+    if call.op in _SAME_START:
+        return [0]
+    if call.op in _SAME_START_IF_CONTIGUOUS:
+        # What PyTorch copies is row-major, so a result that is not must be a view.
+        return [0] if is_row_major(base) or not is_row_major(call.outputs[0]) else None
+    rule = _RULES.get(call.op)
+    return rule(base, call.args[1:]) if rule else None
+
+
+def _keeps_elements(call: OpCall, base: TensorDesc) -> bool:
+    same = (base.dtype, base.device)
+    return bool(call.outputs) and all((o.dtype, o.device) == same for o in call.outputs)
+
+
+def _axis(args: Sequence[Arg], base: TensorDesc, position: int = 0) -> int:
+    axis = args[position] if len(args) > position else 0
+    return int(axis) % max(base.rank, 1)
+
+
+def _select(base: TensorDesc, args: Sequence[Arg]) -> list[Dim] | None:
+    axis, index = _axis(args, base), args[1]
+    return [multiply(_from_start(index, base.shape[axis]), base.strides[axis])]
+
+
+def _slice(base: TensorDesc, args: Sequence[Arg]) -> list[Dim] | None:
+    axis = _axis(args, base)
+    start = args[1] if len(args) > 1 and args[1] is not None else 0
+    size = base.shape[axis]
+    begin = _from_start(start, size)
+    if begin != 0:
+        begin = Size.binary("max", 0, Size.binary("min", begin, size))
+    return [multiply(begin, base.strides[axis])]
+
+
+def _narrow(base: TensorDesc, args: Sequence[Arg]) -> list[Dim] | None:
+    return _select(base, args)
+
+
+def _unbind(base: TensorDesc, args: Sequence[Arg]) -> list[Dim] | None:
+    axis = _axis(args, base)
+    count = base.shape[axis]
+    if not isinstance(count, int):
+        return None
+    return [multiply(i, base.strides[axis]) for i in range(count)]
+
+
+def _split(base: TensorDesc, args: Sequence[Arg]) -> list[Dim] | None:
+    axis = _axis(args, base, 1)
+    size, step = base.shape[axis], args[0]
+    if not isinstance(size, int) or not isinstance(step, int) or step <= 0:
+        return None
+    starts = range(0, size, step) if size else range(1)
+    return [multiply(start, base.strides[axis]) for start in starts]
+
+
+def _split_with_sizes(base: TensorDesc, args: Sequence[Arg]) -> list[Dim] | None:
+    axis = _axis(args, base, 1)
+    starts: list[Dim] = [0]
+    for size in args[0][:-1]:
+        starts.append(add(starts[-1], size))
+    return [multiply(start, base.strides[axis]) for start in starts]
+
+
+_RULES: dict[str, Callable[[TensorDesc, Sequence[Arg]], list[Dim] | None]] = {
+    "aten.select.int": _select,
+    "aten.slice.Tensor": _slice,
+    "aten.narrow.default": _narrow,
+    "aten.unbind.int": _unbind,
+    "aten.split.Tensor": _split,
+    "aten.split_with_sizes.default": _split_with_sizes,
+}
+
+
+def _from_start(index: Dim, size: Dim) -> Dim:
+    """A position that may count from the end, counted from the start."""
+    return add(size, index) if isinstance(index, int) and index < 0 else index
