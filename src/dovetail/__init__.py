@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from dovetail import testing as testing
     from dovetail.artifact import Artifact, export
     from dovetail.backend import Availability, Backend, Blob, Executable, Support
+    from dovetail.backends.kernels import KernelBackend, kernel
     from dovetail.entries import BackendInfo
     from dovetail.errors import DovetailError
     from dovetail.ir import OpCall, Segment, TensorDesc
@@ -58,6 +59,8 @@ _HOME = {
     "PassManager": "passes",
     "Passes": "passes",
     "refresh": "runtime.frozen",
+    "KernelBackend": "backends.kernels",
+    "kernel": "backends.kernels",
     "Loaded": "runtime.loaded",
     "load": "runtime.loaded",
 } | dict.fromkeys(
@@ -86,6 +89,7 @@ __all__ = [
     "Blob",
     "DovetailError",
     "Executable",
+    "KernelBackend",
     "Loaded",
     "OpCall",
     "Pass",
@@ -100,6 +104,7 @@ __all__ = [
     "explain",
     "export",
     "get_backend",
+    "kernel",
     "list_backends",
     "load",
     "lookup_backend",
