@@ -1,6 +1,6 @@
 """dovetail: the open compiler stack behind torch.compile.
 
-Importing this imports nothing else; each name is loaded on first use.
+Importing this imports neither torch nor the rest of the package; each name is loaded on first use.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from dovetail import testing as testing
     from dovetail.artifact import Artifact, export
     from dovetail.backend import Availability, Backend, Blob, Executable, Support
+    from dovetail.backends.kernels import KernelBackend, kernel
     from dovetail.entries import BackendInfo
     from dovetail.errors import DovetailError
     from dovetail.ir import OpCall, Segment, TensorDesc
@@ -58,6 +59,8 @@ _HOME = {
     "PassManager": "passes",
     "Passes": "passes",
     "refresh": "runtime.frozen",
+    "KernelBackend": "backends.kernels",
+    "kernel": "backends.kernels",
     "Loaded": "runtime.loaded",
     "load": "runtime.loaded",
 } | dict.fromkeys(
@@ -86,6 +89,7 @@ __all__ = [
     "Blob",
     "DovetailError",
     "Executable",
+    "KernelBackend",
     "Loaded",
     "OpCall",
     "Pass",
@@ -100,6 +104,7 @@ __all__ = [
     "explain",
     "export",
     "get_backend",
+    "kernel",
     "list_backends",
     "load",
     "lookup_backend",
@@ -129,3 +134,22 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})
+
+
+def _announce() -> None:
+    """Make ``torch.compile(backend="dovetail")`` work from a source tree too.
+
+    An installed dovetail is found by its metadata; a source tree has none. Nothing is imported
+    for this until Dynamo is.
+    """
+    from functools import partial
+    from importlib import import_module
+
+    from dovetail.capture._torch import announce_backend
+
+    for name in ("aten", "dovetail", "reference"):
+        make = partial(lambda name: import_module("dovetail.registry").announced(name), name)
+        announce_backend(name, make, ())
+
+
+_announce()

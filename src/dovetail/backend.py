@@ -27,6 +27,13 @@ class Availability:
         return self.ok
 
 
+def torch_available() -> Availability:
+    """The answer of a backend that needs PyTorch and nothing else."""
+    from dovetail.capture._torch import is_installed
+
+    return Availability(True) if is_installed() else Availability(False, "PyTorch is not installed")
+
+
 @dataclass(frozen=True, slots=True)
 class Support:
     """A backend's answer for one call: yes with a cost, or no with a reason.

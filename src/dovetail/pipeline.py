@@ -21,7 +21,7 @@ from dovetail.options import Options
 from dovetail.passes import constants, manager, strides
 from dovetail.passes.inplace import reinplace
 from dovetail.passes.text import graph_text
-from dovetail.place import PlacedSegment, place
+from dovetail.place import PlacedSegment, place, without_collection
 from dovetail.runtime.frozen import FrozenRunner
 from dovetail.runtime.runner import Runner
 
@@ -83,6 +83,10 @@ class Compiler:
 
     def compile_graph(self, gm: fx.GraphModule, kind: str, frozen: Iterable[int] = ()) -> Run:
         """Compile one functional graph: passes, constants, placement, code."""
+        with without_collection():
+            return self._compile_graph(gm, kind, frozen)
+
+    def _compile_graph(self, gm: fx.GraphModule, kind: str, frozen: Iterable[int]) -> Run:
         expected = strides.output_descs(gm)
         constants.mark_constants(gm, frozen)
         gm = self.run_passes("post_grad", gm, kind)

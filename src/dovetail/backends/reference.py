@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from dovetail.backend import Backend, Blob, Executable, Support
+from dovetail.backend import Availability, Backend, Blob, Executable, Support, torch_available
 from dovetail.errors import WrongOutputs
 from dovetail.ir.encode import segment_from_bytes, segment_to_bytes
 from dovetail.ir.size import evaluate, symbols_of
@@ -23,6 +23,10 @@ class ReferenceBackend(Backend):
 
     name = "reference"
     tags = frozenset({"debug"})
+
+    def available(self) -> Availability:
+        """Wherever PyTorch is."""
+        return torch_available()
 
     def supports(self, call: OpCall) -> Support:  # noqa: ARG002
         """Whatever core ATen or a custom library defines."""

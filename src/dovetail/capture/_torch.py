@@ -265,6 +265,16 @@ def operator_types() -> tuple[Any, Any, Any]:
     return OpOverload, OpOverloadPacket, HigherOrderOperator
 
 
+def call_mutable(op: Any, only_clone: Any = None, **kwargs: Any) -> Any:
+    """Run a functionalised call of an operator that writes to its arguments.
+
+    Only the bases at the positions in ``only_clone`` are copied first; all when it is None.
+    """
+    from torch._higher_order_ops.auto_functionalize import auto_functionalized_v2_dense
+
+    return auto_functionalized_v2_dense(op, only_clone, **kwargs)
+
+
 def schema_of(op: Any) -> Any:
     """An operator's schema: its arguments and results, and which of them alias or are written."""
     return op._schema

@@ -16,6 +16,7 @@ from dovetail.capture.ops import OpOverload
 from dovetail.passes.graphs import calls, is_view, value_of
 
 aten = torch.ops.aten
+ONLY_CLONE = "_only_clone_these_bases"  # an argument we add to a functionalised custom operator
 
 # Functional form → in-place form, for operators that copy a whole tensor to change a part of it.
 _SCATTERS = {
@@ -54,9 +55,51 @@ def reinplace(gm: fx.GraphModule) -> fx.GraphModule:
         if isinstance(source, fx.Node) and _is_last_use(source, node, order):
             if _is_fresh(source) and _same_layout(node, source):
                 node.target = _SCATTERS[node.target]
+    for node in calls(gm, torch.ops.higher_order.auto_functionalized_v2):
+        _write_custom(node, order)
     for write in calls(gm, aten.copy_.default):
         _write_directly(write, order)
     return gm
+
+
+def _write_custom(node: fx.Node, order: dict[fx.Node, int]) -> None:
+    """Let a custom operator write to its arguments themselves where nobody needs the old value."""
+    bases = list(node.kwargs.get("_all_bases", ()))
+    first = len(value_of(node)) - len(bases)
+    clone = []
+    for position, base in enumerate(bases):
+        results = [u for u in node.users if u.args[1] == first + position]
+        if not isinstance(base, fx.Node) or not _may_be_written(base, node, results, order):
+            clone.append(position)
+    node.kwargs = {**node.kwargs, ONLY_CLONE: tuple(clone)}
+    for position, base in enumerate(bases):
+        if position not in clone:
+            _drop_copies_back(base, [u for u in node.users if u.args[1] == first + position])
+
+
+def _may_be_written(
+    base: fx.Node, node: fx.Node, results: list[fx.Node], order: dict[fx.Node, int]
+) -> bool:
+    """Whether the old value of ``base`` is not needed once ``node`` has run."""
+    back = {u for r in results for u in r.users if _copies_back(u, base)}
+    readers = [u for u in base.users if u is not node and u not in back]
+    if any(is_view(u) or order[u] > order[node] for u in readers):
+        return False
+    if base.op == "placeholder":
+        return bool(back)  # the program writes to this input anyway
+    return isinstance(base.target, OpOverload) and not is_view(base)
+
+
+def _copies_back(user: fx.Node, base: fx.Node) -> bool:
+    return user.target is aten.copy_.default and user.args[0] is base
+
+
+def _drop_copies_back(base: fx.Node, results: list[fx.Node]) -> None:
+    for result in results:
+        for user in list(result.users):
+            if _copies_back(user, base):
+                user.replace_all_uses_with(result)
+                user.graph.erase_node(user)
 
 
 def _write_directly(write: fx.Node, order: dict[fx.Node, int]) -> None:
