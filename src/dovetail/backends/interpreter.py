@@ -113,7 +113,8 @@ class Interpreter:
             return _get_constant(to_torch(arg))
         if isinstance(arg, Segment):
             sub = Interpreter(arg, self._body_check, self.choose)
-            return lambda frame: _Subgraph(sub, frame.symbols)
+            captured = [self._getter(ref) for ref in arg.captures]
+            return lambda frame: _Subgraph(sub, frame.symbols, [get(frame) for get in captured])
         if isinstance(arg, Table):
             getters = {key: self._getter(item) for key, item in arg.items}
             return lambda frame: {key: get(frame) for key, get in getters.items()}
@@ -192,13 +193,15 @@ class _Binding(_Step):
 class _Subgraph:
     """A nested segment as a function of its operands, within one run of its parent."""
 
-    __slots__ = ("interpreter", "symbols")
+    __slots__ = ("captured", "interpreter", "symbols")
 
-    def __init__(self, interpreter: Interpreter, symbols: Mapping[str, int]) -> None:
-        self.interpreter, self.symbols = interpreter, symbols
+    def __init__(
+        self, interpreter: Interpreter, symbols: Mapping[str, int], captured: Values
+    ) -> None:
+        self.interpreter, self.symbols, self.captured = interpreter, symbols, captured
 
     def __call__(self, *operands: Any) -> Any:
-        results = self.interpreter.run(list(operands), self.symbols)
+        results = self.interpreter.run([*operands, *self.captured], self.symbols)
         return results[0] if self.interpreter.segment.bare else tuple(results)
 
 
