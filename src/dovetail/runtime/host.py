@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import json
+import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -25,9 +26,11 @@ Getter = Callable[[Sequence[Any], Sequence[int]], Any]
 
 @functools.cache
 def share_threads() -> bool:
-    """Have kernels run on PyTorch's OpenMP threads, so that there is one pool and not two."""
+    """Have kernels run on PyTorch's OpenMP threads, as many as it uses: one pool and not two."""
     from dovetail import _native
 
+    if "DOVETAIL_NUM_THREADS" not in os.environ:
+        _native.set_threads(torch.get_num_threads())
     return _native.adopt_openmp()
 
 
