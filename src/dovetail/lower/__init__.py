@@ -1,0 +1,1 @@
+"""From calls to values that know how to compute their elements."""

@@ -1,0 +1,1 @@
+"""Gathers and joins: embedding, index, cat, pad."""
