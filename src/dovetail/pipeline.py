@@ -23,7 +23,7 @@ from dovetail.passes.inplace import reinplace
 from dovetail.passes.text import graph_text
 from dovetail.place import PlacedSegment, place
 from dovetail.runtime.frozen import FrozenRunner
-from dovetail.runtime.runner import Runner
+from dovetail.runtime.runner import runner_for
 
 log = logging.getLogger(__name__)
 
@@ -112,7 +112,7 @@ class Compiler:
             for placed, (name, _) in zip(placement.segments, loaded, strict=True)
         )
         self.record.graphs.append(history.CompiledGraph(kind, placement.verdicts, texts))
-        return Runner(placement, loaded)
+        return runner_for(placement, loaded)
 
     def compile_segment(self, placed: PlacedSegment) -> tuple[str, Executable]:
         """Code for a segment from the best backend that manages it, and that backend's name."""

@@ -18,6 +18,7 @@ from dovetail.codegen.llvm.module import HEADER
 from dovetail.codegen.llvm.target import Library
 from dovetail.ir import Arg, Attr, OpCall, Ref, Segment, Size, SizeProgram
 from dovetail.ir.encode import segment_from_bytes
+from dovetail.ir.kernel import CHECKS
 from dovetail.ir.size import Dim, parse_size
 from dovetail.ir.tensor import TensorDesc
 
@@ -158,8 +159,9 @@ class CpuExecutable:
             extra = [get(sizes) for get in sizes_of]
             run(pack(parallel, thread, team, threads, work.flag_address, *addresses, *extra))
             if checks and work.flag.value:
-                work.flag.value = 0
-                raise IndexError("index out of range in self")
+                failed, work.flag.value = work.flag.value, 0
+                self.pool.append(work)
+                raise _failure(failed)
 
         return kernels
 
@@ -252,6 +254,13 @@ class CpuExecutable:
             position = next(n for n, i in enumerate(self.segment.inputs) if i.name == value)
             return lambda registers, _: registers[position]
         return lambda _r, _s: value
+
+
+def _failure(code: int) -> Exception:
+    """What eager raises for an index out of range."""
+    if CHECKS[code - 1] == "check_bounds":
+        return RuntimeError("index is out of bounds for the dimension it selects from")
+    return IndexError("index out of range in self")
 
 
 def _symbol_sources(segment: Segment) -> list[tuple[str, int, int | None]]:

@@ -33,17 +33,22 @@ COMPUTE = {
 FLOATS = frozenset({"float32", "float64"})
 INTEGERS = frozenset({"int64", "int32", "int16", "int8", "uint8"})
 
+# An index, the size it must lie in, and whether it is going to be used: the index itself, or 0
+# where it is out of range, which the program then reports. The first wraps negative indices.
+CHECKS = ("check", "check_index", "check_bounds")
+
+# "exp_normal" may give zero for results that are no normal numbers.
 # Operation → number of operands. The result's dtype stands in the instruction.
 OPERATIONS = {
     **dict.fromkeys(("neg", "abs", "not", "cast", "round_half", "round_brain", "isnan"), 1),
     **dict.fromkeys(("floor", "ceil", "trunc", "round", "sqrt", "sign", "sgn"), 1),
-    **dict.fromkeys(("exp", "exp2", "expm1", "log", "log2", "log10", "log1p"), 1),
+    **dict.fromkeys(("exp", "exp_normal", "exp2", "expm1", "log", "log2", "log10", "log1p"), 1),
     **dict.fromkeys(("sin", "cos", "tan", "tanh", "sigmoid", "erf", "erfc"), 1),
-    **dict.fromkeys(("add", "sub", "mul", "div", "rem", "floordiv", "floormod"), 2),
+    **dict.fromkeys(("add", "sub", "mul", "div", "div_int", "floordiv", "floormod"), 2),
     **dict.fromkeys(("min", "max", "pow", "copysign"), 2),
     **dict.fromkeys(("eq", "ne", "lt", "le", "gt", "ge"), 2),
     **dict.fromkeys(("and", "or", "xor", "shl", "shr"), 2),
-    **dict.fromkeys(("where", "fma", "check"), 3),
+    **dict.fromkeys(("where", "fma", *CHECKS), 3),
 }
 # "argmax" and "argmin" take the value and the position that is to be returned for it.
 REDUCTIONS = {"sum": 1, "prod": 1, "max": 1, "min": 1, "any": 1, "all": 1, "argmax": 2, "argmin": 2}

@@ -124,7 +124,7 @@ def erfc(b: Builder, dtype: str, x: str) -> str:
 
 def silu(b: Builder, dtype: str, x: str) -> str:
     """X / (1 + exp(-x)), as ATen computes it."""
-    e = b.apply("exp", dtype, b.apply("neg", dtype, x))
+    e = b.apply("exp_normal", dtype, b.apply("neg", dtype, x))
     return b.apply("div", dtype, x, b.apply("add", dtype, one(b, dtype), e))
 
 

@@ -252,10 +252,10 @@ def lower_softmax(lower: Lower, call: OpCall) -> Value:
         return b.apply("sub", dtype, b.cast(b.read(source, index), dtype), highest)
 
     def body(b: Builder, index: Indices) -> str:
-        return b.apply("exp", dtype, b.read(moved, index))
+        return b.apply("exp_normal", dtype, b.read(moved, index))
 
     moved = lower.inner("shifted", dtype, source.shape, shifted, (source, top))
-    powers = lower.inner("powers", dtype, source.shape, body, (moved,))
+    powers = lower.inner("powers", dtype, source.shape, body, (moved,), 12)
     total = reduction(lower, powers, "sum", dims, dtype, dtype)
     if "log" in call.op:
         logs = lower.inner(

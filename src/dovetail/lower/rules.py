@@ -66,10 +66,16 @@ class Lower:
         return Pointwise(call.name, desc.dtype, desc.shape, desc.strides, body, reads, cost)
 
     def inner(
-        self, stem: str, dtype: str, shape: tuple[Dim, ...], body: Body, reads: tuple[Value, ...]
+        self,
+        stem: str,
+        dtype: str,
+        shape: tuple[Dim, ...],
+        body: Body,
+        reads: tuple[Value, ...],
+        cost: float = 1.0,
     ) -> Pointwise:
         """An expression that is a step of a rule's own."""
-        return Pointwise(self.fresh(stem), dtype, shape, None, body, reads)
+        return Pointwise(self.fresh(stem), dtype, shape, None, body, reads, cost)
 
 
 def argument(call: OpCall, position: int, name: str, default: Any = None) -> Any:
@@ -107,7 +113,7 @@ def static(value: Any, what: str) -> int:
 
 def dims_of(given: Any, rank: int) -> tuple[int, ...]:
     """Dimensions, counted from the front; none given means all."""
-    if given is None or given == ():
+    if given is None or given == () or not rank:
         return tuple(range(rank))
     listed = given if isinstance(given, tuple) else (given,)
     return tuple(sorted(static(d, "a dimension") % max(rank, 1) for d in listed))

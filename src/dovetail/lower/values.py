@@ -38,6 +38,9 @@ class Builder(Protocol):
     def dtype_of(self, name: str) -> str:
         """The computing type of a value."""
 
+    def mask_or_true(self) -> str:
+        """The mask that loads are under at present."""
+
     def masked(self, mask: str, body: Callable[[], str]) -> str:
         """``body``, whose loads happen only where ``mask`` holds."""
 

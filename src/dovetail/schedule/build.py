@@ -33,6 +33,7 @@ from dovetail.lower.values import (
 )
 from dovetail.schedule.cluster import Cluster, reads_of
 
+DEAR = 8.0  # what is worth a store and a load rather than computing it twice
 _RESULTS_BOOL = frozenset({"eq", "ne", "lt", "le", "gt", "ge", "isnan"})
 
 
@@ -71,6 +72,8 @@ class KernelBuilder:
         self.mask: str | None = None
         self._count = 0
         self._stages: dict[Value, int] = {}
+        self.now = 0  # the stage being emitted
+        self.parked: dict[Value, Value] = {}  # value → the result whose memory holds it meanwhile
 
     # ---- the whole kernel ------------------------------------------------------------------
 
@@ -80,9 +83,13 @@ class KernelBuilder:
         kept = tuple(axes[n] for n in self.domain.kept_names())
         folded = tuple(a for n, a in axes.items() if a not in kept)
         needed = self._needed_reductions()
+        if needed and not folded:  # a fold over dimensions of size 1
+            folded = (Axis("unit", 1),)
         last = max([self.stage(v) for v in (*self.roots, *needed)], default=0)
+        self._park(needed)
         loops: list[Loop] = []
         for stage in range(last + 1):
+            self.now = stage
             row = [r for r in self.roots if self._is_row(r) and self._row_stage(r) == stage]
             loops += self._loop((), row, [])
             full = [r for r in self.roots if not self._is_row(r) and self.stage(r) == stage]
@@ -90,15 +97,34 @@ class KernelBuilder:
             loops += self._loop(folded, full, sums)
         row = [r for r in self.roots if self._is_row(r) and self._row_stage(r) == last + 1]
         loops += self._loop((), row, [])
-        buffers = tuple(
-            Buffer(n, v.dtype, "out" if v in self.written else "in")
-            for v, n in self.buffers.items()
-        )
+        buffers = tuple(Buffer(n, v.dtype, self._role(v)) for v, n in self.buffers.items())
         kernel = Kernel(name, buffers, kept, tuple(loops))
         return Built(kernel, {n: v for v, n in self.buffers.items()})
 
+    def _park(self, folds: list[Reduction]) -> None:
+        """Keep what a fold computes dearly in the memory of the result that needs it again."""
+        folded = {root_of(r) for fold in folds for r in fold.reads}
+        for root in self.roots:
+            if self._is_row(root) or not isinstance(root, Pointwise):
+                continue
+            for value in root.reads:
+                dear = isinstance(value, Pointwise) and value.cost >= DEAR
+                same = value.dtype == root.dtype and value.shape == root.shape
+                if dear and same and value in folded and self._parks(value, root):
+                    self.parked[value] = root
+                    break
+
+    def _parks(self, value: Value, root: Value) -> bool:
+        inside = value in self.members and value not in self.roots
+        return inside and value not in self.parked and self.stage(value) < self.stage(root)
+
     def _is_row(self, value: Value) -> bool:
         return isinstance(value, Reduction) or value in self.cluster.rows
+
+    def _role(self, value: Value) -> str:
+        if value not in self.written:
+            return "in"
+        return "inout" if value in self.parked.values() else "out"
 
     def _row_stage(self, value: Value) -> int:
         return self.stage(value) + (1 if isinstance(value, Reduction) else 0)
@@ -136,6 +162,9 @@ class KernelBuilder:
             return []
         self.body, self.memo = [], {}
         folds = [self._fold(r) for r in sums]
+        for value, root in self.parked.items():
+            if sums and self.stage(value) == self.now:
+                self._keep(value, root)
         for value in stores:
             self._store(value)
         self.body += folds
@@ -150,6 +179,22 @@ class KernelBuilder:
         name = self._name()
         self.types[name] = value.accumulate
         return Reduce(name, value.accumulate, value.op, args)
+
+    def _keep(self, value: Value, root: Value) -> None:
+        index = self.cluster.index(value)
+        assert index is not None
+        place = flat(index, root.strides)
+        self.written.add(root)
+        self.body.append(Store(self._buffer(root), place, self._element(value, index)))
+
+    def _parked(self, value: Value, index: Indices) -> str | None:
+        """A value kept in memory by an earlier loop, unless that memory has been reused."""
+        root = self.parked.get(value)
+        if root is None or not self.stage(value) < self.now <= self.stage(root):
+            return None
+        if index != self.cluster.index(value):
+            return None
+        return self._load(root, flat(index, root.strides))
 
     def _store(self, value: Value) -> None:
         index = self.cluster.index(value)
@@ -184,7 +229,7 @@ class KernelBuilder:
         assert isinstance(value, Pointwise)
         key = (value, index, self.mask)
         if key not in self.memo:
-            self.memo[key] = value.body(self, index)
+            self.memo[key] = self._parked(value, index) or value.body(self, index)
         return self.memo[key]
 
     def _load(self, root: Value, index: Index) -> str:
@@ -226,6 +271,10 @@ class KernelBuilder:
     def dtype_of(self, name: str) -> str:
         """The type of a value."""
         return self.types[name]
+
+    def mask_or_true(self) -> str:
+        """The mask that loads are under at present."""
+        return self.mask or self.const(True, "bool")
 
     def masked(self, mask: str, body: Callable[[], str]) -> str:
         """Loads inside happen only where ``mask`` and every mask around it hold."""

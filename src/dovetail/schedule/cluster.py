@@ -208,6 +208,10 @@ class Probe:
         dtype = name[1:]
         return "float32" if dtype in ("bfloat16", "float16") else dtype
 
+    def mask_or_true(self) -> str:
+        """Nothing to emit."""
+        return "?bool"
+
     def masked(self, mask: str, body: Callable[[], str]) -> str:
         """Nothing to emit."""
         return body()

@@ -115,6 +115,27 @@ def exp(c: Code, x: Val) -> Val:
     low, high = _EXP_BOUNDS[x.dtype]
     bounded = c.select(c.compare("fcmp ogt", x, c.like(high, x)), c.like(high, x), x)
     x = c.select(c.compare("fcmp olt", x, c.like(low, x)), c.like(low, x), bounded)
+    shifted, p = _exp_fraction(c, x)
+    return _scale(c, p, _low_bits(c, shifted))
+
+
+def exp_normal(c: Code, x: Val) -> Val:
+    """e**x of float32 where results too small for a normal number may become zero."""
+    if x.dtype == "float64":
+        return exp(c, x)
+    low, high = c.like(-87.3, x), c.like(89.5, x)
+    bounded = c.select(c.compare("fcmp ogt", x, high), high, x)
+    x = c.select(c.compare("fcmp olt", x, low), low, bounded)
+    shifted, p = _exp_fraction(c, x)
+    tiny = c.compare("fcmp ole", x, low)
+    # One less in the exponent, so that the largest results do not overflow on the way.
+    n = c.op("sub", _low_bits(c, shifted), c.like(1, Val("", "int32", x.lanes)))
+    value = c.op("fmul", c.op("fadd", p, p), _power(c, n, x.dtype))
+    return c.select(tiny, c.like(0.0, x), value)
+
+
+def _exp_fraction(c: Code, x: Val) -> tuple[Val, Val]:
+    """N and 2**f with x = (n + f) ln 2; n in the low bits of the first."""
     magic = c.like(_MAGIC[x.dtype], x)
     shifted = fma(c, x, c.like(1 / math.log(2), x), magic)
     n = c.op("fsub", shifted, magic)
@@ -122,7 +143,13 @@ def exp(c: Code, x: Val) -> Val:
     r = fma(c, n, c.like(-second, x), fma(c, n, c.like(-first, x), x))
     p = polynomial(c, r, EXP32 if x.dtype == "float32" else EXP64)
     p = fma(c, c.op("fmul", r, r), p, r)
-    return _scale(c, c.op("fadd", p, c.like(1.0, x)), _low_bits(c, shifted))
+    return shifted, c.op("fadd", p, c.like(1.0, x))
+
+
+def _exp_bounded(c: Code, x: Val) -> Val:
+    """e**x of float32 between -80 and 80."""
+    shifted, p = _exp_fraction(c, x)
+    return c.op("fmul", p, _power(c, _low_bits(c, shifted), x.dtype))
 
 
 def _low_bits(c: Code, shifted: Val) -> Val:
@@ -216,7 +243,8 @@ def expm1(c: Code, x: Val) -> Val:
         series = fma(c, square, c.like(0.5, wide), wide)
         return c.select(small, c.op("fadd", series, third), result)
 
-    return _through_double(c, x, double)
+    zero = c.compare("fcmp oeq", x, c.like(0.0, x))
+    return c.select(zero, x, _through_double(c, x, double))  # -0.0 stays
 
 
 def exp2(c: Code, x: Val) -> Val:
@@ -233,7 +261,7 @@ def absolute(c: Code, x: Val) -> Val:
 
 def sigmoid(c: Code, x: Val) -> Val:
     """1 / (1 + exp(-x))."""
-    e = exp(c, c.new(f"fneg {x.type} {x.text}", x.dtype, x.lanes))
+    e = exp_normal(c, c.new(f"fneg {x.type} {x.text}", x.dtype, x.lanes))
     return c.op("fdiv", c.like(1.0, x), c.op("fadd", c.like(1.0, x), e))
 
 
@@ -242,9 +270,12 @@ def tanh(c: Code, x: Val) -> Val:
     z = c.op("fmul", x, x)
     near = fma(c, c.op("fmul", z, x), polynomial(c, z, TANH32), x)
     size = absolute(c, x)
-    e = exp(c, c.op("fadd", size, size))
+    limit = c.like(20.0, x)
+    bounded = c.select(c.compare("fcmp ogt", size, limit), limit, size)
+    e = _exp_bounded(c, c.op("fadd", bounded, bounded))
     far = c.op("fdiv", c.like(2.0, x), c.op("fadd", e, c.like(1.0, x)))
     far = c.intrinsic("copysign", c.op("fsub", c.like(1.0, x), far), x)
+    near = c.intrinsic("copysign", near, x)
     return c.select(c.compare("fcmp olt", size, c.like(0.625, x)), near, far)
 
 
@@ -256,7 +287,7 @@ def erf(c: Code, x: Val) -> Val:
     beyond = c.compare("fcmp ogt", size, c.like(4.0, x))
     t = c.select(beyond, c.like(4.0, x), size)
     power = c.op("fmul", t, polynomial(c, t, ERF_FAR))
-    e = exp(c, c.new(f"fneg {x.type} {power.text}", x.dtype, x.lanes))
+    e = _exp_bounded(c, c.new(f"fneg {x.type} {power.text}", x.dtype, x.lanes))
     far = c.intrinsic("copysign", c.op("fsub", c.like(1.0, x), e), x)
     return c.select(c.compare("fcmp olt", size, c.like(0.9375, x)), near, far)
 
@@ -431,6 +462,7 @@ def power(c: Code, x: Val, y: Val) -> Val:
 
 FUNCTIONS: dict[str, Callable[[Code, Val], Val]] = {
     "exp": exp,
+    "exp_normal": exp_normal,
     "exp2": exp2,
     "expm1": expm1,
     "log": log,

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from dovetail.codegen.llvm import scalar
 from dovetail.codegen.llvm.emit import TYPES, Code, Val, suffix, vector_type
-from dovetail.ir.kernel import COMPUTE, Index, Instruction, Load, Store
+from dovetail.ir.kernel import CHECKS, COMPUTE, Index, Instruction, Load, Store
 from dovetail.ir.segment import item_bytes
 from dovetail.ir.size import Dim
 
@@ -218,15 +218,16 @@ def position(r: Renderer, index: Index) -> Val:
     return r.c.op("add", r.c.splat(total, r.lanes), _times(r, lane_numbers(r.lanes), step))
 
 
-def check(r: Renderer, index: Val, extent: Val, allowed: Val) -> Val:
-    """An index, wrapped if negative; out of range sets the flag and gives 0.
+def check(r: Renderer, kind: str, index: Val, extent: Val, allowed: Val) -> Val:
+    """An index, wrapped if negative where that is meant; out of range sets the flag and gives 0.
 
     ``allowed`` is false where the index is not going to be used.
     """
     c = r.c
-    wrapped = c.op("add", index, extent)
-    negative = c.compare("icmp slt", index, c.like(0, index))
-    index = c.select(negative, wrapped, index)
+    if kind == "check":
+        wrapped = c.op("add", index, extent)
+        negative = c.compare("icmp slt", index, c.like(0, index))
+        index = c.select(negative, wrapped, index)
     bad = c.compare("icmp uge", index, extent)
     reported = c.op("and", bad, allowed)
     if r.mask is not None and reported.lanes > 1:
@@ -235,6 +236,6 @@ def check(r: Renderer, index: Val, extent: Val, allowed: Val) -> Val:
     wrong, fine = c.label("wrong"), c.label("fine")
     c.line(f"br i1 {some.text}, label %{wrong}, label %{fine}")
     c.start(wrong)
-    c.line(f"store i64 1, ptr {r.flag.text}")
+    c.line(f"store i64 {CHECKS.index(kind) + 1}, ptr {r.flag.text}")
     c.block(fine)
     return c.select(bad, c.like(0, index), index)

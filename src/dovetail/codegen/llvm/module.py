@@ -19,7 +19,7 @@ from dovetail.ir.size import Dim
 PARALLEL, THREAD, TEAM, THREADS, FLAG = range(5)
 HEADER = 5
 GRAIN = 32768  # element operations that are worth a thread
-_COSTLY = frozenset({"exp", "tanh", "erf", "sigmoid", "div", "sqrt"})
+_COSTLY = frozenset({"exp", "exp_normal", "tanh", "erf", "sigmoid", "div", "sqrt"})
 _DEAR = frozenset({"sin", "cos", "tan", "log", "log2", "log10", "log1p", "expm1", "exp2", "pow"})
 
 

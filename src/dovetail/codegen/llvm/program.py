@@ -13,7 +13,7 @@ from dovetail.codegen.llvm import module
 from dovetail.codegen.llvm.target import Target, assemble
 from dovetail.ir.call import Ref, leaves
 from dovetail.ir.encode import segment_to_bytes
-from dovetail.ir.kernel import Apply
+from dovetail.ir.kernel import CHECKS, Apply
 from dovetail.ir.segment import Segment, item_bytes
 from dovetail.ir.size import Dim, Size, symbols_of
 from dovetail.lower.library import FRESH
@@ -256,4 +256,4 @@ def _known_symbols(segment: Segment) -> frozenset[str]:
 
 
 def _checks(built: Built) -> bool:
-    return any(isinstance(i, Apply) and i.op == "check" for i in built.kernel.instructions())
+    return any(isinstance(i, Apply) and i.op in CHECKS for i in built.kernel.instructions())

@@ -15,6 +15,7 @@ from dovetail.codegen.llvm.emit import Code, Val
 from dovetail.codegen.llvm.reduce import Accumulators
 from dovetail.ir.affine import mul, product
 from dovetail.ir.kernel import (
+    CHECKS,
     Apply,
     Axis,
     Const,
@@ -30,6 +31,7 @@ from dovetail.ir.size import Dim
 
 BLOCK = 4096  # elements of the vector axis in one unit of work, where that axis is parallel
 CHUNK = 8192  # elements summed before their sum is added to the total
+COLUMN_CHUNK = 32  # the same for sums down a column
 UNROLL = 4  # independent accumulators along the vector axis
 
 SizeOf = Callable[[Dim], Val]
@@ -126,7 +128,7 @@ class Renderer:
         self.flag = self._entry(self.layout.flag, "ptr") if self._checks() else c.const(0, "int64")
 
     def _checks(self) -> bool:
-        return any(isinstance(i, Apply) and i.op == "check" for i in self.kernel.instructions())
+        return any(isinstance(i, Apply) and i.op in CHECKS for i in self.kernel.instructions())
 
     def _entry(self, position: int, dtype: str) -> Val:
         c = self.c
@@ -319,39 +321,54 @@ class Renderer:
                     self._emit(instruction, (axis.name, bases))
 
         low, high = self.c.const(0, "int64"), self.size(axis.extent)
-        if not self.is_row:
-            sums.begin()
-
-            def step(i: Val) -> None:
-                self.axes[axis.name] = i
-                self._scoped(lambda: run(0))
-
-            self._for(low, high, 1, step)
-            sums.end()
+        if self.is_row:
+            self._along_row(axis, sums, run, high)
             return
-        self._along_row(axis, sums, run, high)
+
+        def step(i: Val) -> None:
+            self.axes[axis.name] = i
+            self._scoped(lambda: run(0))
+
+        def walk(start: Val, stop: Val) -> None:
+            sums.begin()
+            self._for(start, stop, 1, step)
+            sums.end()
+
+        self._in_chunks(axis, sums, COLUMN_CHUNK, low, high, walk)
+
+    def _in_chunks(
+        self,
+        axis: Axis,
+        sums: Accumulators,
+        size: int,
+        low: Val,
+        high: Val,
+        walk: Callable[[Val, Val], None],
+    ) -> None:
+        """Walk an axis; where there is much to sum, in chunks, so that errors grow slowly."""
+        if not sums.needed or (isinstance(axis.extent, int) and axis.extent <= size):
+            walk(low, high)
+            return
+        c = self.c
+
+        def chunk(start: Val) -> None:
+            stop = c.op("add", start, c.const(size, "int64"))
+            walk(start, c.select(c.compare("icmp slt", high, stop), high, stop))
+
+        self._for(low, high, size, chunk)
 
     def _along_row(
         self, axis: Axis, sums: Accumulators, run: Callable[[int], None], high: Val
     ) -> None:
         """The innermost loop is along the vector axis; long sums go in chunks."""
-        low = self.c.const(0, "int64")
-        exact, extent = self._divides(), axis.extent
-        if not sums.needed or (isinstance(extent, int) and extent <= CHUNK):
-            sums.begin()
-            self.along_vector(low, high, exact, run, sums.copies)
-            sums.end()
-            return
+        low, exact = self.c.const(0, "int64"), self._divides()
 
-        def chunk(start: Val) -> None:
-            c = self.c
-            stop = c.op("add", start, c.const(CHUNK, "int64"))
-            stop = c.select(c.compare("icmp slt", high, stop), high, stop)
+        def walk(start: Val, stop: Val) -> None:
             sums.begin()
             self.along_vector(start, stop, exact, run, sums.copies)
             sums.end()
 
-        self._for(low, high, CHUNK, chunk)
+        self._in_chunks(axis, sums, CHUNK, low, high, walk)
 
     def _bases(self, body: list[Instruction], innermost: str) -> dict[Instruction, Val]:
         """Where each access of the innermost loop starts, computed before it."""
@@ -377,8 +394,8 @@ class Renderer:
             self.values[instruction.name] = memory.position(self, instruction.index)
         elif isinstance(instruction, Apply):
             args = tuple(self.values[a] for a in instruction.args)
-            if instruction.op == "check":
-                self.values[instruction.name] = memory.check(self, *args)
+            if instruction.op in CHECKS:
+                self.values[instruction.name] = memory.check(self, instruction.op, *args)
             else:
                 result = scalar.apply(c, instruction.op, instruction.dtype, args)
                 self.values[instruction.name] = result
