@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from dovetail import testing as testing
     from dovetail.artifact import Artifact, export
     from dovetail.backend import Availability, Backend, Blob, Executable, Support
+    from dovetail.backends.plugin import PluginBackend, load_plugin
     from dovetail.entries import BackendInfo
     from dovetail.errors import DovetailError
     from dovetail.ir import OpCall, Segment, TensorDesc
@@ -44,6 +45,8 @@ _HOME = {
     "Blob": "backend",
     "Executable": "backend",
     "Support": "backend",
+    "PluginBackend": "backends.plugin",
+    "load_plugin": "backends.plugin",
     "BackendInfo": "entries",
     "DovetailError": "errors",
     "explain": "report",
@@ -91,6 +94,7 @@ __all__ = [
     "Pass",
     "PassManager",
     "Passes",
+    "PluginBackend",
     "Report",
     "Segment",
     "Support",
@@ -102,6 +106,7 @@ __all__ = [
     "get_backend",
     "list_backends",
     "load",
+    "load_plugin",
     "lookup_backend",
     "passes",
     "refresh",
