@@ -19,7 +19,14 @@ from typing import TYPE_CHECKING, ClassVar
 
 from dovetail import registry
 from dovetail.backend import Availability, Backend, Blob, Executable, Support
-from dovetail.errors import DovetailError, InvalidPlugin, PluginFailed, PluginLeak, UnsupportedGraph
+from dovetail.errors import (
+    DovetailError,
+    InvalidBackendName,
+    InvalidPlugin,
+    PluginFailed,
+    PluginLeak,
+    UnsupportedGraph,
+)
 from dovetail.ir.encode import segment_from_bytes, segment_to_bytes
 from dovetail.names import check_name
 
@@ -73,14 +80,18 @@ def load_plugin(path: str | PathLike[str], *, name: str | None = None) -> type[P
 
     Loading the same file again gives the same backend.
     """
-    library = open_library(path)
-    try:
-        chosen = check_name(library.name if name is None else name)
-    except DovetailError as error:
-        raise InvalidPlugin(f"the plug-in {library.path}: {error}") from None
-    backend = _backend_class(library.path, chosen)
+    backend = plugin_backend(path, name=name)
     registry.register_backend(backend)
     return backend
+
+
+def plugin_backend(path: str | PathLike[str], *, name: str | None = None) -> type[PluginBackend]:
+    """The backend that a C library implements, as a class that is registered nowhere."""
+    library = open_library(path)
+    try:
+        return _backend_class(library.path, check_name(library.name if name is None else name))
+    except InvalidBackendName as error:
+        raise InvalidPlugin(f"the plug-in {library.path}: {error}") from None
 
 
 @cache
