@@ -147,6 +147,11 @@ const dvt_kernel *dvt_builtin_kernel(size_t index);
 void dvt_set_threads(int count);
 int dvt_threads(void);
 
+/* Run kernels on the threads of the OpenMP library (GNU's) that this process has loaded
+ * already, so that a framework and we share one pool. 1: found; 0: there is none, and our own
+ * threads serve. */
+int dvt_adopt_openmp(void);
+
 /* ---- Artifacts
  * ------------------------------------------------------------------------------- */
 

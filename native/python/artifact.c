@@ -336,7 +336,7 @@ static PyObject *run_call(Artifact *self, PyObject *args, size_t given, size_t r
     for (; read < given && !failed; read++) {
         argument *a = &s->arguments[read];
         a->api = NULL;
-        a->capsule = NULL;
+        a->capsule = a->resolved = NULL;
         a->through_buffer = a->read_only = false;
         a->tensor.byte_offset = 0;
         failed = read_argument(PyTuple_GetItem(args, (Py_ssize_t)read), a) != 0;

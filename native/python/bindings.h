@@ -37,7 +37,8 @@ typedef struct {
     bool through_buffer;     /* came by the buffer protocol */
     bool read_only;
     Py_buffer view;
-    PyObject *capsule; /* a DLPack capsule to keep, or NULL */
+    PyObject *capsule;  /* a DLPack capsule to keep, or NULL */
+    PyObject *resolved; /* a copy to keep, where the object's memory does not hold its values */
     int64_t shape[16], strides[16];
 } argument;
 

@@ -228,12 +228,21 @@ static PyObject *set_threads(PyObject *module, PyObject *count)
     return PyLong_FromLong(dvt_threads());
 }
 
+static PyObject *adopt_openmp(PyObject *module, PyObject *unused)
+{
+    (void)module;
+    (void)unused;
+    return PyBool_FromLong(dvt_adopt_openmp());
+}
+
 static PyMethodDef functions[] = {
     {"sha256", sha256, METH_O, "sha256(data) -> 32 bytes"},
     {"public_key", public_key, METH_VARARGS, "public_key(seed) -> 32 bytes (Ed25519)"},
     {"sign", sign, METH_VARARGS, "sign(seed, message) -> 64 bytes (Ed25519)"},
     {"verify", verify, METH_VARARGS, "verify(signature, key, message) -> bool (Ed25519)"},
     {"kernels", kernels, METH_NOARGS, "the built-in kernels, as name@version"},
+    {"adopt_openmp", adopt_openmp, METH_NOARGS,
+     "share the process's OpenMP threads, if it has any"},
     {"set_threads", set_threads, METH_O, "set_threads(count) -> count now; 0: the default"},
     {NULL, NULL, 0, NULL},
 };

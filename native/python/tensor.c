@@ -324,6 +324,69 @@ static int read_capsule(PyObject *object, argument *a)
     return -1;
 }
 
+/* A framework's error as ours: its first line says enough. */
+static int refuse(void)
+{
+    PyObject *type, *value, *trace;
+    PyErr_Fetch(&type, &value, &trace);
+    PyObject *text = value ? PyObject_Str(value) : NULL;
+    PyObject *bytes = text ? PyUnicode_AsUTF8String(text) : NULL;
+    char line[200] = "unknown";
+    if (bytes != NULL) {
+        strncpy(line, PyBytes_AsString(bytes), sizeof line - 1);
+        line[strcspn(line, "\n")] = 0;
+    }
+    PyErr_Clear();
+    raise_named("GuardFailed", "an argument cannot be read as a tensor in memory: %s", line);
+    Py_XDECREF(text);
+    Py_XDECREF(bytes);
+    Py_XDECREF(type);
+    Py_XDECREF(value);
+    Py_XDECREF(trace);
+    return -1;
+}
+
+/* PyTorch's lazy signs: a tensor with its negative or conjugate bit set holds other values than
+ * its memory, and DLPack does not say so. Returns 1 if set, 0 if not or unknown here, -1 on
+ * error. */
+static int has_bit(PyObject *object, PyObject **name, const char *text)
+{
+    if (*name == NULL && (*name = PyUnicode_InternFromString(text)) == NULL)
+        return -1;
+    PyObject *answer = PyObject_CallMethodObjArgs(object, *name, NULL);
+    if (answer == NULL) {
+        PyErr_Clear();
+        return 0;
+    }
+    int set = PyObject_IsTrue(answer);
+    Py_DECREF(answer);
+    return set;
+}
+
+static int read_framework(PyObject *object, argument *a)
+{
+    static PyObject *is_neg, *is_conj;
+    if (a->api->tensor_from_object(object, &a->tensor) != 0)
+        return refuse();
+    bool complex = a->tensor.dtype.code == DVT_COMPLEX;
+    int negative = has_bit(object, &is_neg, "is_neg");
+    int conjugate = complex ? has_bit(object, &is_conj, "is_conj") : 0;
+    if (negative < 0 || conjugate < 0)
+        return -1;
+    if (!negative && !conjugate)
+        return 0;
+    a->resolved = PyObject_CallMethod(object, negative ? "resolve_neg" : "resolve_conj", NULL);
+    if (a->resolved != NULL && negative && conjugate) {
+        PyObject *half = a->resolved;
+        a->resolved = PyObject_CallMethod(half, "resolve_conj", NULL);
+        Py_DECREF(half);
+    }
+    a->read_only = true;
+    if (a->resolved == NULL || a->api->tensor_from_object(a->resolved, &a->tensor) != 0)
+        return refuse();
+    return 0;
+}
+
 int read_argument(PyObject *object, argument *a)
 {
     PyTypeObject *type = Py_TYPE(object);
@@ -333,7 +396,7 @@ int read_argument(PyObject *object, argument *a)
     }
     a->api = exchange_of(type);
     if (a->api != NULL)
-        return a->api->tensor_from_object(object, &a->tensor);
+        return read_framework(object, a);
     if (PyObject_CheckBuffer(object))
         return read_buffer(object, a);
     if (PyObject_HasAttrString(object, "__dlpack__"))
@@ -354,4 +417,5 @@ void release_argument(argument *a)
     if (a->through_buffer)
         PyBuffer_Release(&a->view);
     Py_XDECREF(a->capsule);
+    Py_XDECREF(a->resolved);
 }

@@ -149,8 +149,21 @@ static dvt_status list_releases(program *p, dvt_error *error)
     return DVT_OK;
 }
 
+static void list_views(program *p)
+{
+    for (uint32_t i = 0; i < p->buffer_count; i++)
+        p->buffers[i].first_view = p->buffers[i].next_view = DVT_NONE;
+    for (uint32_t i = 0; i < p->buffer_count; i++)
+        if (p->buffers[i].kind == KIND_VIEW) {
+            buffer_record *owner = &p->buffers[p->buffers[i].owner];
+            p->buffers[i].next_view = owner->first_view;
+            owner->first_view = i;
+        }
+}
+
 dvt_status dvt_program_flow(program *p, dvt_error *error)
 {
+    list_views(p);
     unsigned char *defined = calloc(p->buffer_count + 1u, 1);
     if (defined == NULL)
         return dvt_fail(error, DVT_ERROR_MEMORY, "out of memory");

@@ -97,6 +97,7 @@ typedef struct {
     uint64_t data_at, data_size; /* constant and state: in the constants section */
     uint32_t first, last; /* owners: the instructions between which its contents are needed */
     uint32_t life_first, life_last; /* roots: those between which its memory is */
+    uint32_t first_view, next_view; /* owners: a list of the views of it */
 } buffer_record;
 
 typedef struct {

@@ -1,9 +1,13 @@
-/* Our own threads. One job at a time: a caller that finds them busy does its own work alone, so
- * that many threads may call one artifact and none waits for another. */
+/* Our own threads, or those of the process's OpenMP. Of our own, one job at a time: a caller
+ * that finds them busy does its own work alone, so that many threads may call one artifact and
+ * none waits for another. */
 #include "internal.h"
 
+#include <dlfcn.h>
+#include <link.h>
 #include <stdatomic.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 #define MAX_THREADS 256
@@ -59,6 +63,56 @@ static void *worker(void *argument)
     return NULL;
 }
 
+/* ---- the process's OpenMP ---- */
+
+typedef void (*gomp_parallel)(void (*function)(void *), void *data, unsigned threads,
+                              unsigned flags);
+static _Atomic(gomp_parallel) openmp; /* NULL: our own threads */
+static _Thread_local bool inside;     /* whether this thread is in a piece of OpenMP work */
+
+typedef struct {
+    dvt_body body;
+    void *context;
+    int64_t count, grain;
+    atomic_llong next;
+} shared_job;
+
+static void openmp_work(void *argument)
+{
+    shared_job *shared = argument;
+    bool outer = inside;
+    inside = true;
+    for (;;) {
+        int64_t begin = atomic_fetch_add(&shared->next, shared->grain);
+        if (begin >= shared->count)
+            break;
+        int64_t left = shared->count - begin;
+        shared->body(shared->context, begin,
+                     left > shared->grain ? begin + shared->grain : shared->count);
+    }
+    inside = outer;
+}
+
+static int find_openmp(struct dl_phdr_info *info, size_t size, void *found)
+{
+    (void)size;
+    if (info->dlpi_name == NULL || strstr(info->dlpi_name, "libgomp") == NULL)
+        return 0;
+    void *library = dlopen(info->dlpi_name, RTLD_LAZY | RTLD_NOLOAD);
+    void *address = library != NULL ? dlsym(library, "GOMP_parallel") : NULL;
+    memcpy(found, &address, sizeof address); /* the library stays loaded: it is never closed */
+    return address != NULL;
+}
+
+int dvt_adopt_openmp(void)
+{
+    gomp_parallel found = NULL;
+    dl_iterate_phdr(find_openmp, &found);
+    if (found != NULL)
+        atomic_store(&openmp, found);
+    return found != NULL;
+}
+
 /* A child process has none of its parent's threads. */
 static void after_fork(void)
 {
@@ -68,6 +122,14 @@ static void after_fork(void)
     pthread_cond_init(&done, NULL);
     started = 0;
     wanted = working = 0;
+    atomic_store(&openmp, NULL); /* GNU's library does not survive a fork either */
+}
+
+static void watch_forks(void)
+{
+    static atomic_flag registered = ATOMIC_FLAG_INIT;
+    if (!atomic_flag_test_and_set(&registered))
+        pthread_atfork(NULL, NULL, after_fork);
 }
 
 static int default_threads(void)
@@ -110,9 +172,7 @@ __attribute__((destructor)) static void stop(void)
 /* Have `count` threads beside the caller's; fewer if the system gives fewer. */
 static int grow(int count)
 {
-    static atomic_flag registered = ATOMIC_FLAG_INIT;
-    if (!atomic_flag_test_and_set(&registered))
-        pthread_atfork(NULL, NULL, after_fork);
+    watch_forks();
     while (started < count) {
         if (pthread_create(&threads_made[started], NULL, worker, (void *)(intptr_t)started) !=
             0)
@@ -130,7 +190,17 @@ void dvt_parallel(int64_t count, int64_t grain, dvt_body body, void *context)
     int threads = dvt_threads();
     if (pieces < threads)
         threads = (int)pieces;
-    if (threads <= 1 || pthread_mutex_trylock(&busy) != 0) {
+    int64_t balanced = grain; /* a few pieces a thread balance well enough */
+    if (pieces > 4 * (int64_t)threads)
+        balanced = (count - 1) / (4 * (int64_t)threads) + 1;
+    gomp_parallel run = atomic_load(&openmp);
+    if (run != NULL && threads > 1 && !inside) {
+        watch_forks();
+        shared_job shared = {body, context, count, balanced, 0};
+        run(openmp_work, &shared, (unsigned)threads, 0);
+        return;
+    }
+    if (threads <= 1 || inside || pthread_mutex_trylock(&busy) != 0) {
         if (count > 0)
             body(context, 0, count);
         return;
@@ -139,9 +209,7 @@ void dvt_parallel(int64_t count, int64_t grain, dvt_body body, void *context)
     job.body = body;
     job.context = context;
     job.count = count;
-    job.grain = grain;
-    if (pieces > 4 * (int64_t)threads) /* a few pieces a thread balance well enough */
-        job.grain = (count - 1) / (4 * (int64_t)threads) + 1;
+    job.grain = balanced;
     atomic_store(&job.next, 0);
     pthread_mutex_lock(&lock);
     wanted = working = helpers;

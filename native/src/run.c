@@ -200,14 +200,11 @@ static dvt_status check_overlap(const program *p, const dvt_tensor *given, dvt_e
     return DVT_OK;
 }
 
-/* Point every buffer that lies in an input, an output or a host result at its memory. */
-static void bind_views(const program *p, frame *f, uint8_t kind)
+/* Point the views of a buffer at its memory. */
+static void bind_views(const program *p, frame *f, uint32_t owner)
 {
-    for (uint32_t i = 0; i < p->buffer_count; i++) {
-        uint32_t root = p->buffers[i].root;
-        if (p->buffers[i].kind == KIND_VIEW && p->buffers[root].kind == kind)
-            f->tensors[i].data = (char *)f->tensors[root].data + f->offsets[i];
-    }
+    for (uint32_t i = p->buffers[owner].first_view; i != DVT_NONE; i = p->buffers[i].next_view)
+        f->tensors[i].data = (char *)f->tensors[owner].data + f->offsets[i];
 }
 
 /* ---- frames ---- */
@@ -310,6 +307,7 @@ static dvt_status keep_host_results(const program *p, frame *f, const instructio
                          (int)p->host_calls[in->index].op_length, p->host_calls[in->index].op);
         else
             f->tensors[buffer].data = dvt_data(&made[i]->tensor);
+        bind_views(p, f, buffer);
     }
     return status;
 }
@@ -327,10 +325,8 @@ static dvt_status run_host(const program *p, frame *f, uint32_t index,
     dvt_status status = options->host(
         options->host_context, in->index, call->inputs, call->input_count, call->attributes,
         call->attribute_count, call->outputs, made, in->output_count, error);
-    if (status == DVT_OK) {
+    if (status == DVT_OK)
         status = keep_host_results(p, f, in, made, error);
-        bind_views(p, f, KIND_HOST);
-    }
     if (made != few)
         free(made);
     return status;
@@ -410,6 +406,7 @@ static dvt_status make_outputs(const program *p, frame *f, dvt_managed **outputs
         if (outputs[i] == NULL)
             return dvt_fail(error, DVT_ERROR_MEMORY, "no memory for output %u", i);
         f->tensors[owner].data = outputs[i]->tensor.data;
+        bind_views(p, f, owner);
         outputs[i]->tensor.data = (char *)outputs[i]->tensor.data + f->offsets[shown];
     }
     return DVT_OK;
@@ -425,13 +422,13 @@ static dvt_status run_frame(dvt_artifact *a, frame *f, const dvt_run_options *op
                              f->tensors[p->inputs[i]].shape, error);
     if (status == DVT_OK && p->writes_inputs)
         status = check_overlap(p, inputs, error);
-    for (uint32_t i = 0; status == DVT_OK && i < p->input_count; i++)
+    for (uint32_t i = 0; status == DVT_OK && i < p->input_count; i++) {
         status = bind_input(p, f, i, &inputs[i], error);
+        bind_views(p, f, p->inputs[i]);
+    }
     if (status == DVT_OK)
         status = make_outputs(p, f, outputs, error);
     if (status == DVT_OK) {
-        bind_views(p, f, KIND_INPUT);
-        bind_views(p, f, KIND_OUTPUT);
         if (p->writes_state)
             pthread_mutex_lock(&a->state_lock);
         status = run_instructions(p, f, options, error);

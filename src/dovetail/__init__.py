@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from dovetail import testing as testing
     from dovetail.artifact import Artifact, export
     from dovetail.backend import Availability, Backend, Blob, Executable, Support
+    from dovetail.backends.kernels import KernelBackend, kernel
     from dovetail.backends.plugin import PluginBackend, load_plugin
     from dovetail.entries import BackendInfo
     from dovetail.errors import DovetailError
@@ -61,6 +62,8 @@ _HOME = {
     "PassManager": "passes",
     "Passes": "passes",
     "refresh": "runtime.frozen",
+    "KernelBackend": "backends.kernels",
+    "kernel": "backends.kernels",
     "Loaded": "runtime.loaded",
     "load": "runtime.loaded",
 } | dict.fromkeys(
@@ -89,6 +92,7 @@ __all__ = [
     "Blob",
     "DovetailError",
     "Executable",
+    "KernelBackend",
     "Loaded",
     "OpCall",
     "Pass",
@@ -104,6 +108,7 @@ __all__ = [
     "explain",
     "export",
     "get_backend",
+    "kernel",
     "list_backends",
     "load",
     "load_plugin",

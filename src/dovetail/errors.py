@@ -176,6 +176,16 @@ class BackendFailed(DovetailError, RuntimeError):
         )
 
 
+class BackendContract(DovetailError, TypeError):
+    """A method of a Backend returned something it may not, or raised where it must answer."""
+
+    def __init__(self, backend: str, method: str, problem: str) -> None:
+        super().__init__(
+            f"the backend {backend!r} breaks its contract: {method} {problem} "
+            "(see dovetail.Backend for what each method must return)"
+        )
+
+
 class WrongOutputs(DovetailError, RuntimeError):
     """A backend's executable returned something other than what its segment promises."""
 

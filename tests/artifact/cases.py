@@ -10,6 +10,8 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from tests.models import GPT, ResNet
+
 
 class MLP(nn.Module):
     def __init__(self):
@@ -171,6 +173,8 @@ def cases() -> dict[str, Case]:
         "views": Case(Views(), (torch.randn(4, 6, 5),)),
         "empty": Case(Empty(), (x,)),
         "doubles": Case(Doubles().eval(), (torch.randn(8, 8, dtype=torch.float64),)),
+        "gpt": Case(GPT().eval(), (torch.randint(0, 50, (2, 8)),)),
+        "resnet": Case(ResNet().eval(), (torch.randn(2, 3, 16, 16),)),
         "halves": Case(Halves().eval(), (torch.randn(3, 8),)),
     }  # fmt: skip
 

@@ -80,8 +80,32 @@ def test_wrong_counts(add):
 
 
 def test_a_tensor_on_another_device(add):
-    with pytest.raises((errors.GuardFailed, RuntimeError, NotImplementedError, BufferError)):
+    with pytest.raises(errors.GuardFailed, match="meta"):
         add(torch.ones(4, 3, device="meta"), torch.ones(3))
+
+
+def test_tensors_that_are_no_memory(add):
+    for odd in (
+        torch.ones(4, 3).to_sparse(),
+        torch.quantize_per_tensor(torch.ones(4, 3), 0.1, 0, torch.qint8),
+    ):
+        with pytest.raises(errors.GuardFailed, match="cannot be read"):
+            add(odd, torch.ones(3))
+
+
+def test_lazy_signs_are_resolved(add):
+    values = torch.randn(4, 3, dtype=torch.complex64)
+    lazy = values.conj().imag
+    assert lazy.is_neg()
+    assert torch.equal(add(lazy, torch.zeros(3)), -values.imag)
+    text = "program @p\ninput %x: complex64[4, 3]\noutput %y: complex64[4, 3]\ncopy %y = %x\n"
+    copy = Loaded(open_native(file_bytes(text + "return %y\n")))
+    assert torch.equal(copy(values.conj()), values.conj().resolve_conj())
+
+
+def test_parameters_and_tensors_with_gradients(add):
+    x = torch.ones(4, 3, requires_grad=True)
+    assert not add(x, torch.nn.Parameter(torch.ones(3))).requires_grad
 
 
 LAYOUTS = {

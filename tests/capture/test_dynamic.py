@@ -30,6 +30,7 @@ def size_outputs(x):
 
 
 PROGRAMS = {
+    "through_a_float": (lambda x: x[: int(x.shape[0] * 0.7)] * 2, [(8, 2), (13, 2), (20, 2)]),
     "reshape_and_pool": (reshape_and_pool, [(2, 3, 4), (5, 3, 4), (4, 7, 4), (6, 2, 8)]),
     "size_outputs": (size_outputs, [(3, 4), (5, 6), (7, 9)]),
     "cat_with_itself": (lambda x: torch.cat([x, x * 2]), [(3, 2), (4, 2), (9, 2)]),

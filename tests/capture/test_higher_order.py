@@ -84,6 +84,20 @@ def test_while_loop_that_runs_zero_times(backend):
 
 
 @both
+def test_branches_may_hold_constants(backend):
+    def fn(x):
+        return torch.cond(
+            x.sum() > 0,
+            lambda x: x + (torch.arange(4) + 1),
+            lambda x: nested_cond(x) - torch.tensor([1.0, 2.0, 3.0, 4.0]),
+            (x,),
+        )
+
+    for sign in (1, -1):
+        assert_same(fn, t(4).abs() * sign, backend=backend)
+
+
+@both
 def test_passes_reach_branches(backend):
     def branch(a):
         return (a + 1) * (a + 1)  # the same sum twice: one after cse

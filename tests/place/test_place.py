@@ -178,6 +178,40 @@ def test_a_write_waits_for_readers_on_another_backend():
         assert_same(fn, t(3), t(3), backend="accelerator", calls=2)
 
 
+@torch.library.custom_op("dovetail_tests::scale_", mutates_args=("out",))
+def scale_(out: torch.Tensor) -> None:
+    out.mul_(10)
+
+
+def test_a_custom_operator_writes_after_earlier_readers():
+    def fn(y):
+        k = torch.sin(torch.sin(y * 3) * 3)
+        r = y * k.sum()
+        scale_(y)
+        return r
+
+    with dovetail.registered_backend(accelerator("aten.mul.Tensor", writes_in_place=True)):
+        assert_same(fn, t(3), backend="accelerator", calls=2)
+
+
+def test_names_of_tuple_elements_do_not_collide():
+    cls = accelerator("aten.mul.Tensor", "aten.topk.default")
+    narrow = cls.supports
+    cls.supports = lambda self, call: (
+        Support.no("k is at most 2")
+        if call.op == "aten.topk.default" and call.args[1] > 2
+        else narrow(self, call)
+    )
+
+    def fn(x):
+        v, i = torch.topk(x, 3)
+        w, j = torch.topk(v * 2, 2)
+        return i * 10, j * 100, w
+
+    with dovetail.registered_backend(cls):
+        assert_same(fn, t(5), backend="accelerator")
+
+
 # ---- operators kept whole ----------------------------------------------------------------------
 
 
@@ -220,6 +254,39 @@ def test_a_claim_may_depend_on_the_call():
 
 
 # ---- failure -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("method", "value", "message"),
+    [
+        ("supports", lambda self, call: True, r"supports\(aten\.relu\.default\) returned True"),
+        ("supports", lambda self, call: {}[call.op], r"supports\(aten\.relu.*raised KeyError"),
+        ("passes", lambda self: [], r"passes\(\) returned \[\]"),
+        ("decompositions", lambda self: None, r"decompositions\(\) returned None"),
+        ("load", lambda self, blob: None, r"load\(\) returned None"),
+    ],
+)
+def test_a_backend_that_breaks_its_contract_is_named(method, value, message):
+    cls = accelerator("aten.relu.default")
+    setattr(cls, method, value)
+    with (
+        dovetail.registered_backend(cls),
+        pytest.raises(errors.DovetailError, match=f"'accelerator'.*{message}"),
+    ):
+        torch.compile(lambda x: x.relu(), backend="accelerator")(t(3))
+
+
+def test_debug_mode_checks_what_a_backend_returns():
+    cls = accelerator("aten.relu.default")
+    load = cls.load
+    cls.load = lambda self, blob: lambda inputs: [load(self, blob)(inputs)[0].double()]
+    with (
+        dovetail.registered_backend(cls),
+        pytest.raises(
+            errors.WrongOutputs, match="'accelerator' returned float64 instead of float32"
+        ),
+    ):
+        torch.compile(lambda x: x.relu(), backend="accelerator")(t(3))
 
 
 def test_strict_mode_raises_what_the_backend_raised():

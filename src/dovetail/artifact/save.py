@@ -16,7 +16,8 @@ from dovetail.file import container
 from dovetail.file.encode import Contents, encode_program, scalar_bytes
 from dovetail.ir.call import OpCall, Ref
 from dovetail.ir.program import Program, Result, Symbol
-from dovetail.ir.tensor import TensorDesc
+from dovetail.ir.size import symbols_of
+from dovetail.ir.tensor import ScalarDesc, TensorDesc
 from dovetail.lower.to_program import Lowering, Source, input_symbols
 from dovetail.runtime.frozen import FrozenRunner
 from dovetail.runtime.runner import Runner
@@ -106,6 +107,8 @@ class _Packer:
         for given, source in zip(placement.inputs, self.given, strict=True):
             key = (given.name, ())
             if source.kind == "user":
+                if isinstance(given.desc, ScalarDesc) and symbols_of(given.desc.size or 0):
+                    raise CannotSave(f"the input {given.name!r} is a number that varies")
                 if isinstance(given.desc, TensorDesc):
                     made = Source(given.name, "input", given.desc)
                     self.users[user] = self.lowering.source(made, key)

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class AtenBackend(Backend):
-    """Calls ATen's kernels in order; operators stay whole, so results are eager's to the bit."""
+    """Calls ATen's kernels in order; operators stay whole, as in eager."""
 
     name = "aten"
     writes_in_place = True

@@ -28,7 +28,7 @@ from dovetail.ir import (
     TensorDesc,
 )
 from dovetail.ir.call import leaves
-from dovetail.ir.size import symbols_of
+from dovetail.ir.size import UNKNOWN, symbols_of
 
 _ATTRS: tuple[tuple[type, str], ...] = (
     (torch.dtype, "dtype"),
@@ -58,11 +58,16 @@ def _describe_tensor(value: torch.Tensor) -> TensorDesc:
 
 
 def _dim(value: Any) -> Dim:
-    """A dimension; one whose expression we cannot write gets an anonymous symbol."""
+    """A dimension; one whose expression we cannot write is unknown."""
     try:
         return to_dim(value)
     except SizeError:
-        return Size.symbol("?")
+        return UNKNOWN
+
+
+def is_unknown(desc: Desc) -> bool:
+    """Whether a descriptor holds a dimension that we cannot write as an expression."""
+    return isinstance(desc, TensorDesc) and UNKNOWN in (*desc.shape, *desc.strides)
 
 
 def _describe_symbol(value: Any) -> ScalarDesc:
@@ -71,6 +76,9 @@ def _describe_symbol(value: Any) -> ScalarDesc:
         return ScalarDesc(kind, to_dim(value) if kind == "int" else None)
     except SizeError:
         return ScalarDesc(kind)
+
+
+KEPT = "dovetail_kept"  # mark of an input that is the same tensor from call to call
 
 
 class GraphReader:
@@ -91,7 +99,8 @@ class GraphReader:
 
     def _bind_placeholder(self, node: fx.Node) -> None:
         desc = describe(node.meta.get("val"))
-        kind = "scalar" if isinstance(desc, ScalarDesc) else "tensor"
+        kind = "constant" if node.meta.get(KEPT) else "tensor"
+        kind = "scalar" if isinstance(desc, ScalarDesc) else kind
         if isinstance(desc, ScalarDesc) and isinstance(desc.size, Size) and desc.size.is_symbol:
             self.bound.add(desc.size.args[0])
             self.args[node] = desc.size
@@ -134,7 +143,9 @@ class GraphReader:
     def _read_attribute(self, node: fx.Node) -> None:
         value = _attribute(self.gm, str(node.target))
         if isinstance(value, fx.GraphModule):
-            self.args[node] = segment_of(value, str(node.target), self.bound)
+            segment, held = subgraph_of(value, str(node.target), self.bound)
+            self.args[node] = segment
+            self.constants |= held
         elif isinstance(value, torch.Tensor):
             self.constants[node.name] = value
             self.args[node] = Ref(node.name, describe(node.meta.get("val", value)))
@@ -179,15 +190,31 @@ class GraphReader:
         return size
 
 
-def segment_of(gm: fx.GraphModule, name: str, bound: Iterable[str] = ()) -> Segment:
+def segment_of(gm: fx.GraphModule, name: str) -> Segment:
     """A whole graph as one segment; nested graphs become nested segments."""
+    segment, constants = subgraph_of(gm, name)
+    if constants:
+        raise UnsupportedGraph(f"the graph {name} holds tensors of its own")
+    return segment
+
+
+def subgraph_of(
+    gm: fx.GraphModule, name: str, bound: Iterable[str] = ()
+) -> tuple[Segment, dict[str, Any]]:
+    """A nested graph as a segment, and the tensors it holds, which the one around it must hold.
+
+    It takes them as its last inputs and captures them by name.
+    """
     reader = GraphReader(gm, bound)
     calls = [call for node in body(gm) if (call := reader.read(node)) is not None]
-    if reader.constants:
-        raise UnsupportedGraph(f"the subgraph {name} holds tensors of its own")
-    inputs = tuple(map(_as_size_input, reader.inputs))
+    outputs = reader.arg(outputs_of(gm))
+    descs = {held: describe(value) for held, value in reader.constants.items()}
+    inputs = [*map(_as_size_input, reader.inputs)]
+    inputs += [Input(held, desc, "constant") for held, desc in descs.items()]
+    captures = tuple(Ref(f"{name}.{held}", desc) for held, desc in descs.items())
     bare = isinstance(gm.graph.output_node().args[0], fx.Node)
-    return Segment(name, inputs, tuple(calls), reader.arg(outputs_of(gm)), bare)
+    segment = Segment(name, tuple(inputs), tuple(calls), outputs, bare, captures)
+    return segment, {f"{name}.{held}": value for held, value in reader.constants.items()}
 
 
 def _as_size_input(given: Input) -> Input:

@@ -89,6 +89,8 @@ class _Writer:
         if isinstance(value, Size):
             return self.size(value)
         if isinstance(value, Segment):
+            if value.captures:
+                raise UnsupportedGraph(f"the subgraph {value.name} holds tensors of its own")
             setattr(self.root, value.name, graph_module(value))
             return self.graph.get_attr(value.name)
         return value

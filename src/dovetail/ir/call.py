@@ -125,6 +125,24 @@ def leaves(arg: Arg) -> Iterator[Arg]:
             yield from leaves(item)
     else:
         yield arg
+        yield from getattr(arg, "captures", ())  # a subgraph uses what it captures
+
+
+def resolve(arg: Arg, values: Mapping[str, Any]) -> Any:
+    """An argument with values put in for references and numbers for sizes.
+
+    ``values`` holds inputs and results by name; a size input is named after the symbol it binds.
+    """
+    if isinstance(arg, Ref):
+        value = values[arg.name]
+        for index in arg.path:
+            value = value[index]
+        return value
+    if isinstance(arg, Size):
+        return arg.evaluate(values)
+    if isinstance(arg, tuple):
+        return [resolve(item, values) for item in arg]
+    return arg
 
 
 def format_arg(arg: Arg) -> str:

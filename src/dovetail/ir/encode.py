@@ -38,6 +38,7 @@ def _segment(segment: Segment) -> dict[str, Any]:
         "calls": [_call(call) for call in segment.calls],
         "outputs": [_arg(o) for o in segment.outputs],
         "bare": segment.bare,
+        "captures": [_arg(ref) for ref in segment.captures],
     }
 
 
@@ -101,7 +102,8 @@ class _Reader:
         calls = tuple(self.call(row) for row in data["calls"])
         outputs = tuple(self.arg(o) for o in data["outputs"])
         self.descs = outer
-        return Segment(str(data["name"]), inputs, calls, outputs, bool(data["bare"]))
+        captures = tuple(self.arg(ref) for ref in data["captures"])
+        return Segment(str(data["name"]), inputs, calls, outputs, bool(data["bare"]), captures)
 
     def input(self, name: str, desc: Any, kind: str) -> Input:
         self.descs[name] = self.desc(desc)

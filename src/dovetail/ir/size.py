@@ -90,6 +90,7 @@ class Size:
 
 
 Dim = int | Size
+UNKNOWN = Size.symbol("unknown")  # a size known only once it is there; nothing binds it
 
 
 def evaluate(dim: Dim, values: Mapping[str, int]) -> int:

@@ -33,7 +33,7 @@ from dovetail.ir.program import (
 from dovetail.ir.program_verify import verify_program
 from dovetail.ir.segment import Segment, is_write
 from dovetail.ir.size import Size
-from dovetail.ir.tensor import Desc, TensorDesc
+from dovetail.ir.tensor import Desc, ScalarDesc, TensorDesc
 from dovetail.lower.portable import ASSERTIONS, RESHAPES, Match, Operand, is_elementwise, match
 from dovetail.lower.views import view_offsets
 
@@ -85,8 +85,8 @@ class Lowering:
             raise CannotSave(f"{call.op} holds subgraphs")
         if is_write(call):
             call = functional(call)
-        if call.op in ASSERTIONS:
-            return
+        if call.op in ASSERTIONS or known_size(call.output) is not None:
+            return  # a size is computed from symbols wherever it is used
         offsets = view_offsets(call)
         if offsets is not None and self._view(call, offsets):
             return
@@ -130,6 +130,8 @@ class Lowering:
 
     def _operand(self, operand: Operand, call: str) -> str:
         value, dtype = operand.value, operand.dtype
+        if isinstance(value, Ref) and (size := known_size(value.desc)) is not None:
+            value = size
         if isinstance(value, Ref):
             name = self._name(value)
             held = self.buffers[name].desc
@@ -180,6 +182,8 @@ class Lowering:
         self._emit(Host(call.op, tuple(names), args, kwargs))
 
     def _argument(self, arg: Arg) -> Arg:
+        if isinstance(arg, Ref) and (size := known_size(arg.desc)) is not None:
+            return size
         if isinstance(arg, Ref):
             if not isinstance(arg.desc, TensorDesc):
                 raise CannotSave(f"a host call takes %{arg.name}, which is no tensor")
@@ -196,6 +200,8 @@ class Lowering:
 
     def result(self, value: Arg) -> Result:
         """Make a value an output of the program."""
+        if isinstance(value, Ref) and (size := known_size(value.desc)) is not None:
+            return size
         if not isinstance(value, Ref):
             if isinstance(value, Size | int | float | bool | None):
                 return value
@@ -262,6 +268,11 @@ def functional(call: OpCall) -> OpCall:
     """
     namespace, name, overload = call.op.split(".")
     return replace(call, op=f"{namespace}.{name.rstrip('_')}.{overload}")
+
+
+def known_size(desc: Desc) -> int | Size | None:
+    """The expression that a number is known by, if it is one."""
+    return desc.size if isinstance(desc, ScalarDesc) and desc.kind == "int" else None
 
 
 def lower_segment(segment: Segment, is_native: Callable[[OpCall], bool]) -> Lowered:

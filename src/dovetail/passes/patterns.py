@@ -25,6 +25,7 @@ from torch import fx
 from dovetail.capture.ops import OpOverload, OpOverloadPacket
 from dovetail.errors import PassFailed
 from dovetail.passes.base import Pass, source_of
+from dovetail.passes.graphs import is_pure
 
 Match = dict[str, Any]
 
@@ -152,7 +153,7 @@ def _erase_unused(node: fx.Node) -> None:
     todo = [node]
     while todo:
         dead = todo.pop()
-        if not dead.users and dead.op == "call_function":
+        if not dead.users and is_pure(dead):
             used = dead.all_input_nodes
             dead.graph.erase_node(dead)
             todo += used

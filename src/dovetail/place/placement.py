@@ -14,8 +14,9 @@ from typing import Any
 
 from torch import fx
 
-from dovetail.backend import Backend
+from dovetail.backend import Backend, Support
 from dovetail.capture.from_fx import GraphReader, body, outputs_of
+from dovetail.errors import BackendContract
 from dovetail.ir import Arg, Input, OpCall, Ref, ScalarDesc, Segment, Size, Table, TensorDesc
 from dovetail.ir.call import leaves
 from dovetail.place.stages import Uses, group, uses_of
@@ -103,11 +104,22 @@ def _place(gm: fx.GraphModule, backends: Sequence[Backend]) -> Placement:
 def _choose(call: OpCall, backends: Sequence[Backend]) -> tuple[int, tuple[tuple[str, str], ...]]:
     refusals: list[tuple[str, str]] = []
     for index, backend in enumerate(backends[:-1]):
-        answer = backend.supports(call)
+        answer = _ask(backend, call)
         if answer:
             return index, tuple(refusals)
         refusals.append((backend.name, answer.reason))
     return len(backends) - 1, tuple(refusals)
+
+
+def _ask(backend: Backend, call: OpCall) -> Support:
+    try:
+        answer = backend.supports(call)
+    except Exception as error:  # a vendor's code may raise anything
+        problem = f"raised {type(error).__name__}: {error}"
+        raise BackendContract(backend.name, f"supports({call.op})", problem) from error
+    if not isinstance(answer, Support):
+        raise BackendContract(backend.name, f"supports({call.op})", f"returned {answer!r}")
+    return answer
 
 
 class _Cutter:
@@ -184,6 +196,8 @@ class _Cutter:
         if ref.name in self.given:
             return self.given[ref.name]
         name = "_".join([ref.name, *map(str, ref.path)])
+        while ref.path and (name in self.maker or name in self.given):
+            name += "_"  # some other value is called that already
         return Input(name, ref.desc, "constant" if ref.name in self.constants else "tensor")
 
 

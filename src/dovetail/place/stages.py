@@ -90,8 +90,8 @@ def effect_of(op: str) -> str | None:
     """``"write"``, ``"order"`` for what must keep its order, or None."""
     if op.startswith("python."):
         return None
-    if op.startswith("higher_order."):
-        return "order"  # its body may draw random numbers
+    if op.startswith("higher_order."):  # may write in place, or draw random numbers in its body
+        return "write" if "auto_functionalized" in op or "mutation" in op else "order"
     target = resolve_op(op)
     if is_write(target):
         return "write"

@@ -6,6 +6,7 @@ functional ones of the dispatcher are called, and none that reaches for files.
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -20,6 +21,14 @@ from dovetail.ir.program_text import arg_from_json
 
 _REFUSED = frozenset({"aten.from_file.default", "aten.from_file.out"})
 Getter = Callable[[Sequence[Any], Sequence[int]], Any]
+
+
+@functools.cache
+def share_threads() -> bool:
+    """Have kernels run on PyTorch's OpenMP threads, so that there is one pool and not two."""
+    from dovetail import _native
+
+    return _native.adopt_openmp()
 
 
 class Host:

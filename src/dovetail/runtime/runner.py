@@ -12,8 +12,11 @@ from typing import Any
 from dovetail.backend import Executable
 from dovetail.errors import WrongOutputs
 from dovetail.ir import Arg, Ref, SizeProgram
+from dovetail.ir.call import format_desc
 from dovetail.ir.size import Size
-from dovetail.place import Placement
+from dovetail.place import PlacedSegment, Placement
+from dovetail.registry import LAST_BACKEND
+from dovetail.runtime.check import mismatch
 
 Registers = list[Any]
 
@@ -21,8 +24,15 @@ Registers = list[Any]
 class Runner:
     """A placement and one loaded executable for each of its segments."""
 
-    def __init__(self, placement: Placement, executables: Sequence[tuple[str, Executable]]) -> None:
+    def __init__(
+        self,
+        placement: Placement,
+        executables: Sequence[tuple[str, Executable]],
+        *,
+        check: bool = False,
+    ) -> None:
         self.placement = placement
+        self.check = check
         self.slots: dict[tuple[str, tuple[int, ...]], int] = {}
         for given in placement.inputs:
             self._slot(given.name)
@@ -30,7 +40,7 @@ class Runner:
         constants = [(self._slot(n), v) for n, v in placement.constants.items()]
         self.symbols = [(self._slot(s), pos, dim) for s, (pos, dim) in placement.symbols.items()]
         self.steps = [
-            self._step(placed.sources, placed.results, *executable)
+            self._step(placed, *executable)
             for placed, executable in zip(placement.segments, executables, strict=True)
         ]
         self.outputs = [self._getter(out) for out in placement.outputs]
@@ -46,23 +56,34 @@ class Runner:
         for slot, position, dim in self.symbols:
             value = registers[position]
             registers[slot] = value if dim is None else value.shape[dim]
+        if self.check:
+            return self._run_checked(registers)
         for step in self.steps:
             step(registers)
         return [get(registers) for get in self.outputs]
 
+    def _run_checked(self, registers: Registers) -> list[Any]:
+        """Debug mode: each backend's results are held against what its segment promises."""
+        symbols = {name: registers[self._slot(name)] for name in self.placement.symbols}
+        for step in self.steps:
+            step(registers)
+            if step.backend != LAST_BACKEND:  # ATen's own metadata is not always right
+                self._check(step, registers, symbols)
+        return [get(registers) for get in self.outputs]
+
+    def _check(self, step: _Step, registers: Registers, symbols: dict[str, int]) -> None:
+        for slot, out in zip(step.given, step.outputs, strict=True):
+            problem = mismatch(out.desc, registers[slot], symbols) if isinstance(out, Ref) else ""
+            if problem:
+                raise WrongOutputs(step.backend, f"{problem} for {out}: {format_desc(out.desc)}")
+
     def _slot(self, name: str, path: tuple[int, ...] = ()) -> int:
         return self.slots.setdefault((name, path), len(self.slots))
 
-    def _step(
-        self,
-        sources: Sequence[tuple[str, tuple[int, ...]]],
-        results: Sequence[tuple[str, tuple[int, ...]]],
-        backend: str,
-        executable: Executable,
-    ) -> _Step:
-        taken = tuple(self._slot(*key) for key in sources)
-        given = tuple(self._slot(*key) for key in results)
-        return _Step(backend, executable, taken, given)
+    def _step(self, placed: PlacedSegment, backend: str, executable: Executable) -> _Step:
+        taken = tuple(self._slot(*key) for key in placed.sources)
+        given = tuple(self._slot(*key) for key in placed.results)
+        return _Step(backend, executable, taken, given, placed.segment.outputs)
 
     def _getter(self, out: Arg) -> Callable[[Registers], Any]:
         if isinstance(out, Ref):
@@ -88,13 +109,18 @@ class Runner:
 
 
 class _Step:
-    __slots__ = ("backend", "executable", "frees", "given", "taken")
+    __slots__ = ("backend", "executable", "frees", "given", "outputs", "taken")
 
     def __init__(
-        self, backend: str, executable: Executable, taken: tuple[int, ...], given: tuple[int, ...]
+        self,
+        backend: str,
+        executable: Executable,
+        taken: tuple[int, ...],
+        given: tuple[int, ...],
+        outputs: tuple[Arg, ...],
     ) -> None:
         self.backend, self.executable = backend, executable
-        self.taken, self.given = taken, given
+        self.taken, self.given, self.outputs = taken, given, outputs
         self.frees: tuple[int, ...] = ()
 
     def __call__(self, registers: Registers) -> None:
