@@ -12,7 +12,7 @@ BIN    := $(VENV)/bin
 CC     ?= cc
 
 NATIVE   := $(wildcard native/include/*.h native/src/*.[ch] native/python/*.[ch])
-C_SOURCE := $(NATIVE) $(wildcard native/tests/*.c examples/*/*.c)
+C_SOURCE := $(NATIVE) $(wildcard native/tests/*.c examples/*/*.[ch] tests/plugin/*.c)
 C_TESTS  := $(patsubst native/tests/%.c,native/build/%,$(wildcard native/tests/test_*.c))
 CFLAGS   := -std=c11 -O2 -Wall -Wextra -Werror -Wshadow -Wconversion -Wstrict-prototypes
 INSTALLED := $(VENV)/.installed
