@@ -266,6 +266,7 @@ dvp_status dovetail_plugin_query(uint32_t host_abi, const dvp_host *host,
     (void)host;
     (void)host_abi;
     (void)execute;
+    (void)plugin;
     (void)&TABLE;
 #ifdef WANTS_NEWER_HOST
     return DVP_VERSION;
