@@ -194,7 +194,8 @@ enum {
 };
 
 /* A piece of a graph: operations in an order in which they can run. Where they take and leave
- * tensors stands beside each: indices into `tensors` (-1: not given). */
+ * tensors stands beside each: indices into `tensors` (-1: not given). A tensor may be a view of
+ * another, its base, `byte_offset` into it; -1 in `bases`: it has memory of its own. */
 typedef struct {
     uint32_t struct_size;
     uint32_t tensor_count, op_count, input_count, output_count, reserved;
@@ -202,6 +203,7 @@ typedef struct {
     const dvp_op *ops;
     const int32_t *const *op_inputs;
     const int32_t *const *op_outputs;
+    const int32_t *bases;
     const int32_t *inputs;
     const int32_t *outputs;
 } dvp_segment;
@@ -304,7 +306,7 @@ DVP_STATIC_ASSERT(sizeof(dvp_answer) >= 40 && offsetof(dvp_answer, cost) == 8 &&
 DVP_STATIC_ASSERT(sizeof(dvp_info) >= 32 && offsetof(dvp_info, device) == 24, "dvp_info");
 DVP_STATIC_ASSERT(sizeof(dvp_host) >= 24 && offsetof(dvp_host, log) == 16, "dvp_host");
 DVP_STATIC_ASSERT(sizeof(dvp_copy) >= 48 && offsetof(dvp_copy, bytes) == 40, "dvp_copy");
-DVP_STATIC_ASSERT(sizeof(dvp_segment) >= 72 && offsetof(dvp_segment, outputs) == 64,
+DVP_STATIC_ASSERT(sizeof(dvp_segment) >= 80 && offsetof(dvp_segment, outputs) == 72,
                   "dvp_segment");
 DVP_STATIC_ASSERT(offsetof(dvp_plugin, get_info) == 8 &&
                       offsetof(dvp_plugin, buffer_alloc) == 48 &&

@@ -27,6 +27,10 @@ PyObject *raise_plugin(const plugin_error *error);
 extern PyType_Spec plugin_spec, device_buffer_spec, plugin_program_spec;
 extern PyTypeObject *plugin_type, *device_buffer_type;
 
+/* compile(tensors, bases, ops, inputs, outputs) and blob_state(blob) of Plugin. */
+PyObject *plugin_compile_segment(PyObject *object, PyObject *args);
+PyObject *plugin_blob_state(PyObject *object, PyObject *args);
+
 /* Memory of a DeviceBuffer. */
 const plugin_buffer *device_memory(PyObject *buffer);
 

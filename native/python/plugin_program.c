@@ -67,15 +67,32 @@ static int read_program(PluginProgram *self, PyObject *steps, PyObject *uploads,
                : check_slots(program);
 }
 
+static int keep_blob(PluginProgram *self, const char *blob, size_t bytes)
+{
+    if (blob == NULL)
+        return 0;
+    char *copy = pool_take(&self->memory, bytes + 1, 1);
+    if (copy == NULL)
+        return -1;
+    memcpy(copy, blob, bytes);
+    self->program.blob = copy;
+    self->program.blob_bytes = bytes;
+    return 0;
+}
+
 static PyObject *program_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    static char *names[] = {"plugin", "steps", "uploads", "downloads", "arena", "slots", NULL};
+    static char *names[] = {"plugin", "steps", "uploads", "downloads",
+                            "arena",  "slots", "blob",    NULL};
     PyObject *owner, *steps, *uploads, *downloads;
+    const char *blob = NULL;
+    Py_ssize_t blob_bytes = 0;
     unsigned long long arena;
     unsigned int slots;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!O!O!O!KI", names, plugin_type, &owner,
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!O!O!O!KI|z#", names, plugin_type, &owner,
                                      &PyTuple_Type, &steps, &PyTuple_Type, &uploads,
-                                     &PyTuple_Type, &downloads, &arena, &slots))
+                                     &PyTuple_Type, &downloads, &arena, &slots, &blob,
+                                     &blob_bytes))
         return NULL;
     PluginProgram *self =
         (PluginProgram *)((allocfunc)PyType_GetSlot(type, Py_tp_alloc))(type, 0);
@@ -84,7 +101,8 @@ static PyObject *program_new(PyTypeObject *type, PyObject *args, PyObject *kwarg
     self->owner = Py_NewRef(owner);
     self->program.arena_bytes = arena;
     self->program.slot_count = slots;
-    if (read_program(self, steps, uploads, downloads) != 0) {
+    if (read_program(self, steps, uploads, downloads) != 0 ||
+        keep_blob(self, blob, (size_t)blob_bytes) != 0) {
         Py_DECREF(self);
         return NULL;
     }
@@ -98,7 +116,7 @@ static void program_dealloc(PyObject *object)
     if (self->owner != NULL) {
         plugin *p = ((Plugin *)self->owner)->plugin;
         pthread_mutex_lock(&p->lock);
-        plugin_free(p, &self->program.arena);
+        plugin_free_program(p, &self->program);
         pthread_mutex_unlock(&p->lock);
         Py_DECREF(self->owner);
     }

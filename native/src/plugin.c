@@ -154,6 +154,15 @@ static int check_functions(const char *path, const dvp_plugin *api, plugin_error
     return 0;
 }
 
+/* Compiling whole segments takes all of its functions. */
+static void drop_partial_compiler(dvp_plugin *api)
+{
+    if (api->segment_compile && api->blob_free && api->blob_check && api->program_load &&
+        api->program_free && api->program_run)
+        return;
+    api->segment_compile = NULL;
+}
+
 static int read_info(const char *path, plugin *p, plugin_error *error)
 {
     guarded g;
@@ -186,6 +195,7 @@ static int query(const char *path, dvp_query ask, plugin *p, plugin_error *error
         return -1;
     size_t known = table->struct_size < sizeof p->api ? table->struct_size : sizeof p->api;
     memcpy(&p->api, table, known);
+    drop_partial_compiler(&p->api);
     return check_functions(path, &p->api, error) || read_info(path, p, error) ? -1 : 0;
 }
 

@@ -66,6 +66,9 @@ typedef struct {
     size_t step_count, upload_count, download_count, slot_count;
     plugin_step *steps;
     plugin_range *uploads, *downloads;
+    const void *blob; /* NULL, or the compiled segment that is run for the one step */
+    uint64_t blob_bytes;
+    dvp_program *compiled;
 } plugin_program;
 
 /* Each returns 0, or -1 with the error filled in. The library is never unloaded. */
@@ -86,6 +89,14 @@ int plugin_download(plugin *p, void *to, const plugin_buffer *from, uint64_t off
 int plugin_sync(plugin *p, plugin_error *error);
 int plugin_run(plugin *p, plugin_program *program, const plugin_buffer *const *slots,
                const void *const *uploads, void *const *downloads, plugin_error *error);
+
+/* Whole segments. Each of the first two gives 1 where the plug-in compiles none. */
+int plugin_compile(plugin *p, const dvp_segment *segment, const void **blob, uint64_t *bytes,
+                   plugin_error *error);
+int plugin_check_blob(plugin *p, const void *blob, uint64_t bytes, int32_t *state,
+                      plugin_error *error);
+void plugin_free_blob(plugin *p, const void *blob);
+void plugin_free_program(plugin *p, plugin_program *program);
 
 /* Fills in an error from a plug-in's status; closes a device that is lost. Returns -1. */
 int plugin_fail(plugin *p, dvp_status status, const char *what, const dvp_error *said,

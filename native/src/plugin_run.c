@@ -132,6 +132,20 @@ static void place_in_arena(plugin_program *program)
     }
 }
 
+static int load_compiled(plugin *p, plugin_program *program, plugin_error *error)
+{
+    dvp_error said;
+    clear(&said);
+    program->compiled = NULL;
+    dvp_status status = DVP_UNSUPPORTED;
+    if (p->api.segment_compile != NULL)
+        status = p->api.program_load(p->device, program->blob, program->blob_bytes,
+                                     &program->compiled, &said);
+    if (status == DVP_OK && program->compiled == NULL)
+        status = DVP_FAILED;
+    return status == DVP_OK ? 0 : plugin_fail(p, status, "program_load", &said, error);
+}
+
 /* Kernels and memory belong to a device as it was opened; find them again in a new one. */
 static int prepare(plugin *p, plugin_program *program, plugin_error *error)
 {
@@ -140,8 +154,9 @@ static int prepare(plugin *p, plugin_program *program, plugin_error *error)
     if (program->arena.memory != NULL && program->arena.generation == p->generation)
         return 0;
     program->arena.memory = NULL;
-    if (find_kernels(p, program, error) != 0 ||
-        plugin_alloc(p, program->arena_bytes, &program->arena, error) != 0)
+    int failed =
+        program->blob ? load_compiled(p, program, error) : find_kernels(p, program, error);
+    if (failed || plugin_alloc(p, program->arena_bytes, &program->arena, error) != 0)
         return -1;
     place_in_arena(program);
     return 0;
@@ -174,7 +189,11 @@ static int execute(plugin *p, plugin_program *program, const plugin_buffer *cons
                 step->inputs[k].data = slots[step->input_slots[k]]->memory;
         p->counters.kernels++;
         dvp_status status =
-            p->api.execute(p->device, p->compute, step->kernel, &step->op, &said);
+            program->blob
+                ? p->api.program_run(p->device, p->compute, program->compiled, step->inputs,
+                                     step->op.input_count, step->outputs, step->op.output_count,
+                                     &said)
+                : p->api.execute(p->device, p->compute, step->kernel, &step->op, &said);
         if (status != DVP_OK)
             return fail_step(p, status, step, &said, error);
     }
@@ -211,4 +230,56 @@ int plugin_run(plugin *p, plugin_program *program, const plugin_buffer *const *s
     if (failed && p->device != NULL)
         plugin_sync(p, &ignored); /* nothing may still use the caller's memory */
     return failed ? -1 : 0;
+}
+
+void plugin_free_program(plugin *p, plugin_program *program)
+{
+    if (program->compiled != NULL && program->arena.generation == p->generation &&
+        p->device != NULL)
+        p->api.program_free(p->device, program->compiled);
+    program->compiled = NULL;
+    plugin_free(p, &program->arena);
+}
+
+/* ---- whole segments ---- */
+
+int plugin_compile(plugin *p, const dvp_segment *segment, const void **blob, uint64_t *bytes,
+                   plugin_error *error)
+{
+    dvp_error said;
+    clear(&said);
+    *blob = NULL;
+    if (p->api.segment_compile == NULL)
+        return 1;
+    if (plugin_ready(p, error) != 0)
+        return -1;
+    dvp_status status = p->api.segment_compile(p->device, segment, blob, bytes, &said);
+    if (status == DVP_UNSUPPORTED)
+        return 1;
+    if (status == DVP_OK && *blob == NULL)
+        status = DVP_FAILED;
+    return status == DVP_OK ? 0 : plugin_fail(p, status, "segment_compile", &said, error);
+}
+
+void plugin_free_blob(plugin *p, const void *blob)
+{
+    if (p->device != NULL)
+        p->api.blob_free(p->device, blob);
+}
+
+int plugin_check_blob(plugin *p, const void *blob, uint64_t bytes, int32_t *state,
+                      plugin_error *error)
+{
+    dvp_error said;
+    clear(&said);
+    if (p->api.segment_compile == NULL)
+        return 1;
+    if (plugin_ready(p, error) != 0)
+        return -1;
+    dvp_status status = p->api.blob_check(p->device, blob, bytes, state, &said);
+    if (status != DVP_OK)
+        return plugin_fail(p, status, "blob_check", &said, error);
+    if (*state < DVP_BLOB_OPTIMAL || *state > DVP_BLOB_UNSUPPORTED)
+        *state = DVP_BLOB_UNSUPPORTED; /* an answer of a later version */
+    return 0;
 }

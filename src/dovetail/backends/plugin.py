@@ -10,6 +10,7 @@ package that brings one declares a class instead, which loads nothing until it i
 
 from __future__ import annotations
 
+import struct
 import threading
 import warnings
 from functools import cache
@@ -146,11 +147,38 @@ class PluginBackend(Backend):
         return not plugin_call.is_view(call) and bool(self.supports(call))
 
     def compile(self, segment: Segment) -> Blob:
-        """The segment itself; kernels are found by name and version when it is loaded."""
-        return Blob(segment_to_bytes(segment))
+        """The segment, and the plug-in's own code for it where it compiles whole segments.
 
-    def load(self, blob: Blob) -> Executable:
-        """A program of kernel calls on the device."""
+        Where it does not, kernels are found by name and version when the blob is loaded.
+        """
         from dovetail.backends.plugin_segment import PluginSegment
 
-        return PluginSegment(self.opened, segment_from_bytes(blob.data))
+        text = segment_to_bytes(segment)
+        code = PluginSegment(self.opened, segment).compile()
+        head = _HEAD.pack(_MAGIC, code is not None, len(text))
+        return Blob(head + text + (code or b""))
+
+    def load(self, blob: Blob) -> Executable:
+        """A program on the device; code that is not for this device is compiled again."""
+        from dovetail.backends.plugin_segment import PluginSegment
+
+        text, code = _unpack(blob.data)
+        segment = segment_from_bytes(text)
+        native = self.opened.native
+        if code is not None and native.blob_state(code) >= _PREFER_RECOMPILING:
+            code = PluginSegment(self.opened, segment).compile()
+        return PluginSegment(self.opened, segment, code).prepare()
+
+
+_HEAD = struct.Struct("<8s?xxxI")  # magic, whether code follows, bytes of the segment
+_MAGIC = b"dvplugin"
+_PREFER_RECOMPILING = 2  # DVP_BLOB_PREFER_RECOMPILING
+
+
+def _unpack(data: bytes) -> tuple[bytes, bytes | None]:
+    """The segment's text and the plug-in's code; UnsupportedGraph when it is no such blob."""
+    if len(data) < _HEAD.size or not data.startswith(_MAGIC):
+        raise UnsupportedGraph("these bytes hold no segment of a plug-in")
+    _, has_code, size = _HEAD.unpack_from(data)
+    text, code = data[_HEAD.size : _HEAD.size + size], data[_HEAD.size + size :]
+    return text, code if has_code else None

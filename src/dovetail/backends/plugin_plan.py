@@ -11,6 +11,7 @@ import torch
 
 from dovetail.backends.plugin_call import (
     DTYPES,
+    Description,
     Tensor,
     describe,
     is_view,
@@ -104,6 +105,7 @@ def bind_sizes(segment: Segment, values: Sequence[Any]) -> Number:
 class _Block:
     """Memory of one tensor: on loan in a slot, or in the arena while it is needed."""
 
+    owner: Key
     bytes: int
     first: int
     last: int
@@ -120,13 +122,56 @@ class _Value:
     def tensor(self) -> Tensor:
         """As ``_native`` reads it."""
         layout, block = self.layout, self.block
-        return (
-            *DTYPES[layout.dtype],
-            layout.shape,
-            layout.strides,
-            block.slot,
-            block.offset + self.start,
+        place = (block.slot, block.offset + self.start)
+        return (*DTYPES[layout.dtype], layout.shape, layout.strides, *place)
+
+
+class Flow:
+    """Every value of a segment whose sizes are known: its layout, its memory, how long it lives."""
+
+    def __init__(self, segment: Segment, sized: Sized, slots: Sequence[int] = ()) -> None:
+        self.segment, self.number = segment, sized.number
+        self.kernels = [call for call in segment.calls if not is_view(call)]
+        self.values: dict[Key, _Value] = {}
+        for n, layout in sized.inputs.items():
+            key = (segment.inputs[n].name, ())
+            block = _Block(key, layout.bytes, -1, -1, slots.index(n) if n in slots else -1)
+            self.values[key] = _Value(layout, block)
+        for time, call in enumerate(segment.calls):
+            self._follow(time, call)
+
+    def value(self, ref: Ref) -> _Value:
+        """What a reference names."""
+        return self.values[ref.name, ref.path]
+
+    def describe(self, call: OpCall) -> Description:
+        """A kernel call with its tensors."""
+        made = tuple(
+            self.values[call.name, path].tensor() if desc is not None else None
+            for path, desc in results(call.output)
         )
+        return describe(call, lambda ref: self.value(ref).tensor(), self.number, made)
+
+    def _follow(self, time: int, call: OpCall) -> None:
+        """Note what a call reads, and what memory its results have."""
+        if is_view(call) and (call.args[0].name, call.args[0].path) not in self.values:
+            return  # of an input that no kernel reads
+        for ref in call.refs():
+            self.value(ref).block.last = time
+        if is_view(call):
+            self.values[call.name, ()] = self._view(call)
+            return
+        for path, desc in results(call.output):
+            if isinstance(desc, TensorDesc):
+                layout, key = layout_of(desc, self.number), (call.name, path)
+                self.values[key] = _Value(layout, _Block(key, layout.bytes, time, time))
+
+    def _view(self, call: OpCall) -> _Value:
+        base = self.value(call.args[0])
+        assert isinstance(call.output, TensorDesc)
+        layout = layout_of(call.output, self.number)
+        offset = view_offset(call, base.layout.shape, base.layout.strides, self.number)
+        return _Value(layout, base.block, base.start + offset * layout.item)
 
 
 class Plan:
@@ -139,71 +184,93 @@ class Plan:
         outputs: Sequence[Arg],
         sized: Sized,
         stay: frozenset[int],
+        blob: bytes | None = None,
     ) -> None:
         from dovetail import _native
 
-        self.library, self.number = library, sized.number
-        inputs, calls = segment.inputs, segment.calls
         self.slots = sorted(stay)
         self.uploads = [n for n in sized.inputs if n not in stay]
-        self.values: dict[Key, _Value] = {}
-        for n, layout in sized.inputs.items():
-            slot = self.slots.index(n) if n in stay else -1
-            self.values[inputs[n].name, ()] = _Value(layout, _Block(layout.bytes, -1, -1, slot))
-        sent = [self.values[inputs[n].name, ()] for n in self.uploads]
-        for time, call in enumerate(calls):
-            self._follow(time, call)
-        fetched = [self._value(out) for out in outputs]
-        for value in fetched:
-            value.block.last = len(calls)
-        arena = _allocate([v.block for v in self.values.values() if v.block.slot < 0])
+        flow = Flow(segment, sized, self.slots)
+        sent = [flow.values[segment.inputs[n].name, ()] for n in self.uploads]
+        fetched = [flow.value(out) for out in outputs]
         self.outputs = [value.layout for value in fetched]
+        used = [value.block for value in flow.values.values()]
+        for value in fetched:
+            value.block.last = len(segment.calls)
+        if blob is not None:  # it keeps what lies between to itself, and may use the rest at will
+            used = [*_input_blocks(flow, sized), *(value.block for value in fetched)]
+            for block in used:
+                block.first, block.last = -1, len(segment.calls)
+        arena = _allocate([block for block in used if block.slot < 0])
+        steps = (
+            tuple(_step(library, flow, call) for call in flow.kernels)
+            if blob is None
+            else (_whole(flow, sized, fetched),)
+        )
         self.program = _native.PluginProgram(
             library.native,
-            tuple(self._step(call) for call in calls if not is_view(call)),
+            steps,
             tuple((v.block.offset, v.layout.bytes) for v in sent),
             tuple((v.block.offset + v.start, v.layout.bytes) for v in fetched),
             arena,
             len(self.slots),
+            blob,
         )
 
-    def _value(self, ref: Ref) -> _Value:
-        return self.values[ref.name, ref.path]
 
-    def _follow(self, time: int, call: OpCall) -> None:
-        """Note what a call reads, and what memory its results have."""
-        if is_view(call) and (call.args[0].name, call.args[0].path) not in self.values:
-            return  # of an input that no kernel reads
-        for ref in call.refs():
-            self._value(ref).block.last = time
-        if is_view(call):
-            self.values[call.name, ()] = self._view(call)
-            return
-        for path, desc in results(call.output):
-            if isinstance(desc, TensorDesc):
-                layout = layout_of(desc, self.number)
-                self.values[call.name, path] = _Value(layout, _Block(layout.bytes, time, time))
-
-    def _view(self, call: OpCall) -> _Value:
-        base = self._value(call.args[0])
-        assert isinstance(call.output, TensorDesc)
-        layout = layout_of(call.output, self.number)
-        offset = view_offset(call, base.layout.shape, base.layout.strides, self.number)
-        return _Value(layout, base.block, base.start + offset * layout.item)
-
-    def _step(self, call: OpCall) -> tuple[Any, ...]:
-        """A kernel call with its tensors, and the kernel that the plug-in chooses for them."""
-        made = tuple(
-            self.values[call.name, path].tensor() if desc is not None else None
-            for path, desc in results(call.output)
+def _step(library: Library, flow: Flow, call: OpCall) -> tuple[Any, ...]:
+    """A kernel call, and the kernel that the plug-in chooses for it."""
+    description = flow.describe(call)
+    supported, _, kernel, least, most, reason = library.native.query(*description)
+    if not supported or kernel is None:
+        raise PluginFailed(
+            f"the plug-in {library.name!r} took {call.op} and now refuses it: {reason}"
         )
-        description = describe(call, lambda ref: self._value(ref).tensor(), self.number, made)
-        supported, _, kernel, least, most, reason = self.library.native.query(*description)
-        if not supported or kernel is None:
-            raise PluginFailed(
-                f"the plug-in {self.library.name!r} took {call.op} and now refuses it: {reason}"
-            )
-        return description, kernel, least, most
+    return description, kernel, least, most
+
+
+# ---- whole segments ----------------------------------------------------------------------------
+
+
+def compile_whole(
+    library: Library, segment: Segment, outputs: Sequence[Arg], sized: Sized
+) -> bytes | None:
+    """The segment as the plug-in's own bytes, or None where it runs kernel by kernel."""
+    flow = Flow(segment, sized)
+    index = {key: n for n, key in enumerate(flow.values)}
+    bases = [index[v.block.owner] for v in flow.values.values()]
+    return library.native.compile(
+        tuple(value.tensor() for value in flow.values.values()),
+        tuple(-1 if base == n else base for n, base in enumerate(bases)),
+        tuple(_indexed(flow, call, index) for call in flow.kernels),
+        tuple(index[block.owner] for block in _input_blocks(flow, sized)),
+        tuple(index[key] for key in _owners([flow.value(out) for out in outputs])),
+    )
+
+
+def _indexed(flow: Flow, call: OpCall, index: Mapping[Key, int]) -> tuple[Any, ...]:
+    """An operation, and where it takes and leaves tensors."""
+    _, taken, _, _ = describe(call, lambda ref: index[ref.name, ref.path], flow.number, ())  # type: ignore[arg-type, return-value]
+    given = (index.get((call.name, path), -1) for path, _ in results(call.output))
+    return flow.describe(call), tuple(-1 if n is None else n for n in taken), tuple(given)
+
+
+def _whole(flow: Flow, sized: Sized, fetched: Sequence[_Value]) -> tuple[Any, ...]:
+    """The one step of a compiled segment: its inputs and outputs, as compile_whole orders them."""
+    inputs = tuple(flow.values[block.owner].tensor() for block in _input_blocks(flow, sized))
+    outputs = tuple(flow.values[key].tensor() for key in _owners(fetched))
+    return (flow.segment.name, inputs, outputs, ()), "compiled segment", 0, 0
+
+
+def _input_blocks(flow: Flow, sized: Sized) -> list[_Block]:
+    return [flow.values[flow.segment.inputs[n].name, ()].block for n in sized.inputs]
+
+
+def _owners(values: Sequence[_Value]) -> list[Key]:
+    return list(dict.fromkeys(value.block.owner for value in values))
+
+
+# ---- memory ------------------------------------------------------------------------------------
 
 
 def _allocate(blocks: Sequence[_Block]) -> int:

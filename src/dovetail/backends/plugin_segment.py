@@ -13,9 +13,9 @@ import torch
 
 from dovetail.backends.interpreter import Interpreter
 from dovetail.backends.plugin_call import is_view
-from dovetail.backends.plugin_plan import Layout, Plan, bind_sizes, layout_of
+from dovetail.backends.plugin_plan import Layout, Plan, bind_sizes, compile_whole, layout_of
 from dovetail.errors import WrongOutputs
-from dovetail.ir import OpCall, Ref, Segment, TensorDesc
+from dovetail.ir import Arg, OpCall, Ref, Segment, TensorDesc
 from dovetail.ir.size import symbols_of
 
 if TYPE_CHECKING:
@@ -27,8 +27,8 @@ MAX_PLANS = 16  # sets of sizes whose programs are kept
 class PluginSegment:
     """A segment ready to run; call it with the segment's inputs as one list."""
 
-    def __init__(self, library: Library, segment: Segment) -> None:
-        self.library, self.segment = library, segment
+    def __init__(self, library: Library, segment: Segment, blob: bytes | None = None) -> None:
+        self.library, self.segment, self.blob = library, segment, blob
         on_host = _host_values(segment)
         self.kernels = [call for call in segment.calls if not is_view(call)]
         self._back = [_is_from(out, on_host) for out in segment.outputs]
@@ -38,9 +38,26 @@ class PluginSegment:
         self._dynamic = _symbolic_inputs(segment)
         self._sizes = [n for n, i in enumerate(segment.inputs) if i.kind == "size"]
         self._layouts: dict[Any, _Sized] = {}
-        if self.kernels and not self._dynamic and not self._sizes:
+        self.is_static = not self._dynamic and not self._sizes
+        if self.kernels and self.is_static:
             self._layouts[()] = _Sized(self, [None] * len(segment.inputs))
-            self._layouts[()].plan(frozenset())  # what cannot be planned fails while compiling
+
+    def prepare(self) -> PluginSegment:
+        """Plan now where sizes are known, so that what cannot be planned fails while compiling."""
+        for sized in self._layouts.values():
+            sized.plan(frozenset())
+        return self
+
+    def compile(self) -> bytes | None:
+        """The plug-in's own code for the whole segment; None: it has none, or sizes are open."""
+        for sized in self._layouts.values():
+            return compile_whole(self.library, self.segment, self.fetched(), sized)
+        return None
+
+    def fetched(self) -> list[Arg]:
+        """The outputs that come from the device."""
+        pairs = zip(self.segment.outputs, self._back, strict=True)
+        return [out for out, host in pairs if not host]
 
     def __call__(self, inputs: list[Any]) -> list[Any]:
         """Send what is needed, run, and fetch the results; the list is emptied."""
@@ -102,13 +119,14 @@ class _Sized:
         """The program where the inputs numbered in ``stay`` are on the device already."""
         found = self._plans.get(stay)
         if found is None:
-            owner = self.owner
-            outputs = [
-                out
-                for out, host in zip(owner.segment.outputs, owner._back, strict=True)  # noqa: SLF001
-                if not host
-            ]
-            found = self._plans[stay] = Plan(owner.library, owner.segment, outputs, self, stay)
+            found = self._plans[stay] = Plan(
+                self.owner.library,
+                self.owner.segment,
+                self.owner.fetched(),
+                self,
+                stay,
+                self.owner.blob,
+            )
         return found
 
 
