@@ -294,6 +294,10 @@ class PluginLeak(DovetailWarning, ResourceWarning):
     """A plug-in holds device memory after everything was given back to it."""
 
 
+class ScaffoldExists(DovetailError, FileExistsError):
+    """``dovetail new`` was pointed at a folder that holds something."""
+
+
 def nearest(name: str, known: Iterable[str]) -> str:
     """``" (did you mean 'x'?)"`` for the closest known name, or nothing."""
     match = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
