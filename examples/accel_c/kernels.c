@@ -291,6 +291,8 @@ static const char *objection(const dvp_tensor *t, bool dense)
     for (int32_t i = 0; i < t->ndim; i++)
         if (t->shape[i] == DVP_DYNAMIC || t->strides[i] == DVP_DYNAMIC)
             return dense ? "layer norm needs static shapes" : NULL;
+    if (dense && element_count(t) == 0)
+        return "layer norm needs elements";
     return dense && !is_contiguous(t) ? "layer norm needs contiguous rows" : NULL;
 }
 
@@ -303,6 +305,8 @@ static const char *objection_to_op(const dvp_op *op, uint32_t inputs, bool dense
         why = objection(&op->inputs[i], dense);
     for (uint32_t i = 0; i < op->output_count && why == NULL; i++)
         why = objection(&op->outputs[i], dense);
+    if (why == NULL && strcmp(op->name, "aten._softmax.default") == 0 && op->inputs->ndim == 0)
+        why = "softmax needs a dimension";
     const dvp_attribute *half = accel_attribute(op, "half_to_float");
     return half != NULL && half->value.i ? "half_to_float is not implemented" : why;
 }

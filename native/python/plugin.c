@@ -126,6 +126,20 @@ static PyObject *plugin_set_attribute(PyObject *object, PyObject *args)
     return failed ? raise_plugin(&error) : Py_NewRef(Py_None);
 }
 
+static PyObject *plugin_open_device(PyObject *object, PyObject *unused)
+{
+    (void)unused;
+    plugin *p = ((Plugin *)object)->plugin;
+    plugin_error error = {0};
+    int failed;
+    Py_BEGIN_ALLOW_THREADS;
+    pthread_mutex_lock(&p->lock);
+    failed = plugin_ready(p, &error);
+    pthread_mutex_unlock(&p->lock);
+    Py_END_ALLOW_THREADS;
+    return failed ? raise_plugin(&error) : Py_NewRef(Py_None);
+}
+
 static PyObject *plugin_close_device(PyObject *object, PyObject *unused)
 {
     (void)unused;
@@ -236,6 +250,7 @@ static PyMethodDef plugin_methods[] = {
     {"blob_state", plugin_blob_state, METH_VARARGS,
      "blob_state(blob) -> 0 optimal, 1 usable, 2 better recompiled, 3 unsupported"},
     {"counters", plugin_count, METH_NOARGS, "counters() -> what crossed the interface so far"},
+    {"open", plugin_open_device, METH_NOARGS, "open() the device if it is not open"},
     {"close", plugin_close_device, METH_NOARGS,
      "close() -> bytes leaked; the next use opens the device again"},
     {NULL, NULL, 0, NULL},

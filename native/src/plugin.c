@@ -237,19 +237,22 @@ int plugin_ready(plugin *p, plugin_error *error)
     dvp_error said;
     clear(&said);
     dvp_status status = p->api.device_open(0, &p->device, &said);
-    if (status == DVP_OK && p->device == NULL)
+    if (status != DVP_OK) {
+        p->device = NULL; /* whatever it left there */
+        return plugin_fail(p, status, "opening the device", &said, error);
+    }
+    if (p->device == NULL)
         return problem(error, PLUGIN_INVALID, "the plug-in '%s' opened no device",
                        p->info.name);
     p->generation++;
-    if (status == DVP_OK)
-        status = p->api.stream_create(p->device, &p->compute, &said);
+    status = p->api.stream_create(p->device, &p->compute, &said);
     if (status == DVP_OK)
         status = p->api.stream_create(p->device, &p->transfer, &said);
     if (status == DVP_OK)
         status = p->api.event_create(p->device, &p->uploaded, &said);
     if (status != DVP_OK) {
         plugin_close(p, NULL);
-        return plugin_fail(p, status, "opening the device", &said, error);
+        return plugin_fail(p, status, "preparing the device", &said, error);
     }
     if (p->api.device_get(p->device, "memory.used", &p->used_at_open, &said) != DVP_OK)
         p->used_at_open = -1;

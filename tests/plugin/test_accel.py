@@ -218,10 +218,18 @@ def test_empty_and_scalar_tensors(accel):
     def fn(x, s):
         return torch.relu(x) + s
 
+    def normalise(x):
+        return torch.softmax(x, 0), nn.functional.layer_norm(x, x.shape[1:] or x.shape)
+
     compiled = torch.compile(fn, backend=accel.name)
     for shape in [(0, 4), (), (1,)]:
         x, s = torch.randn(shape), torch.randn(())
         torch.testing.assert_close(compiled(x, s), fn(x, s))
+    torch.testing.assert_close(torch.compile(torch.softmax, backend=accel.name)(s, 0), s * 0 + 1)
+    for shape in [(0, 4), (2, 0), (3, 4)]:
+        x = torch.randn(shape)
+        found = torch.compile(normalise, backend=accel.name)(x)
+        torch.testing.assert_close(found, normalise(x))
 
 
 def test_other_dtypes_run_on_the_host_with_a_reason(accel):

@@ -117,7 +117,7 @@ class PluginBackend(Backend):
     def available(self) -> Availability:
         """Whether the library loads and its device opens."""
         try:
-            self.opened.native.counters()
+            self.opened.native.open()
         except DovetailError as error:
             return Availability(False, str(error))
         return Availability(True)
