@@ -152,7 +152,7 @@ def _announce() -> None:
 
     from dovetail.capture._torch import announce_backend
 
-    for name in ("aten", "dovetail", "reference"):
+    for name in ("aten", "cpu", "dovetail", "portable", "reference"):
         make = partial(lambda name: import_module("dovetail.registry").announced(name), name)
         announce_backend(name, make, ())
 

@@ -41,6 +41,7 @@ BUILTIN = {
     "cpu": "dovetail.backends.cpu:CpuBackend",
     "dovetail": "dovetail.dynamo:default_backend",
     "eager": "dovetail.backends.eager:eager [debug]",
+    "portable": "dovetail.backends.portable:PortableBackend",
     "reference": "dovetail.backends.reference:ReferenceBackend [debug]",
 }
 LAST_BACKEND = "aten"  # takes every call, so it ends every list of backends

@@ -32,6 +32,7 @@ def test_decorator_with_name_and_tags(registry):
         "cpu",
         "dovetail",
         "eager",
+        "portable",
         "reference",
     ]
     assert "tagged" in registry.list_backends(exclude_tags=("debug",))

@@ -58,10 +58,6 @@ def export(
 
 def _backend(backend: str | type[Backend], chosen: Options) -> Backend:
     """A backend by name, or of a class that need not be registered."""
-    if backend == "portable":
-        from dovetail.backends.portable import PortableBackend
-
-        backend = PortableBackend
     if isinstance(backend, str):
         return registry.get_backend(backend, **(chosen.backend_options or {}))
     return backend(**(chosen.backend_options or {}))

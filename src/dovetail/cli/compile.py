@@ -39,17 +39,12 @@ def run(arguments: argparse.Namespace) -> int:
     key = read_private_key(arguments.key) if arguments.key else None
     start = time.perf_counter()
     given = load_factory(arguments.factory)
-    backend: Any = arguments.backend
-    if backend == PORTABLE:
-        from dovetail.backends.portable import PortableBackend
-
-        backend = PortableBackend
     artifact = export(
         given["model"],
         given.get("args", ()),
         given.get("kwargs"),
         dynamic_shapes=given.get("dynamic_shapes"),
-        backend=backend,
+        backend=arguments.backend,
     )
     program = save(artifact, arguments.output, key=key)
     if not arguments.quiet:
