@@ -1,6 +1,7 @@
 # make demo    compile a small transformer and compare it with eager
 # make test    the whole test suite
 # make check   formatter, linter, types, import contracts, C warnings
+# make sweep   every operator of PyTorch's op_db and 2,000 random graphs against eager (long)
 # make bench   the benchmarks of benchmarks/
 #
 # Each does its own set-up: a virtual environment in .venv, the package with its C extension.
@@ -15,7 +16,7 @@ C_SOURCE := $(wildcard native/include/*.h native/src/*.c native/python/*.c nativ
 CFLAGS   := -std=c11 -O2 -Wall -Wextra -Werror -Wshadow -Wconversion -Wstrict-prototypes
 INSTALLED := $(VENV)/.installed
 
-.PHONY: demo test test-fast check format bench clean setup
+.PHONY: demo sweep test test-fast check format bench clean setup
 
 setup: $(INSTALLED)
 
@@ -26,6 +27,10 @@ test: $(INSTALLED) native/build/test_size
 	@native/build/test_size
 	@$(BIN)/python -m pytest -q -n 2 --dist loadgroup $(ARGS)
 
+sweep: $(INSTALLED)
+	@DOVETAIL_SWEEP=1 DOVETAIL_RANDOM_GRAPHS=2000 $(BIN)/python -m pytest -q -n 2 \
+	    tests/codegen/test_op_db.py tests/codegen/test_random_graphs.py $(ARGS)
+
 test-fast: $(INSTALLED)
 	@$(BIN)/python -m pytest -q -m "not e2e" $(ARGS)
 
@@ -34,7 +39,7 @@ check: $(INSTALLED) native/build/test_size
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/codespell src tests docs benchmarks examples native README.md CHANGELOG.md CONTRIBUTING.md
+	$(BIN)/codespell src tests tools docs benchmarks examples native README.md CHANGELOG.md CONTRIBUTING.md
 	$(BIN)/clang-format --dry-run --Werror $(C_SOURCE)
 	$(CC) $(CFLAGS) -fsyntax-only -Inative/include native/src/*.c
 	$(CC) $(CFLAGS) -Wno-conversion -fsyntax-only -Inative/include \
@@ -59,7 +64,7 @@ $(INSTALLED): pyproject.toml setup.py constraints.txt $(NATIVE)
 	@echo "installing dovetail into $(VENV) (the first time takes a minute)"
 	@$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt setuptools
 	@$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt \
-	    --no-build-isolation -e '.[torch,dev]'
+	    --no-build-isolation -e '.[torch,cpu,dev]'
 	@touch $@
 
 native/build/test_%: native/tests/test_%.c $(wildcard native/src/*.c) $(wildcard native/include/*.h)

@@ -13,7 +13,10 @@ from dovetail import __version__
 from dovetail.errors import DovetailError
 
 # Each names a module here with add_arguments(parser) and run(arguments) -> exit status.
-COMMANDS = {"backends": "list what torch.compile(backend=...) can be given here"}
+COMMANDS = {
+    "backends": "list what torch.compile(backend=...) can be given here",
+    "bench": "time kernels and models against eager and Inductor",
+}
 
 
 class Parser(argparse.ArgumentParser):
