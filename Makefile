@@ -2,6 +2,7 @@
 # make test    the whole test suite
 # make check   formatter, linter, types, import contracts, C warnings
 # make sweep   every operator of PyTorch's op_db and 2,000 random graphs against eager (long)
+# make fuzz    mutated artifacts through the loader, under ASan and UBSan (FUZZ=n: how many)
 # make bench   the benchmarks of benchmarks/
 #
 # Each does its own set-up: a virtual environment in .venv, the package with its C extension.
@@ -11,20 +12,21 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 CC     ?= cc
 
-NATIVE   := $(wildcard native/include/*.h native/src/*.c native/python/*.c)
-C_SOURCE := $(wildcard native/include/*.h native/src/*.c native/python/*.c native/tests/*.c)
+NATIVE   := $(wildcard native/include/*.h native/src/*.[ch] native/python/*.[ch])
+C_SOURCE := $(NATIVE) $(wildcard native/tests/*.c examples/*/*.c)
+C_TESTS  := $(patsubst native/tests/%.c,native/build/%,$(wildcard native/tests/test_*.c))
 CFLAGS   := -std=c11 -O2 -Wall -Wextra -Werror -Wshadow -Wconversion -Wstrict-prototypes
 INSTALLED := $(VENV)/.installed
 
-.PHONY: demo sweep test test-fast check format bench clean setup
+.PHONY: demo sweep test test-fast check format bench clean setup fuzz
 
 setup: $(INSTALLED)
 
 demo: $(INSTALLED)
 	@$(BIN)/python examples/demo.py
 
-test: $(INSTALLED) native/build/test_size
-	@native/build/test_size
+test: $(INSTALLED) $(C_TESTS)
+	@for test in $(C_TESTS); do $$test || exit 1; done
 	@$(BIN)/python -m pytest -q -n 2 --dist loadgroup $(ARGS)
 
 sweep: $(INSTALLED)
@@ -34,7 +36,7 @@ sweep: $(INSTALLED)
 test-fast: $(INSTALLED)
 	@$(BIN)/python -m pytest -q -m "not e2e" $(ARGS)
 
-check: $(INSTALLED) native/build/test_size
+check: $(INSTALLED) $(C_TESTS)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
@@ -67,10 +69,24 @@ $(INSTALLED): pyproject.toml setup.py constraints.txt $(NATIVE)
 	    --no-build-isolation -e '.[torch,cpu,dev]'
 	@touch $@
 
-native/build/test_%: native/tests/test_%.c $(wildcard native/src/*.c) $(wildcard native/include/*.h)
+FUZZ ?= 50000
+export ASAN_OPTIONS := max_allocation_size_mb=256:allocator_may_return_null=1:detect_leaks=1
+CLANG := $(shell command -v clang 2>/dev/null)
+
+fuzz: $(INSTALLED) native/build/fuzz_artifact $(if $(CLANG),native/build/libfuzzer)
+	@$(BIN)/python -m tests.native.seeds native/build/seeds >/dev/null
+	native/build/fuzz_artifact $(FUZZ) 1 native/build/seeds/*.dvt
+	$(if $(CLANG),native/build/libfuzzer -runs=$(FUZZ) -max_len=65536 native/build/seeds)
+
+native/build/libfuzzer: native/tests/fuzz_artifact.c $(wildcard native/src/*.[ch])
 	@mkdir -p native/build
-	@$(CC) $(CFLAGS) -g -fsanitize=address,undefined -fno-sanitize-recover=all \
-	    -Inative/include -o $@ $< $(wildcard native/src/*.c)
+	$(CLANG) -std=c11 -O1 -g -fsanitize=fuzzer,address,undefined -DDVT_LIBFUZZER -pthread \
+	    -Inative/include -Inative/src -o $@ $< $(wildcard native/src/*.c) -lm
+
+native/build/%: native/tests/%.c $(wildcard native/src/*.[ch] native/include/*.h)
+	@mkdir -p native/build
+	@$(CC) $(CFLAGS) -g -fsanitize=address,undefined -fno-sanitize-recover=all -pthread \
+	    -Inative/include -Inative/src -o $@ $< $(wildcard native/src/*.c) -lm
 
 clean:
 	rm -rf $(VENV) build native/build src/dovetail/*.so src/*.egg-info

@@ -54,6 +54,7 @@ def main() -> None:
     model = nn.Sequential(*[Block(128, 4) for _ in range(4)]).eval()
     x = torch.randn(4, 64, 128)
     compiled = torch.compile(model, backend="dovetail")
+    print("compiling a transformer of 4 blocks with torch.compile(backend='dovetail')", flush=True)
     with torch.no_grad():
         first = seconds(lambda: compiled(x))
         print(dovetail.Report(tuple(dovetail.history.recent())))

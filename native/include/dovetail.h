@@ -1,7 +1,18 @@
 /* dovetail.h: the C interface of the dovetail runtime.
  *
- * C11, libc only. Every function returns a dvt_status; nothing aborts, nothing
- * is allocated behind the caller's back.
+ * C11, libc and threads only. Every function that can fail returns a dvt_status and, where it
+ * takes a dvt_error, says in words what was wrong; nothing aborts. Structures that may grow
+ * start with `struct_size`, which the caller sets to sizeof.
+ *
+ *     dvt_artifact *model;
+ *     dvt_error error;
+ *     if (dvt_open("model.dvt", NULL, &model, &error) != DVT_OK)
+ *         puts(error.message);
+ *     dvt_managed *result;
+ *     dvt_run(model, NULL, &input, 1, &result, 1, &error);
+ *     ... result->tensor.data ...
+ *     result->deleter(result);
+ *     dvt_close(model);
  */
 #ifndef DOVETAIL_H
 #define DOVETAIL_H
@@ -16,6 +27,10 @@ extern "C" {
 #define DVT_VERSION_MAJOR 0
 #define DVT_VERSION_MINOR 1
 
+/* The file format this build writes and reads: the same major, this minor or an older one. */
+#define DVT_FORMAT_MAJOR 1
+#define DVT_FORMAT_MINOR 1
+
 typedef int32_t dvt_status;
 enum {
     DVT_OK = 0,
@@ -23,10 +38,207 @@ enum {
                                      write out of range, or leave a value behind */
     DVT_ERROR_OVERFLOW = 2,       /* a result does not fit 64 bits */
     DVT_ERROR_DIVIDE_BY_ZERO = 3, /* a size was divided by zero */
+    DVT_ERROR_IO = 4,             /* a file cannot be opened, read or mapped */
+    DVT_ERROR_UNSUPPORTED = 5,    /* sound, but not for this version, machine or process */
+    DVT_ERROR_GUARD = 6,          /* the inputs are not what the program was made for */
+    DVT_ERROR_MEMORY = 7,         /* out of memory */
+    DVT_ERROR_UNTRUSTED = 8,      /* native code without a trusted signature */
+    DVT_ERROR_INDEX = 9,          /* an index held in a tensor is out of range */
+    DVT_ERROR_HOST = 10,          /* a host operation failed */
+    DVT_ERROR_ARGUMENT = 11,      /* a call of this interface with wrong arguments */
 };
 
 /* What a status means, in words. Never NULL. */
 const char *dvt_status_text(dvt_status status);
+
+typedef struct {
+    dvt_status status;
+    char message[500];
+} dvt_error;
+
+/* ---- Tensors: laid out as DLPack 1.x has them
+ * ------------------------------------------------ */
+
+enum {
+    DVT_INT = 0,
+    DVT_UINT = 1,
+    DVT_FLOAT = 2,
+    DVT_BFLOAT = 4,
+    DVT_COMPLEX = 5,
+    DVT_BOOL = 6
+};
+enum { DVT_CPU = 1 };
+
+typedef struct {
+    int32_t type; /* DVT_CPU, or another of DLPack's device types */
+    int32_t id;
+} dvt_device;
+
+typedef struct {
+    uint8_t code; /* DVT_INT … */
+    uint8_t bits;
+    uint16_t lanes; /* 1 */
+} dvt_dtype;
+
+typedef struct {
+    void *data;
+    dvt_device device;
+    int32_t ndim;
+    dvt_dtype dtype;
+    int64_t *shape;
+    int64_t *strides; /* in elements; NULL: row-major */
+    uint64_t byte_offset;
+} dvt_tensor;
+
+/* A tensor with an owner: call deleter(self) once, when done with it. */
+typedef struct dvt_managed {
+    struct {
+        uint32_t major, minor; /* of DLPack: 1.x */
+    } version;
+    void *manager_ctx;
+    void (*deleter)(struct dvt_managed *self);
+    uint64_t flags; /* bit 0: read only */
+    dvt_tensor tensor;
+} dvt_managed;
+
+/* ---- Kernels
+ * --------------------------------------------------------------------------------- */
+
+typedef union {
+    int64_t i;
+    double f;
+} dvt_number;
+
+/* Runs body(context, begin, end) over [0, count), split among threads in pieces of at least
+ * `grain`; returns when all of it is done. */
+typedef void (*dvt_body)(void *context, int64_t begin, int64_t end);
+
+typedef struct dvt_call {
+    uint32_t struct_size;
+    uint32_t output_count, input_count, attribute_count;
+    const dvt_tensor *const *outputs;
+    const dvt_tensor *const *inputs;
+    const dvt_number *attributes;
+    void (*parallel)(int64_t count, int64_t grain, dvt_body body, void *context);
+} dvt_call;
+
+/* One entry of the kernel table, which built-in, plug-in and generated kernels share. `check`
+ * sees shapes but no data; a call that it accepts must be safe to run, whatever the data. */
+typedef struct {
+    uint32_t struct_size;
+    uint32_t version;
+    const char *name;
+    dvt_status (*check)(const dvt_call *call, dvt_error *error);
+    dvt_status (*run)(const dvt_call *call, dvt_error *error);
+} dvt_kernel;
+
+/* Add a kernel (the structure must outlive every artifact); an entry of the same name and
+ * version is DVT_ERROR_ARGUMENT. */
+dvt_status dvt_register_kernel(const dvt_kernel *kernel, dvt_error *error);
+
+/* The kernel of this name and at least this version, or NULL. */
+const dvt_kernel *dvt_find_kernel(const char *name, size_t length, uint32_t version);
+
+/* The `index`-th built-in kernel, NULL past the last. */
+const dvt_kernel *dvt_builtin_kernel(size_t index);
+
+/* How many threads kernels may use; 0 restores the default: DOVETAIL_NUM_THREADS, else one for
+ * each core. */
+void dvt_set_threads(int count);
+int dvt_threads(void);
+
+/* Run kernels on the threads of the OpenMP library (GNU's) that this process has loaded
+ * already, so that a framework and we share one pool. 1: found; 0: there is none, and our own
+ * threads serve. */
+int dvt_adopt_openmp(void);
+
+/* ---- Artifacts
+ * ------------------------------------------------------------------------------- */
+
+typedef struct dvt_artifact dvt_artifact;
+
+/* Calls a host operation: fills outputs[i] with tensors of the shape, strides and dtype of
+ * expected[i] (NULL: nobody needs it). Returns DVT_OK, or an error with its message set. */
+typedef dvt_status (*dvt_host)(void *context, uint32_t call, const dvt_tensor *const *inputs,
+                               size_t input_count, const dvt_number *attributes,
+                               size_t attribute_count, const dvt_tensor *const *expected,
+                               dvt_managed **outputs, size_t output_count, dvt_error *error);
+
+typedef struct {
+    uint32_t struct_size;
+    uint32_t flags;            /* DVT_OPEN_… */
+    const uint8_t (*keys)[32]; /* Ed25519 public keys whose signatures are trusted */
+    size_t key_count;
+    uint32_t host_available; /* whether calls will come with a dvt_host */
+    uint32_t reserved;
+} dvt_open_options;
+
+#define DVT_OPEN_CHECK_CONSTANTS 1u /* hash the constants too: reads the whole file */
+#define DVT_OPEN_INSPECT    4u /* verify and look, never run: no kernel, host or trust needed */
+#define DVT_OPEN_TRUST_CODE 2u /* run native code unsigned: for a file from one's own cache */
+
+/* Map and verify a file. NULL options mean all zero. */
+dvt_status dvt_open(const char *path, const dvt_open_options *options, dvt_artifact **artifact,
+                    dvt_error *error);
+/* The same for bytes in memory, 64-byte aligned, which must stay until dvt_close. */
+dvt_status dvt_open_memory(const void *data, size_t size, const dvt_open_options *options,
+                           dvt_artifact **artifact, dvt_error *error);
+void dvt_close(dvt_artifact *artifact);
+
+typedef struct {
+    const char *name;
+    dvt_dtype dtype;
+    int32_t ndim;
+    const int64_t *shape; /* -1: differs from call to call */
+} dvt_tensor_info;
+
+/* Whether the program writes to its inputs. */
+int dvt_writes_inputs(const dvt_artifact *artifact);
+size_t dvt_input_count(const dvt_artifact *artifact);
+size_t dvt_output_count(const dvt_artifact *artifact);
+/* NULL past the last. Names and shapes live as long as the artifact. */
+const dvt_tensor_info *dvt_input_info(const dvt_artifact *artifact, size_t index);
+const dvt_tensor_info *dvt_output_info(const dvt_artifact *artifact, size_t index);
+
+/* Bytes of a section by kind (see SPEC.md), NULL when the file has none. */
+const void *dvt_section(const dvt_artifact *artifact, uint32_t kind, size_t *size);
+
+/* The operator and the arguments (JSON) of a host call; NULL past the last. */
+typedef struct {
+    const char *op;
+    size_t op_length;
+    const char *arguments;
+    size_t arguments_length;
+} dvt_host_call;
+size_t dvt_host_call_count(const dvt_artifact *artifact);
+dvt_status dvt_host_call_at(const dvt_artifact *artifact, size_t index, dvt_host_call *call);
+
+/* 1: signed by a trusted key; 0: not signed; -1: signed, but by no key that is trusted. */
+int dvt_signature_state(const dvt_artifact *artifact);
+
+/* Native code in the file: 1 loaded, 0 there is none, -1 not loaded, because it is not trusted
+ * or made for another processor; built-in kernels of the same names serve instead. */
+int dvt_code_state(const dvt_artifact *artifact);
+
+/* Arena bytes, their sum without sharing, and the largest set alive at once, for the sizes of
+ * the last call (zero before the first). */
+typedef struct {
+    uint64_t peak, total, bound;
+} dvt_memory;
+void dvt_memory_used(dvt_artifact *artifact, dvt_memory *memory);
+
+typedef struct {
+    uint32_t struct_size;
+    uint32_t reserved;
+    dvt_host host; /* NULL: programs with host calls are refused */
+    void *host_context;
+} dvt_run_options;
+
+/* Run once. Any number of threads may call this at one time. Outputs are new tensors that
+ * belong to the caller; they are set only when the result is DVT_OK. */
+dvt_status dvt_run(dvt_artifact *artifact, const dvt_run_options *options,
+                   const dvt_tensor *inputs, size_t input_count, dvt_managed **outputs,
+                   size_t output_count, dvt_error *error);
 
 /* ---- Size programs -------------------------------------------------------
  *
@@ -66,6 +278,20 @@ dvt_status dvt_size_verify(const dvt_size_instruction *code, size_t count, size_
  * for every instruction before the failing one. */
 dvt_status dvt_size_run(const dvt_size_instruction *code, size_t count, const int64_t *symbols,
                         int64_t *outputs);
+
+/* ---- Digests and signatures
+ * ------------------------------------------------------------------ */
+
+void dvt_sha256(const void *data, size_t size, uint8_t digest[32]);
+
+/* 1 if `signature` is `key`'s Ed25519 signature (RFC 8032) of the message, else 0. */
+int dvt_ed25519_verify(const uint8_t signature[64], const uint8_t key[32], const void *message,
+                       size_t size);
+/* The public key of a 32-byte seed, and a signature with it. Not hardened against timing: meant
+ * for signing on a machine of one's own. */
+void dvt_ed25519_public(const uint8_t seed[32], uint8_t key[32]);
+void dvt_ed25519_sign(const uint8_t seed[32], const void *message, size_t size,
+                      uint8_t signature[64]);
 
 #ifdef __cplusplus
 }

@@ -1,11 +1,5 @@
 /* dovetail._native: the runtime as a Python extension, on the stable ABI (3.11). */
-#define Py_LIMITED_API 0x030B0000
-#define PY_SSIZE_T_CLEAN
-#include <Python.h>
-
-#include "dovetail.h"
-
-#include <string.h>
+#include "bindings.h"
 
 typedef struct {
     PyObject_HEAD dvt_size_instruction *code;
@@ -126,15 +120,128 @@ static PyType_Spec size_program_spec = {
     .slots = size_program_slots,
 };
 
-static int module_exec(PyObject *module)
+static int add_type(PyObject *module, PyType_Spec *spec, const char *name, PyTypeObject **kept)
 {
-    PyObject *type = PyType_FromSpec(&size_program_spec);
+    PyObject *type = PyType_FromSpec(spec);
     if (type == NULL)
         return -1;
-    int failed = PyModule_AddObjectRef(module, "SizeProgram", type);
+    int failed = PyModule_AddObjectRef(module, name, type);
+    if (kept != NULL && !failed)
+        *kept = (PyTypeObject *)Py_NewRef(type);
     Py_DECREF(type);
     return failed;
 }
+
+static int module_exec(PyObject *module)
+{
+    return add_type(module, &size_program_spec, "SizeProgram", NULL) ||
+                   add_type(module, &tensor_spec, "Tensor", &tensor_type) ||
+                   add_type(module, &artifact_spec, "Artifact", NULL)
+               ? -1
+               : 0;
+}
+
+/* ---- functions ---- */
+
+static PyObject *sha256(PyObject *module, PyObject *data)
+{
+    (void)module;
+    Py_buffer view;
+    uint8_t digest[32];
+    if (PyObject_GetBuffer(data, &view, PyBUF_SIMPLE) != 0)
+        return NULL;
+    Py_BEGIN_ALLOW_THREADS;
+    dvt_sha256(view.buf, (size_t)view.len, digest);
+    Py_END_ALLOW_THREADS;
+    PyBuffer_Release(&view);
+    return PyBytes_FromStringAndSize((const char *)digest, 32);
+}
+
+static PyObject *public_key(PyObject *module, PyObject *args)
+{
+    (void)module;
+    const char *seed;
+    Py_ssize_t size;
+    uint8_t key[32];
+    if (!PyArg_ParseTuple(args, "y#", &seed, &size))
+        return NULL;
+    if (size != 32)
+        return raise_named("InvalidKey", "a private key has 32 bytes, not %zd", size);
+    dvt_ed25519_public((const uint8_t *)seed, key);
+    return PyBytes_FromStringAndSize((const char *)key, 32);
+}
+
+static PyObject *sign(PyObject *module, PyObject *args)
+{
+    (void)module;
+    const char *seed, *message;
+    Py_ssize_t size, length;
+    uint8_t signature[64];
+    if (!PyArg_ParseTuple(args, "y#y#", &seed, &size, &message, &length))
+        return NULL;
+    if (size != 32)
+        return raise_named("InvalidKey", "a private key has 32 bytes, not %zd", size);
+    dvt_ed25519_sign((const uint8_t *)seed, message, (size_t)length, signature);
+    return PyBytes_FromStringAndSize((const char *)signature, 64);
+}
+
+static PyObject *verify(PyObject *module, PyObject *args)
+{
+    (void)module;
+    const char *signature, *key, *message;
+    Py_ssize_t sizes[3];
+    if (!PyArg_ParseTuple(args, "y#y#y#", &signature, &sizes[0], &key, &sizes[1], &message,
+                          &sizes[2]))
+        return NULL;
+    if (sizes[0] != 64 || sizes[1] != 32)
+        return raise_named("InvalidKey", "a signature has 64 bytes and a key 32");
+    return PyBool_FromLong(dvt_ed25519_verify((const uint8_t *)signature, (const uint8_t *)key,
+                                              message, (size_t)sizes[2]));
+}
+
+static PyObject *kernels(PyObject *module, PyObject *unused)
+{
+    (void)module;
+    (void)unused;
+    PyObject *list = PyList_New(0);
+    const dvt_kernel *kernel;
+    for (size_t i = 0; list != NULL && (kernel = dvt_builtin_kernel(i)) != NULL; i++) {
+        PyObject *name = PyUnicode_FromFormat("%s@%u", kernel->name, kernel->version);
+        if (name == NULL || PyList_Append(list, name) != 0)
+            Py_CLEAR(list);
+        Py_XDECREF(name);
+    }
+    return list;
+}
+
+static PyObject *set_threads(PyObject *module, PyObject *count)
+{
+    (void)module;
+    long number = PyLong_AsLong(count);
+    if (number == -1 && PyErr_Occurred())
+        return NULL;
+    dvt_set_threads(number > 256 ? 256 : number < 0 ? 0 : (int)number);
+    return PyLong_FromLong(dvt_threads());
+}
+
+static PyObject *adopt_openmp(PyObject *module, PyObject *unused)
+{
+    (void)module;
+    (void)unused;
+    return PyBool_FromLong(dvt_adopt_openmp());
+}
+
+static PyMethodDef functions[] = {
+    {"sha256", sha256, METH_O, "sha256(data) -> 32 bytes"},
+    {"public_key", public_key, METH_VARARGS, "public_key(seed) -> 32 bytes (Ed25519)"},
+    {"sign", sign, METH_VARARGS, "sign(seed, message) -> 64 bytes (Ed25519)"},
+    {"verify", verify, METH_VARARGS, "verify(signature, key, message) -> bool (Ed25519)"},
+    {"kernels", kernels, METH_NOARGS, "the built-in kernels, as name@version"},
+    {"adopt_openmp", adopt_openmp, METH_NOARGS,
+     "share the process's OpenMP threads, if it has any"},
+    {"set_threads", set_threads, METH_O, "set_threads(count) -> count now; 0: the default"},
+    {NULL, NULL, 0, NULL},
+};
 
 static PyModuleDef_Slot module_slots[] = {
     {Py_mod_exec, (void *)module_exec},
@@ -142,10 +249,8 @@ static PyModuleDef_Slot module_slots[] = {
 };
 
 static PyModuleDef module = {
-    PyModuleDef_HEAD_INIT,
-    .m_name = "dovetail._native",
-    .m_doc = "The C runtime of dovetail.",
-    .m_slots = module_slots,
+    PyModuleDef_HEAD_INIT,  .m_name = "dovetail._native", .m_doc = "The C runtime of dovetail.",
+    .m_methods = functions, .m_slots = module_slots,
 };
 
 PyMODINIT_FUNC PyInit__native(void)

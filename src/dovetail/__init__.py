@@ -1,6 +1,6 @@
 """dovetail: the open compiler stack behind torch.compile.
 
-Importing this imports nothing else; each name is loaded on first use.
+Importing this imports neither torch nor the rest of the package; each name is loaded on first use.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from dovetail import testing as testing
     from dovetail.artifact import Artifact, export
     from dovetail.backend import Availability, Backend, Blob, Executable, Support
+    from dovetail.backends.kernels import KernelBackend, kernel
+    from dovetail.entries import BackendInfo
     from dovetail.errors import DovetailError
     from dovetail.ir import OpCall, Segment, TensorDesc
     from dovetail.names import BackendName
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
     )
     from dovetail.report import Report, explain
     from dovetail.runtime.frozen import refresh
+    from dovetail.runtime.loaded import Loaded, load
 
 __version__ = "0.1.0"
 
@@ -42,6 +45,7 @@ _HOME = {
     "Blob": "backend",
     "Executable": "backend",
     "Support": "backend",
+    "BackendInfo": "entries",
     "DovetailError": "errors",
     "explain": "report",
     "Report": "report",
@@ -55,6 +59,10 @@ _HOME = {
     "PassManager": "passes",
     "Passes": "passes",
     "refresh": "runtime.frozen",
+    "KernelBackend": "backends.kernels",
+    "kernel": "backends.kernels",
+    "Loaded": "runtime.loaded",
+    "load": "runtime.loaded",
 } | dict.fromkeys(
     (
         "backend_info",
@@ -76,10 +84,13 @@ __all__ = [
     "Artifact",
     "Availability",
     "Backend",
+    "BackendInfo",
     "BackendName",
     "Blob",
     "DovetailError",
     "Executable",
+    "KernelBackend",
+    "Loaded",
     "OpCall",
     "Pass",
     "PassManager",
@@ -93,7 +104,9 @@ __all__ = [
     "explain",
     "export",
     "get_backend",
+    "kernel",
     "list_backends",
+    "load",
     "lookup_backend",
     "passes",
     "refresh",
@@ -121,3 +134,22 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})
+
+
+def _announce() -> None:
+    """Make ``torch.compile(backend="dovetail")`` work from a source tree too.
+
+    An installed dovetail is found by its metadata; a source tree has none. Nothing is imported
+    for this until Dynamo is.
+    """
+    from functools import partial
+    from importlib import import_module
+
+    from dovetail.capture._torch import announce_backend
+
+    for name in ("aten", "dovetail", "reference"):
+        make = partial(lambda name: import_module("dovetail.registry").announced(name), name)
+        announce_backend(name, make, ())
+
+
+_announce()

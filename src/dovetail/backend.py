@@ -27,11 +27,19 @@ class Availability:
         return self.ok
 
 
+def torch_available() -> Availability:
+    """The answer of a backend that needs PyTorch and nothing else."""
+    from dovetail.capture._torch import is_installed
+
+    return Availability(True) if is_installed() else Availability(False, "PyTorch is not installed")
+
+
 @dataclass(frozen=True, slots=True)
 class Support:
     """A backend's answer for one call: yes with a cost, or no with a reason.
 
-    ``cost`` is an estimate in seconds; 0 means "no idea, but gladly".
+    ``cost`` is an estimate in seconds, 0 when there is none. Placement takes the first backend
+    that says yes; the cost is there for those that will compare.
     """
 
     ok: bool
@@ -98,7 +106,11 @@ class Backend(ABC):
 
     @abstractmethod
     def supports(self, call: OpCall) -> Support:
-        """Whether this backend takes ``call``; asked for every call of every graph."""
+        """Whether this backend takes ``call``; asked for every call of every graph.
+
+        By way of ``keeps_whole`` it is also asked during capture, when ``call.output`` is not
+        known yet and is None.
+        """
 
     def keeps_whole(self, call: OpCall) -> bool:
         """Whether an operator that could be decomposed should reach this backend as it is.

@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
-from importlib.metadata import EntryPoint, entry_points, packages_distributions
+from importlib.metadata import (
+    Distribution,
+    EntryPoint,
+    distributions,
+    entry_points,
+    packages_distributions,
+)
 from typing import Any
 
 GROUP = "dovetail.backends"
 DYNAMO_GROUP = "torch_dynamo_backends"
 OUR_DYNAMO_MODULE = "dovetail.dynamo"  # an entry point in here leads to dovetail's own registry
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,24 +53,33 @@ class Declared:
 
 def declared() -> tuple[list[Declared], dict[str, Declared]]:
     """Backends declared for us, sorted; and those other packages declare for Dynamo alone."""
-    points = entry_points()
-    ours = sorted(
-        (_declared(point) for point in points.select(group=GROUP)),
-        key=lambda d: (d.name, d.distribution),
-    )
-    dynamos = (_declared(point) for point in points.select(group=DYNAMO_GROUP))
-    foreign = {d.name: d for d in dynamos if d.target.split(":")[0] != OUR_DYNAMO_MODULE}
-    return ours, foreign
+    ours = sorted(_declared_in(GROUP), key=lambda d: (d.name, d.distribution))
+    dynamos = _declared_in(DYNAMO_GROUP)
+    return ours, {d.name: d for d in dynamos if d.target.split(":")[0] != OUR_DYNAMO_MODULE}
 
 
 def declared_for_dynamo(name: str) -> Declared | None:
     """The entry point by which Dynamo finds a name, ours or not."""
-    points = entry_points(group=DYNAMO_GROUP, name=name)
-    return next((_declared(point) for point in points), None)
+    return next((d for d in _declared_in(DYNAMO_GROUP) if d.name == name), None)
 
 
-def _declared(point: EntryPoint) -> Declared:
-    return Declared(point, point.dist.name if point.dist else "")
+def _declared_in(group: str) -> list[Declared]:
+    try:
+        points = list(entry_points(group=group))
+    except Exception:  # one package's metadata cannot be read, and hides everybody's
+        points = [point for point in _readable_entry_points() if point.group == group]
+    return [Declared(point, point.dist.name if point.dist else "") for point in points]
+
+
+def _readable_entry_points() -> Iterator[EntryPoint]:
+    first: dict[str, Distribution] = {}
+    for distribution in distributions():
+        first.setdefault(distribution.name, distribution)
+    for name, distribution in first.items():
+        try:
+            yield from distribution.entry_points
+        except Exception as error:  # whatever a text file can make a parser raise
+            log.warning("the entry points of %s cannot be read: %r", name, error)
 
 
 def target_of(point: EntryPoint) -> str:

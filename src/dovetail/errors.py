@@ -176,6 +176,16 @@ class BackendFailed(DovetailError, RuntimeError):
         )
 
 
+class BackendContract(DovetailError, TypeError):
+    """A method of a Backend returned something it may not, or raised where it must answer."""
+
+    def __init__(self, backend: str, method: str, problem: str) -> None:
+        super().__init__(
+            f"the backend {backend!r} breaks its contract: {method} {problem} "
+            "(see dovetail.Backend for what each method must return)"
+        )
+
+
 class WrongOutputs(DovetailError, RuntimeError):
     """A backend's executable returned something other than what its segment promises."""
 
@@ -204,6 +214,57 @@ class GuardFailed(DovetailError, ValueError):
 
 class SizeError(DovetailError, ArithmeticError):
     """A size expression cannot be parsed or evaluated."""
+
+
+# ---- programs and artifacts ----------------------------------------------------------------
+
+
+class InvalidProgram(DovetailError, ValueError):
+    """A Program breaks a rule of its format: what the verifier, the parser or the reader found."""
+
+
+class InvalidArtifact(DovetailError, ValueError):
+    """A file is no artifact, or a damaged one."""
+
+
+class UnsupportedArtifact(DovetailError, RuntimeError):
+    """A sound artifact that this build, machine or process cannot run; the message says why."""
+
+
+class ArtifactNotFound(DovetailError, FileNotFoundError):
+    """There is no file of this name, or it cannot be opened."""
+
+
+class UntrustedCode(DovetailError, PermissionError):
+    """An artifact carries native code without a signature by a key this user trusts."""
+
+
+class CannotSave(DovetailError, RuntimeError):
+    """A compiled model holds something that a file cannot carry."""
+
+
+class RunFailed(DovetailError, RuntimeError):
+    """A kernel or a host operation failed while an artifact ran."""
+
+
+class IndexOutOfRange(RunFailed, IndexError):
+    """An index held in a tensor lies outside the dimension it selects from."""
+
+
+class OutOfMemory(DovetailError, MemoryError):
+    """The runtime could not allocate what a call needs."""
+
+
+class InvalidFactory(DovetailError, ValueError):
+    """``module:factory`` names nothing, or the factory returns no model."""
+
+
+class InvalidInput(DovetailError, ValueError):
+    """An input or output file of ``dovetail run`` cannot be read, written or matched."""
+
+
+class InvalidKey(DovetailError, ValueError):
+    """A signing or verifying key cannot be read."""
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

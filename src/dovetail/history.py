@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 _numbers = itertools.count()
-_recent: deque[Compilation] = deque(maxlen=64)
+_recent: deque[Compilation] = deque(maxlen=256)
 _lock = threading.Lock()
 
 

@@ -74,7 +74,8 @@ class Options:
 
     def key_parts(self) -> dict[str, str]:
         """The options that change generated code, for a cache key."""
-        return {f.name: repr(getattr(self, f.name)) for f in fields(self) if f.metadata["key"]}
+        values = {f.name: getattr(self, f.name) for f in fields(self) if f.metadata["key"]}
+        return {name: str(getattr(v, "identity", None) or repr(v)) for name, v in values.items()}
 
 
 def _check(name: str, value: Any, expected: str) -> None:

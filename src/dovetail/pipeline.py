@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -16,12 +16,21 @@ from dovetail.backend import Backend, Executable
 from dovetail.capture import _torch
 from dovetail.capture.aot import Capture, has_calls
 from dovetail.capture.decompose import composite_rules, keeping_claimed
-from dovetail.errors import BackendFailed, FallbackWarning, UnsupportedGraph
+from dovetail.errors import (
+    BackendContract,
+    BackendFailed,
+    DovetailError,
+    FallbackWarning,
+    SizeError,
+    UnsupportedGraph,
+)
+from dovetail.ir import Segment
 from dovetail.options import Options
 from dovetail.passes import constants, manager, strides
+from dovetail.passes.base import Passes
 from dovetail.passes.inplace import reinplace
 from dovetail.passes.text import graph_text
-from dovetail.place import PlacedSegment, place
+from dovetail.place import PlacedSegment, place, without_collection
 from dovetail.runtime.frozen import FrozenRunner
 from dovetail.runtime.runner import runner_for
 
@@ -63,15 +72,25 @@ class Compiler:
     @cached_property
     def passes(self) -> manager.PassManager:
         """The passes to run: the chosen ones, then the backend's own."""
-        chosen = self.options.passes or manager.default()
-        return chosen.extend(self.backend.passes())
+        own = self.backend.passes()
+        if not isinstance(own, Passes):
+            raise BackendContract(self.backend.name, "passes()", f"returned {own!r}")
+        return (self.options.passes or manager.default()).extend(own)
+
+    @cached_property
+    def decompositions(self) -> Mapping[Any, Callable[..., Any]]:
+        """The backend's own table."""
+        table = self.backend.decompositions()
+        if not isinstance(table, Mapping):
+            raise BackendContract(self.backend.name, "decompositions()", f"returned {table!r}")
+        return table
 
     def capture(self) -> Capture:
         """How a Dynamo graph becomes functional graphs for this backend."""
         return Capture(
             compile_graph=lambda gm, _, kind: self.compile_graph(gm, kind, self.frozen(kind)),
             joint_passes=lambda gm: self.run_passes("joint", gm, "joint"),
-            decompositions=keeping_claimed(self.backend.decompositions(), self.backend.keeps_whole),
+            decompositions=keeping_claimed(self.decompositions, self.backend.keeps_whole),
             composites=composite_rules(self.backend.composites, self.backend.keeps_whole),
         )
 
@@ -83,6 +102,10 @@ class Compiler:
 
     def compile_graph(self, gm: fx.GraphModule, kind: str, frozen: Iterable[int] = ()) -> Run:
         """Compile one functional graph: passes, constants, placement, code."""
+        with without_collection():
+            return self._compile_graph(gm, kind, frozen)
+
+    def _compile_graph(self, gm: fx.GraphModule, kind: str, frozen: Iterable[int]) -> Run:
         expected = strides.output_descs(gm)
         constants.mark_constants(gm, frozen)
         gm = self.run_passes("post_grad", gm, kind)
@@ -103,26 +126,27 @@ class Compiler:
         try:
             with self.record.stage("place", kind):
                 placement = place(gm, self.backends)
-        except UnsupportedGraph as error:
+            with self.record.stage("codegen", kind):
+                loaded = [self.compile_segment(placed) for placed in placement.segments]
+        except (UnsupportedGraph, SizeError) as error:
             return self.run_by_torch(gm, kind, error)
-        with self.record.stage("codegen", kind):
-            loaded = [self.compile_segment(placed) for placed in placement.segments]
         texts = tuple(
             (name, str(placed.segment) if self.options.keep_graphs else "")
             for placed, (name, _) in zip(placement.segments, loaded, strict=True)
         )
         self.record.graphs.append(history.CompiledGraph(kind, placement.verdicts, texts))
-        return runner_for(placement, loaded)
+        log.info("%s graph: %d calls in %d segments", kind, len(placement.verdicts), len(texts))
+        return runner_for(placement, loaded, check=self.options.debug)
 
     def compile_segment(self, placed: PlacedSegment) -> tuple[str, Executable]:
         """Code for a segment from the best backend that manages it, and that backend's name."""
         for backend in placed.backends[:-1]:
             try:
-                return backend.name, backend.load(backend.compile(placed.segment))
+                return backend.name, _load(backend, placed.segment)
             except Exception as error:  # a vendor's compiler may raise anything
                 self.fall_back(backend, placed, error)
         last = placed.backends[-1]
-        return last.name, last.load(last.compile(placed.segment))
+        return last.name, _load(last, placed.segment)
 
     def fall_back(self, backend: Backend, placed: PlacedSegment, error: Exception) -> None:
         """Note and warn that a segment goes to the next backend; raise in strict mode."""
@@ -133,7 +157,7 @@ class Compiler:
         self.record.notes.append(note)
         warnings.warn(note, FallbackWarning, stacklevel=2)
 
-    def run_by_torch(self, gm: fx.GraphModule, kind: str, error: UnsupportedGraph) -> Run:
+    def run_by_torch(self, gm: fx.GraphModule, kind: str, error: DovetailError) -> Run:
         """Run a graph we cannot express as PyTorch captured it; raise in strict mode."""
         if self.options.strict:
             raise error
@@ -154,3 +178,10 @@ class Compiler:
             debug=self.options.debug,
             keep_graphs=self.options.keep_graphs,
         )
+
+
+def _load(backend: Backend, segment: Segment) -> Executable:
+    executable = backend.load(backend.compile(segment))
+    if not callable(executable):
+        raise BackendContract(backend.name, "load()", f"returned {executable!r}")
+    return executable

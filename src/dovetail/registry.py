@@ -347,6 +347,10 @@ class Registry:
         """Make ``torch.compile(backend=name)`` find it, now or when Dynamo is imported."""
         _torch.announce_backend(entry.name, partial(self._lazy, entry), tuple(sorted(entry.tags)))
 
+    def announced(self, name: str) -> CompilerFn:
+        """What Dynamo is given for a built-in name that is announced before we are imported."""
+        return self._lazy(self._entries[name])
+
     # ---- loading ---------------------------------------------------------------------------
 
     def _load(self, entry: Entry) -> None:
@@ -456,6 +460,7 @@ def _device_default(kind: str) -> str:
 
 _REGISTRY = Registry()
 register_backend = _REGISTRY.register_backend
+announced = _REGISTRY.announced
 register_debug_backend = _REGISTRY.register_debug_backend
 register_experimental_backend = _REGISTRY.register_experimental_backend
 registered_backend = _REGISTRY.registered_backend

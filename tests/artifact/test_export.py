@@ -137,6 +137,77 @@ def test_derived_dimensions(backend):
         artifact(x, torch.randn(13))
 
 
+@both
+def test_parameters_written_are_state(backend):
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.w = nn.Parameter(torch.zeros(3))
+
+        def forward(self, x):
+            with torch.no_grad():
+                self.w.add_(1)
+            return x + self.w
+
+    artifact = dovetail.export(Model(), (torch.zeros(3),), backend=backend)
+    artifact(torch.zeros(3))
+    close(artifact(torch.zeros(3)), torch.full((3,), 2.0))
+
+
+@both
+def test_an_input_that_is_written_and_returned_is_that_input(backend):
+    class Model(nn.Module):
+        def forward(self, x):
+            x.mul_(2)
+            return x + 1, x
+
+    x = torch.ones(3)
+    more, same = dovetail.export(Model(), (torch.ones(3),), backend=backend)(x)
+    assert same is x
+    close(x, torch.full((3,), 2.0))
+    close(more, torch.full((3,), 3.0))
+
+
+def test_keywords_and_dictionaries_in_any_order():
+    class Model(nn.Module):
+        def forward(self, x, *, mask, scale):
+            return x * mask["b"] + scale - mask["a"]
+
+    one = torch.ones(2)
+    artifact = dovetail.export(Model(), (one,), {"mask": {"a": one, "b": one}, "scale": one})
+    close(artifact(one, scale=one * 5, mask={"b": one * 2, "a": one * 0}), one * 7)
+
+
+def test_autocast_does_not_reach_in():
+    model, x = nn.Linear(4, 4), torch.randn(2, 4)
+    artifact = dovetail.export(model, (x,))
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert artifact(x).dtype is torch.float32
+
+
+def test_a_derived_size_that_no_number_gives_is_named():
+    class Model(nn.Module):
+        def forward(self, x):
+            return x.view(-1, 2).sum(1)
+
+    artifact = dovetail.export(
+        Model(), (torch.randn(8),), dynamic_shapes=({0: 2 * Dim("half", max=50)},)
+    )
+    assert artifact(torch.ones(10)).shape == (5,)
+    with pytest.raises(errors.GuardFailed, match="size 7 in dimension 0, expected a value of"):
+        artifact(torch.ones(7))
+
+
+def test_none_is_a_value_to_compare_with():
+    class Model(nn.Module):
+        def forward(self, x, mask=None):
+            return x if mask is None else x * mask
+
+    artifact = dovetail.export(Model(), (torch.ones(3), None))
+    with pytest.raises(errors.GuardFailed, match=r"'mask' is tensor.*exported as None"):
+        artifact(torch.ones(3), torch.zeros(3))
+
+
 def test_tied_weights_stay_one():
     model = GPT(layers=1).eval()
     artifact = dovetail.export(model, (torch.randint(0, 50, (2, 8)),))

@@ -298,6 +298,10 @@ def test_batch_norm(grad, backend):
     assert_same(model.eval(), t(2, 3, 6, 6), backend=backend, grad=grad)
 
 
+def test_batch_norm_in_bfloat16(backend):
+    assert_same(nn.BatchNorm1d(4), t(3, 4).bfloat16(), backend=backend)
+
+
 @pytest.mark.parametrize("grad", [False, True], ids=["inference", "training"])
 def test_mutated_buffers(grad, backend):
     assert_same(Counter(), t(3, 4, grad=grad), backend=backend, grad=grad, calls=3)

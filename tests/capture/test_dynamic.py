@@ -30,6 +30,7 @@ def size_outputs(x):
 
 
 PROGRAMS = {
+    "through_a_float": (lambda x: x[: int(x.shape[0] * 0.7)] * 2, [(8, 2), (13, 2), (20, 2)]),
     "reshape_and_pool": (reshape_and_pool, [(2, 3, 4), (5, 3, 4), (4, 7, 4), (6, 2, 8)]),
     "size_outputs": (size_outputs, [(3, 4), (5, 6), (7, 9)]),
     "cat_with_itself": (lambda x: torch.cat([x, x * 2]), [(3, 2), (4, 2), (9, 2)]),
@@ -89,6 +90,10 @@ def item_size(x, n):
     return torch.zeros(k, 2) + x.sum(), torch.arange(k * 2)
 
 
+def split_at(x, at):
+    return torch.tensor_split(x, at)
+
+
 def masked(x):
     return x[x > 0] * 2
 
@@ -99,6 +104,12 @@ def test_data_dependent_sizes(values, backend):
     with torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True):
         assert_same(nonzero_sum, torch.tensor(values), backend=backend)
         assert_same(masked, torch.tensor(values), backend=backend)
+
+
+@both
+def test_views_at_data_dependent_offsets(backend):
+    with torch._dynamo.config.patch(capture_scalar_outputs=True):
+        assert_same(split_at, t(6, 2), torch.tensor([1, 4]), backend=backend)
 
 
 @both

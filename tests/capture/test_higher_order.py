@@ -3,6 +3,9 @@
 import pytest
 import torch
 from torch import nn
+from torch._higher_order_ops import associative_scan, scan
+from torch._higher_order_ops import map as control_flow_map
+from torch.nn.attention.flex_attention import flex_attention
 from torch.utils.checkpoint import checkpoint
 
 from dovetail import history
@@ -81,6 +84,20 @@ def test_while_loop_that_runs_zero_times(backend):
 
 
 @both
+def test_branches_may_hold_constants(backend):
+    def fn(x):
+        return torch.cond(
+            x.sum() > 0,
+            lambda x: x + (torch.arange(4) + 1),
+            lambda x: nested_cond(x) - torch.tensor([1.0, 2.0, 3.0, 4.0]),
+            (x,),
+        )
+
+    for sign in (1, -1):
+        assert_same(fn, t(4).abs() * sign, backend=backend)
+
+
+@both
 def test_passes_reach_branches(backend):
     def branch(a):
         return (a + 1) * (a + 1)  # the same sum twice: one after cse
@@ -94,6 +111,35 @@ def test_passes_reach_branches(backend):
     (text,) = (text for text in texts if "segment @true_graph_0" in text)
     branch_text = text[text.index("segment @true_graph_0") :].split("}")[0]
     assert branch_text.count("aten.add") == 1
+
+
+# ---- other higher-order operators: called as they are, their bodies run by us ------------------
+
+
+def scanned(x):
+    return scan(lambda carry, y: (carry + y, carry * y), torch.zeros(3), x)
+
+
+def scanned_in_parallel(x):
+    return associative_scan(lambda a, b: a * b, x, 0, combine_mode="generic")
+
+
+def mapped(x):
+    return control_flow_map(lambda row: row.sin() + 1, x)
+
+
+def flex(x):
+    def near(score, b, h, q, k):
+        return torch.where((q - k).abs() < 4, score * 2, float("-inf"))
+
+    q = x.reshape(1, 1, 4, 3).repeat(1, 2, 32, 6)[..., :16]
+    return flex_attention(q, q, q, score_mod=near)
+
+
+@both
+@pytest.mark.parametrize("fn", [scanned, scanned_in_parallel, mapped, flex])
+def test_other_higher_order_operators(fn, backend):
+    assert_same(fn, t(4, 3), backend=backend)
 
 
 # ---- checkpoint --------------------------------------------------------------------------------

@@ -1,7 +1,12 @@
 """What is imported when: dovetail starts fast, and runs where there is no torch."""
 
 import importlib.metadata
+import os
+import subprocess
+import sys
+import sysconfig
 import tomllib
+from pathlib import Path
 
 import pytest
 
@@ -32,12 +37,29 @@ def test_torch_is_not_imported(here, code):
 
 
 @pytest.mark.e2e
-def test_importing_the_package_imports_none_of_its_modules(here):
+def test_importing_the_package_imports_only_what_tells_dynamo_our_names(here):
     answer = here.answer(
         "import json, sys, dovetail\n"
         "print(json.dumps(sorted(m for m in sys.modules if m.startswith('dovetail'))))"
     )
-    assert answer == ["dovetail"]
+    assert answer == ["dovetail", "dovetail.capture", "dovetail.capture._torch"]
+
+
+@pytest.mark.e2e
+@pytest.mark.parametrize("order", ["dovetail, torch", "torch, dovetail", "torch._dynamo, dovetail"])
+def test_a_source_tree_that_is_not_installed_works_as_a_backend(order, tmp_path):
+    """No metadata names our backends there: importing dovetail is enough."""
+    for entry in Path(sysconfig.get_path("purelib")).iterdir():
+        if "dovetail" not in entry.name:
+            (tmp_path / entry.name).symlink_to(entry)
+    (tmp_path / "dovetail").symlink_to(Path(dovetail.__file__).parent)
+    code = (
+        f"import {order}, torch, importlib.metadata\n"
+        "assert not importlib.metadata.entry_points(group='torch_dynamo_backends')\n"
+        "assert torch.compile(lambda x: x + 1, backend='dovetail')(torch.ones(1)) == 2\n"
+    )
+    command = [sys.executable, "-S", "-c", code]  # -S: only what PYTHONPATH names
+    subprocess.run(command, env={**os.environ, "PYTHONPATH": str(tmp_path)}, check=True)
 
 
 @pytest.mark.parametrize("name", dovetail.__all__)

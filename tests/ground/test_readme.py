@@ -1,4 +1,4 @@
-"""The examples of the README run as they stand."""
+"""The examples of the README and the docs run as they stand."""
 
 import re
 
@@ -7,7 +7,8 @@ import pytest
 from tests.ground.environments import PLUGINS, ROOT
 
 README = (ROOT / "README.md").read_text()
-EXAMPLES = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+TEXTS = [README, (ROOT / "docs" / "passes.md").read_text()]
+EXAMPLES = [e for text in TEXTS for e in re.findall(r"```python\n(.*?)```", text, re.DOTALL)]
 
 
 @pytest.mark.e2e

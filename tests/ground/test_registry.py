@@ -1,7 +1,6 @@
 """The registry by itself: registering, looking up, defaults, mistakes. Nothing here needs torch."""
 
 import functools
-import threading
 import warnings
 
 import pytest
@@ -9,44 +8,7 @@ import pytest
 import dovetail
 from dovetail import errors
 from dovetail.backend import FunctionBackend
-from dovetail.registry import Registry
-
-
-def compile_graph(gm, example_inputs):
-    return gm.forward
-
-
-class Accel(dovetail.Backend):
-    name = "accel"
-    device = "accel0"
-
-    def __init__(self, tiles: int = 4) -> None:
-        self.tiles = tiles
-
-    def supports(self, call):
-        return dovetail.Support.yes()
-
-    def compile(self, segment):
-        return dovetail.Blob(b"")
-
-    def load(self, blob):
-        return lambda inputs: inputs
-
-    @classmethod
-    def reserved_names(cls):
-        return frozenset({"accel_tile"})
-
-
-@pytest.fixture
-def registry():
-    """A registry of its own; what a test adds is taken back from Dynamo too."""
-    made = Registry()
-    before = set(made.list_backends(exclude_tags=()))
-    yield made
-    for entry in made._all():
-        if entry.name not in before:
-            made._remove(entry, {})
-
+from tests.ground.samples import Accel, compile_graph
 
 # ---- registering ---------------------------------------------------------------------------
 
@@ -186,7 +148,7 @@ def test_a_taken_name_names_both_owners_with_distribution_and_module(registry):
     with pytest.raises(errors.BackendNameTaken) as raised:
         registry.register_backend(compile_graph, name="taken")
     assert "pluggy (pluggy._manager:PluginManager.register)" in str(raised.value)
-    assert f"{__name__}:compile_graph (not from a package)" in str(raised.value)
+    assert "tests.ground.samples:compile_graph (not from a package)" in str(raised.value)
 
 
 # ---- looking up ------------------------------------------------------------------------------
@@ -207,7 +169,7 @@ def test_a_registered_class_is_looked_up_by_itself(registry):
 
 
 def test_an_unregistered_class_is_unknown(registry):
-    with pytest.raises(errors.UnknownBackend, match=r"test_registry:Accel'.*known backends"):
+    with pytest.raises(errors.UnknownBackend, match=r"samples:Accel'.*known backends"):
         registry.lookup_backend(Accel)
 
 
@@ -382,126 +344,3 @@ def test_registered_backend_gives_the_name_back_after_an_error(registry):
     with pytest.raises(ZeroDivisionError), registry.registered_backend(Accel):
         raise ZeroDivisionError
     assert "accel" not in registry.list_backends()
-
-
-# ---- metadata that a build tool would not have written -------------------------------------------
-
-
-def write_metadata(folder, entry_points):
-    """What an installer leaves behind, in a folder that is put on sys.path."""
-    info = folder / "handmade-1.0.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: handmade\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text("[dovetail.backends]\n" + entry_points)
-
-
-def test_a_plugin_installed_since_the_last_look_is_found(tmp_path, monkeypatch, registry):
-    monkeypatch.syspath_prepend(str(tmp_path))
-    with pytest.raises(errors.UnknownBackend):
-        registry.backend_info("late")
-    write_metadata(tmp_path, f"late = {__name__}:compile_graph [fast]\n")
-    assert registry.backend_info("late").tags == ("fast",)
-    assert registry.lookup_backend("late") is compile_graph
-
-
-def test_a_plugin_waits_while_a_test_has_its_name(tmp_path, monkeypatch, registry):
-    monkeypatch.syspath_prepend(str(tmp_path))
-    with registry.registered_backend(Accel, name="borrowed"):
-        write_metadata(tmp_path, f"borrowed = {__name__}:compile_graph\n")
-        with pytest.raises(
-            errors.UnknownBackend, match=r"borrowed of handmade \(the name is taken"
-        ):
-            registry.lookup_backend("nobody")
-        assert isinstance(registry.get_backend("borrowed"), Accel)
-    assert registry.lookup_backend("borrowed") is compile_graph
-
-
-def test_a_malformed_entry_point_harms_only_itself(tmp_path, monkeypatch):
-    lines = "malformed = what is this?\nhyphen = os:nothing [a-tag, b]\n"
-    write_metadata(tmp_path, lines)
-    monkeypatch.syspath_prepend(str(tmp_path))
-    registry = Registry()
-    assert registry.backend_info("hyphen").tags == ("a-tag", "b")
-    assert "aten" in registry.list_backends()
-    with pytest.raises(errors.BrokenPlugin, match="'what is this\\?' is not module:attribute"):
-        registry.lookup_backend("malformed")
-    with pytest.raises(errors.BrokenPlugin, match="has no attribute 'nothing'"):
-        registry.lookup_backend("hyphen")
-    with pytest.raises(errors.UnknownBackend, match=r"malformed \(its entry point"):
-        registry.backend_info("nobody")
-
-
-# ---- threads -------------------------------------------------------------------------------------
-
-
-def test_sixteen_threads_of_a_thousand_mixed_calls(registry):
-    threads, calls = 16, 1000
-    problems, start = [], threading.Barrier(threads)
-
-    def work(number):
-        start.wait()
-        try:
-            for i in range(calls):
-                name = f"t{number}_{i // 5}"
-                if i % 5 == 0:
-                    registry.register_backend(functools.partial(compile_graph), name=name)
-                elif i % 5 == 1:
-                    assert callable(registry.lookup_backend(name))
-                elif i % 5 == 2:
-                    assert name in registry.list_backends()
-                elif i % 5 == 3:
-                    assert registry.backend_info(name).name == name
-                    registry.set_default_backend(name, device=f"device{number}")
-                else:
-                    with registry.registered_backend(Accel, name=f"only_{name}"):
-                        assert registry.get_backend(f"only_{name}").tiles == 4
-                    assert registry.default_backend(f"device{number}") == name
-        except BaseException as error:
-            problems.append(error)
-
-    workers = [threading.Thread(target=work, args=(n,)) for n in range(threads)]
-    for worker in workers:
-        worker.start()
-    for worker in workers:
-        worker.join()
-    assert problems == []
-    expected = {f"t{n}_{i}" for n in range(threads) for i in range(calls // 5)}
-    assert expected == {n for n in registry.list_backends() if n.startswith("t")}
-
-
-def test_two_threads_cannot_both_get_a_name(registry):
-    winners, start = [], threading.Barrier(8)
-
-    def claim(number):
-        start.wait()
-        try:
-            registry.register_backend(functools.partial(compile_graph), name="one_name")
-            winners.append(number)
-        except errors.BackendNameTaken:
-            pass
-
-    workers = [threading.Thread(target=claim, args=(n,)) for n in range(8)]
-    for worker in workers:
-        worker.start()
-    for worker in workers:
-        worker.join()
-    assert len(winners) == 1
-
-
-def test_experimental_warns_once_over_all_threads(registry):
-    registry.register_experimental_backend(compile_graph, name="shared")
-    told, start = [], threading.Barrier(8)
-
-    def use():
-        start.wait()
-        registry.lookup_backend("shared")
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("always")
-        warnings.showwarning = lambda message, *rest: told.append(message)
-        workers = [threading.Thread(target=use) for _ in range(8)]
-        for worker in workers:
-            worker.start()
-        for worker in workers:
-            worker.join()
-    assert len(told) == 1

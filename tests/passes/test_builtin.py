@@ -177,6 +177,45 @@ def test_writing_to_an_input_copies_nothing():
     assert "aten.add_.Tensor" in final_text()
 
 
+@torch.library.custom_op("dovetail_tests::fill_row", mutates_args=("cache",))
+def fill_row(cache: torch.Tensor, row: int, value: torch.Tensor) -> None:
+    WRITTEN.append(cache.untyped_storage().data_ptr())
+    cache[row] = value
+
+
+WRITTEN = []
+
+
+def test_a_custom_operator_writes_to_the_input_itself():
+    def step(cache, value):
+        fill_row(cache, 1, value * 2)
+        return cache.sum()
+
+    run = torch.compile(step, backend="aten")
+    cache, value = torch.zeros(3, 4), t(4)
+    WRITTEN.clear()
+    torch.testing.assert_close(run(cache, value), value.sum() * 2)
+    torch.testing.assert_close(cache[1], value * 2)
+    assert [cache.untyped_storage().data_ptr()] == WRITTEN  # no copy was made
+    assert "copy_" not in final_text()
+
+
+@pytest.mark.parametrize(
+    "fn",
+    [
+        lambda c, v: (c * 1, fill_row(c, 0, v), c + 1)[::2],
+        lambda c, v: (y := c * 2, fill_row(y, 0, v), y + c)[2],
+        lambda c, v: (y := c * 2, z := y.t(), fill_row(y, 0, v), z + 1)[3],
+        lambda c, v: (y := c.clone(), fill_row(y, 0, v), y - c)[2],
+        lambda c, v: (fill_row(c[1:], 0, v), fill_row(c, 0, v), c.sum())[2],
+        lambda c, v: (fill_row(c.view(3, 4), 0, v), c)[1],
+    ],
+)
+def test_custom_operators_in_place_give_eagers_results(fn):
+    assert_same(fn, t(3, 4), t(4), backend="aten", calls=2)
+    assert_same(fn, t(3, 4), t(4), backend="reference", calls=2)
+
+
 def test_index_put_on_fresh_memory_is_in_place():
     def fn(x, i):
         out = torch.zeros(5)

@@ -73,6 +73,35 @@ def test_a_replaced_parameter_is_noticed():
     torch.testing.assert_close(run(x), model(x), rtol=1e-5, atol=1e-5)
 
 
+class Doubled(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.w = nn.Parameter(torch.ones(1000))
+
+    def forward(self, x):
+        return x * (self.w * 2), self.w * 3
+
+
+@both
+@torch.no_grad()
+def test_a_new_parameter_at_an_old_address_is_noticed(backend):
+    model, x = Doubled(), torch.ones(1000)
+    run = compiled(model, backend)
+    for value in range(20):
+        del model.w
+        model.w = nn.Parameter(torch.full((1000,), float(value)))
+        assert run(x)[0][0] == 2 * value
+
+
+@both
+@torch.no_grad()
+def test_what_is_returned_is_not_the_packed_value_itself(backend):
+    model, x = Doubled(), torch.ones(1000)
+    for run in (compiled(model, backend), dovetail.export(model, (x,), backend=backend)):
+        run(x)[1].add_(100)
+        assert run(x)[1][0] == 3
+
+
 @torch.no_grad()
 def test_unchanged_parameters_are_packed_once(monkeypatch):
     from dovetail.runtime import frozen

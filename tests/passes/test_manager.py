@@ -95,6 +95,11 @@ def test_unknown_names_and_stages():
         PassManager().add("post_grad", double_to_triple, after="nothing")
     with pytest.raises(errors.UnknownOption, match="did you mean 'post_grad'"):
         PassManager().add("post_gard", double_to_triple)
+    with pytest.raises(errors.InvalidOption, match="left out when before= is given"):
+        PassManager().add("joint", double_to_triple, before="cse", after="dce")
+    with pytest.raises(errors.InvalidOption, match="a PassManager"):
+        passes.set_default("cse")
+    assert PassManager().reorder("joint", ["dce", "dce"]).names("joint").count("dce") == 1
     with pytest.raises(errors.PassFailed, match="already there"):
         PassManager().add("joint", double_to_triple).add("joint", double_to_triple)
 
@@ -237,6 +242,17 @@ def test_every_stage_keeps_its_graph_and_time():
     assert all(s.ms > 0 for s in compilation.stages)
     names = [s.name for s in compilation.stages]
     assert names == [*PassManager().names("post_grad"), "place", "codegen"]
+
+
+def test_the_report_shows_backward_and_leaves_the_rest_alone():
+    model, compiled_before = torch.nn.Linear(3, 3), torch.compile(lambda x: x + 1, backend="aten")
+    compiled_before(t(2))
+    report = dovetail.explain(model, t(2, 3), backend="aten")
+    assert {g.kind for c in report.compilations for g in c.graphs} == {"forward", "backward"}
+    assert model.weight.grad is None
+    history.clear()
+    compiled_before(t(2))
+    assert history.recent() == []  # still compiled
 
 
 def test_the_report_says_what_ran_where():

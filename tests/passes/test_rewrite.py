@@ -125,6 +125,22 @@ def test_training_graphs_are_rewritten_before_differentiation_is_cut():
     assert any("addcmul" in text for text in texts)
 
 
+def test_the_identity_follows_pattern_and_replacement():
+    def make(number):
+        @rewrite
+        class Scale:
+            def pattern(x):
+                return aten.mul.Tensor(x, 0.5)
+
+            def replacement(x):
+                return aten.mul.Tensor(x, number)
+
+        return Scale
+
+    assert make(2).identity == make(2).identity
+    assert make(2).identity != make(3).identity
+
+
 def test_mistakes_are_named():
     with pytest.raises(errors.PassFailed, match="'NoReplacement' has no function 'replacement'"):
 

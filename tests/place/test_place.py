@@ -5,13 +5,16 @@ import random
 import pytest
 import torch
 from torch import nn
+from torch._subclasses import FakeTensorMode
 
 import dovetail
 from dovetail import Support, errors, history
 from dovetail.backends.aten import AtenBackend
+from dovetail.place import place
 from tests.differential import assert_same
 
 F = nn.functional
+aten = torch.ops.aten
 
 
 def accelerator(*ops, fails=False, **body):
@@ -116,6 +119,99 @@ def test_random_graphs_of_two_backends():
     assert {name for name, _ in segments} == {"accelerator", "aten"}
 
 
+def random_graph(seed, nodes=2000):
+    """A DAG of calls with random sources, some of them random draws and tuple results."""
+    rng = random.Random(seed)
+    graph = torch.fx.Graph()
+    values = [graph.placeholder("x")]
+    values[0].meta["val"] = fake = FakeTensorMode().from_tensor(torch.randn(3))
+    for _ in range(nodes):
+        recent = values[-rng.choice([5, 50, 2000]) :]
+        op = rng.choice(
+            [aten.sin.default, aten.relu.default, aten.add.Tensor, aten.rand_like.default]
+        )
+        args = [rng.choice(recent) for _ in range(2 if op is aten.add.Tensor else 1)]
+        node = graph.call_function(op, tuple(args))
+        node.meta["val"] = fake
+        values.append(node)
+    graph.output(tuple(rng.sample(values, 5)))
+    return torch.fx.GraphModule(torch.nn.Module(), graph)
+
+
+@pytest.mark.parametrize("seed", range(100))
+def test_random_dags_are_cut_without_a_cycle(seed):
+    gm = random_graph(seed)
+    taken = ("aten.sin.default", "aten.rand_like.default") if seed % 2 else ("aten.sin.default",)
+    placement = place(gm, [accelerator(*taken)(), AtenBackend()])
+    calls = [n.name for n in gm.graph.nodes if n.op == "call_function"]
+    placed = [c.name for s in placement.segments for c in s.segment.calls]
+    assert sorted(placed) == sorted(calls)  # every call once
+    made = {"x"}
+    for segment in placement.segments:  # runnable in this order: so there is no cycle
+        assert {name for name, _ in segment.sources} <= made
+        made |= {c.name for c in segment.segment.calls}
+        inside = {i.name for i in segment.segment.inputs}
+        for call in segment.segment.calls:
+            assert all(ref.name in inside for ref in call.refs())
+            inside.add(call.name)
+    draws = [n for n in placed if n.startswith("rand_like")]
+    assert draws == [c for c in calls if c.startswith("rand_like")]  # in eager's order
+
+
+def test_independent_work_shares_a_segment():
+    def fn(x):
+        return sum((x * n).sin().relu() for n in range(1, 9))
+
+    with dovetail.registered_backend(accelerator("aten.sin.default", "aten.relu.default")):
+        assert_same(fn, t(3), backend="accelerator")
+    backends = [name for name, _ in history.recent()[-1].graphs[0].segments]
+    assert backends == ["aten", "accelerator", "aten"]
+
+
+def test_a_write_waits_for_readers_on_another_backend():
+    def fn(x, y):
+        before = x.sin()
+        x.add_(y)
+        return before.sum() + y.sin().sum(), x.sin()
+
+    with dovetail.registered_backend(accelerator("aten.sin.default")):
+        assert_same(fn, t(3), t(3), backend="accelerator", calls=2)
+
+
+@torch.library.custom_op("dovetail_tests::scale_", mutates_args=("out",))
+def scale_(out: torch.Tensor) -> None:
+    out.mul_(10)
+
+
+def test_a_custom_operator_writes_after_earlier_readers():
+    def fn(y):
+        k = torch.sin(torch.sin(y * 3) * 3)
+        r = y * k.sum()
+        scale_(y)
+        return r
+
+    with dovetail.registered_backend(accelerator("aten.mul.Tensor", writes_in_place=True)):
+        assert_same(fn, t(3), backend="accelerator", calls=2)
+
+
+def test_names_of_tuple_elements_do_not_collide():
+    cls = accelerator("aten.mul.Tensor", "aten.topk.default")
+    narrow = cls.supports
+    cls.supports = lambda self, call: (
+        Support.no("k is at most 2")
+        if call.op == "aten.topk.default" and call.args[1] > 2
+        else narrow(self, call)
+    )
+
+    def fn(x):
+        v, i = torch.topk(x, 3)
+        w, j = torch.topk(v * 2, 2)
+        return i * 10, j * 100, w
+
+    with dovetail.registered_backend(cls):
+        assert_same(fn, t(5), backend="accelerator")
+
+
 # ---- operators kept whole ----------------------------------------------------------------------
 
 
@@ -158,6 +254,39 @@ def test_a_claim_may_depend_on_the_call():
 
 
 # ---- failure -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("method", "value", "message"),
+    [
+        ("supports", lambda self, call: True, r"supports\(aten\.relu\.default\) returned True"),
+        ("supports", lambda self, call: {}[call.op], r"supports\(aten\.relu.*raised KeyError"),
+        ("passes", lambda self: [], r"passes\(\) returned \[\]"),
+        ("decompositions", lambda self: None, r"decompositions\(\) returned None"),
+        ("load", lambda self, blob: None, r"load\(\) returned None"),
+    ],
+)
+def test_a_backend_that_breaks_its_contract_is_named(method, value, message):
+    cls = accelerator("aten.relu.default")
+    setattr(cls, method, value)
+    with (
+        dovetail.registered_backend(cls),
+        pytest.raises(errors.DovetailError, match=f"'accelerator'.*{message}"),
+    ):
+        torch.compile(lambda x: x.relu(), backend="accelerator")(t(3))
+
+
+def test_debug_mode_checks_what_a_backend_returns():
+    cls = accelerator("aten.relu.default")
+    load = cls.load
+    cls.load = lambda self, blob: lambda inputs: [load(self, blob)(inputs)[0].double()]
+    with (
+        dovetail.registered_backend(cls),
+        pytest.raises(
+            errors.WrongOutputs, match="'accelerator' returned float64 instead of float32"
+        ),
+    ):
+        torch.compile(lambda x: x.relu(), backend="accelerator")(t(3))
 
 
 def test_strict_mode_raises_what_the_backend_raised():
@@ -222,7 +351,7 @@ def test_a_function_backend_as_a_backend():
 
     with dovetail.registered_backend(mine):
         backend = dovetail.get_backend("mine")
-        segment = _segment(lambda x, y: (x @ y).relu(), t(2, 3), t(3, 4))
+        segment = _segment(lambda x, y: ((x @ y).relu(),), t(2, 3), t(3, 4))
         run = backend.load(backend.compile(segment))
     x, y = t(2, 3), t(3, 4)
     torch.testing.assert_close(run([x, y])[0], (x @ y).relu())

@@ -2,12 +2,16 @@
 
 The model goes through ``torch.export`` and then through the same passes, placement and code
 generation as under ``torch.compile``. Parameters, and buffers that are only read, are constants:
-what depends on them alone is computed here, once. Buffers that the model writes to are state,
-kept in the artifact from call to call.
+what depends on them alone is computed once. In this process they share memory with the model (and
+a write to them is noticed, as with ``freeze``); a saved file has its own. What the model writes to
+is state, kept in the artifact from call to call. Autocast does not reach into an artifact: its
+dtypes are those it was exported with.
 """
 
 from __future__ import annotations
 
+import contextlib
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +21,7 @@ from torch.export.graph_signature import InputKind, OutputKind
 
 from dovetail import history, registry
 from dovetail.artifact.guards import InputGuards
+from dovetail.backend import Backend
 from dovetail.capture import _torch
 from dovetail.capture.decompose import export_table
 from dovetail.errors import DovetailError, ExportFailed, GuardFailed
@@ -24,6 +29,9 @@ from dovetail.options import Options
 from dovetail.pipeline import Compiler
 
 pytree = _torch.pytree()
+_STATE_WRITES = {OutputKind.BUFFER_MUTATION} | (
+    {OutputKind.PARAMETER_MUTATION} if hasattr(OutputKind, "PARAMETER_MUTATION") else set()
+)
 
 
 def export(
@@ -32,7 +40,7 @@ def export(
     kwargs: Mapping[str, Any] | None = None,
     *,
     dynamic_shapes: Any = None,
-    backend: str | None = None,
+    backend: str | type[Backend] | None = None,
     options: Mapping[str, Any] | None = None,
 ) -> Artifact:
     """Compile a model ahead of time for these example inputs.
@@ -41,12 +49,22 @@ def export(
     """
     chosen = Options.resolve(options)
     program = _capture(model, tuple(args), dict(kwargs or {}), dynamic_shapes)
-    name = backend or registry.default_backend(_device_of(program))
-    instance = registry.get_backend(name, **(chosen.backend_options or {}))
+    instance = _backend(backend or registry.default_backend(_device_of(program)), chosen)
     rules = instance.decompositions(), instance.composites, instance.keeps_whole
     program = program.run_decompositions(export_table(*rules))
-    compiler = Compiler(instance, chosen, history.begin(name))
-    return _compile(program, compiler)
+    compiler = Compiler(instance, chosen, history.begin(instance.name))
+    return _compile(program, compiler, type(model).__name__)
+
+
+def _backend(backend: str | type[Backend], chosen: Options) -> Backend:
+    """A backend by name, or of a class that need not be registered."""
+    if backend == "portable":
+        from dovetail.backends.portable import PortableBackend
+
+        backend = PortableBackend
+    if isinstance(backend, str):
+        return registry.get_backend(backend, **(chosen.backend_options or {}))
+    return backend(**(chosen.backend_options or {}))
 
 
 def _capture(
@@ -54,12 +72,26 @@ def _capture(
 ) -> Any:
     if not isinstance(model, torch.nn.Module):
         raise ExportFailed(repr(model), f"a torch.nn.Module is needed, not {type(model).__name__}")
+    args, kwargs = _each_its_own((args, kwargs))
     try:
         return torch.export.export(model, args, kwargs, dynamic_shapes=dynamic_shapes)
     except DovetailError:
         raise
     except Exception as error:  # torch.export raises many kinds; all mean the same to the user
         raise ExportFailed(type(model).__name__, _first_lines(error)) from error
+
+
+def _each_its_own(inputs: Any) -> Any:
+    """Inputs in which no tensor occurs twice: torch.export would take the two for one."""
+    seen: set[int] = set()
+
+    def own(value: Any) -> Any:
+        if not isinstance(value, torch.Tensor) or id(value) not in seen:
+            seen.add(id(value))
+            return value
+        return value.detach().clone().requires_grad_(value.requires_grad)
+
+    return pytree.tree_map(own, inputs)
 
 
 @dataclass(frozen=True)
@@ -83,7 +115,11 @@ class Artifact:
         in_spec: Any,
         out_spec: Any,
         record: history.Compilation,
+        name: str = "model",
+        returned: Mapping[int, int] | None = None,
     ) -> None:
+        self.name = name
+        self._returned = dict(returned or {})  # output → the input that was written to it
         self._run, self._roles, self._writes = run, roles, writes
         self._tensors = dict(tensors)
         self._guards = guards
@@ -98,7 +134,7 @@ class Artifact:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run on inputs of the kind the model was exported for."""
-        flat, spec = pytree.tree_flatten((args, kwargs))
+        flat, spec = pytree.tree_flatten(in_order((args, kwargs), self._in_spec))
         if spec != self._in_spec:
             raise GuardFailed(f"called with {spec}, but exported with {self._in_spec}")
         self._guards.check(flat)
@@ -106,20 +142,28 @@ class Artifact:
         inputs = [
             next(given) if role.kind == "user" else self._tensors[role.key] for role in self._roles
         ]
-        with torch.no_grad():
+        with torch.no_grad(), _without_autocast():
             results = self._run(inputs)
             self._apply_writes(results, flat)
         outputs = results[len(self._writes) :]
+        for position, source in self._returned.items():
+            outputs[position] = flat[source]
         return pytree.tree_unflatten(outputs, self._out_spec)
+
+    def save(self, path: str | os.PathLike[str], *, key: bytes | None = None) -> None:
+        """Write a .dvt file that ``dovetail.load`` runs; ``key`` is a private key to sign with."""
+        from dovetail.artifact.save import save
+
+        save(self, path, key=key)
 
     def _apply_writes(self, results: Sequence[Any], flat: Sequence[Any]) -> None:
         for (kind, key), value in zip(self._writes, results, strict=False):
             (self._tensors[key] if kind == "state" else flat[int(key)]).copy_(value)
 
 
-def _compile(program: Any, compiler: Compiler) -> Artifact:
+def _compile(program: Any, compiler: Compiler, name: str) -> Artifact:
     signature = program.graph_signature
-    written = set(signature.buffers_to_mutate.values())
+    written = {s.target for s in signature.output_specs if s.kind in _STATE_WRITES}
     roles = [_role(spec, written) for spec in signature.input_specs]
     tensors = _tensors(program, roles)
     gm = program.graph_module
@@ -142,6 +186,8 @@ def _compile(program: Any, compiler: Compiler) -> Artifact:
         in_spec,
         program.call_spec.out_spec,
         compiler.record,
+        name,
+        _returned(signature),
     )
 
 
@@ -168,11 +214,40 @@ def _writes(signature: Any) -> list[tuple[str, str]]:
     users = [s.arg.name for s in signature.input_specs if s.kind is InputKind.USER_INPUT]
     writes = []
     for spec in signature.output_specs:
-        if spec.kind is OutputKind.BUFFER_MUTATION:
+        if spec.kind in _STATE_WRITES:
             writes.append(("state", spec.target))
         elif spec.kind is OutputKind.USER_INPUT_MUTATION:
             writes.append(("user", str(users.index(spec.target))))
     return writes
+
+
+def _returned(signature: Any) -> dict[int, int]:
+    """Outputs that are an input the model wrote to: the caller gets that input back."""
+    users = [s.arg.name for s in signature.input_specs if s.kind is InputKind.USER_INPUT]
+    specs = signature.output_specs
+    written = {s.arg.name: s.target for s in specs if s.kind is OutputKind.USER_INPUT_MUTATION}
+    results = [s.arg.name for s in specs if s.kind is OutputKind.USER_OUTPUT and s.arg is not None]
+    return {i: users.index(written[name]) for i, name in enumerate(results) if name in written}
+
+
+def in_order(value: Any, spec: Any) -> Any:
+    """A nested value with its dictionaries (and so keywords) in the order of ``spec``."""
+    children = spec.children() if callable(getattr(spec, "children", None)) else spec.children_specs
+    if isinstance(value, dict) and spec.type is dict and set(value) == set(spec.context):
+        pairs = zip(spec.context, children, strict=True)
+        return {key: in_order(value[key], child) for key, child in pairs}
+    if isinstance(value, tuple | list) and len(value) == len(children):
+        items = [in_order(item, child) for item, child in zip(value, children, strict=True)]
+        return type(value)(items) if type(value) in (tuple, list) else value
+    return value
+
+
+def _without_autocast() -> contextlib.AbstractContextManager[Any]:
+    for device in ("cpu", "cuda"):
+        if torch.is_autocast_enabled(device):
+            off: contextlib.AbstractContextManager[Any] = torch.autocast(device, enabled=False)
+            return off
+    return contextlib.nullcontext()
 
 
 def _device_of(program: Any) -> str:

@@ -10,8 +10,10 @@ import torch
 
 from dovetail.capture.from_fx import describe
 from dovetail.errors import GuardFailed
-from dovetail.ir import Desc, ScalarDesc, Size, TensorDesc
+from dovetail.ir import Desc, Dim, ScalarDesc, Size, TensorDesc
 from dovetail.ir.size import evaluate, symbols_of
+
+_ANY = object()  # no plain value to compare with
 
 
 @dataclass(frozen=True)
@@ -35,9 +37,11 @@ class InputGuards:
             if isinstance(desc, TensorDesc):
                 _check_tensor(name, desc, value, symbols)
             elif isinstance(desc, ScalarDesc) and desc.size is not None:
-                if isinstance(desc.size, Size) and desc.size.is_symbol:
-                    symbols[desc.size.args[0]] = value
-            elif constant is not None and not _equal(constant, value):
+                if type(value) is not int:
+                    given = type(value).__name__
+                    raise GuardFailed(f"input {name!r} is a {given}, expected an int")
+                _bind(desc.size, value, symbols)
+            elif constant is not _ANY and not _equal(constant, value):
                 raise GuardFailed(f"input {name!r} is {value!r}, but exported as {constant!r}")
         self._check_ranges(symbols)
         self._check_derived(values, symbols)
@@ -79,15 +83,36 @@ def _check_tensor(name: str, desc: TensorDesc, value: Any, symbols: dict[str, in
                 f"input {name!r} has size {value.shape[dim]} in dimension {dim}, expected {size}; "
                 "pass dynamic_shapes to export if it may vary"
             )
-        if isinstance(size, Size) and size.is_symbol:
-            symbols.setdefault(size.args[0], value.shape[dim])
+        if not _bind(size, value.shape[dim], symbols):
+            raise GuardFailed(
+                f"input {name!r} has size {value.shape[dim]} in dimension {dim}, "
+                f"expected a value of {size}"
+            )
+
+
+def _bind(size: Dim, value: int, symbols: dict[str, int]) -> bool:
+    """Learn a symbol from a size; False when no whole number makes ``size`` that value.
+
+    Solves what torch.export derives one dimension from another with: ``2 * s + 1``.
+    """
+    if not isinstance(size, Size) or size.op not in ("symbol", "mul", "add", "sub"):
+        return True
+    if size.is_symbol:
+        symbols.setdefault(size.args[0], value)
+        return True
+    left, right = size.args
+    if not isinstance(right, int):
+        return True  # two symbols: the check of derived sizes sees to it
+    if size.op == "mul":
+        return right != 0 and value % right == 0 and _bind(left, value // right, symbols)
+    return _bind(left, value - right if size.op == "add" else value + right, symbols)
 
 
 def _without_fakes(entry: tuple[str, Desc, Any]) -> tuple[str, Desc, Any]:
     """Keep only plain values to compare with: fake tensors and symbols are described already."""
     name, desc, value = entry
-    plain = isinstance(value, bool | int | float | str)
-    return name, desc, value if plain else None
+    plain = value is None or isinstance(value, bool | int | float | str)
+    return name, desc, value if plain else _ANY
 
 
 def _equal(expected: Any, value: Any) -> bool:

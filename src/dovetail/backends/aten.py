@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from dovetail.backend import Backend, Blob, Executable, Support
+from dovetail.backend import Availability, Backend, Blob, Executable, Support, torch_available
 from dovetail.ir.encode import segment_from_bytes, segment_to_bytes
 
 if TYPE_CHECKING:
@@ -13,10 +13,14 @@ if TYPE_CHECKING:
 
 
 class AtenBackend(Backend):
-    """Calls ATen's kernels in order; operators stay whole, so results are eager's to the bit."""
+    """Calls ATen's kernels in order; operators stay whole, as in eager."""
 
     name = "aten"
     writes_in_place = True
+
+    def available(self) -> Availability:
+        """Wherever PyTorch is."""
+        return torch_available()
 
     def supports(self, call: OpCall) -> Support:  # noqa: ARG002
         """Everything that was captured can be called."""

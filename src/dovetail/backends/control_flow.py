@@ -7,6 +7,9 @@ from typing import Any
 
 import torch
 
+from dovetail.capture import _torch
+from dovetail.passes.inplace import ONLY_CLONE
+
 Body = Callable[..., Sequence[Any]]
 
 
@@ -38,6 +41,11 @@ def invoke_subgraph(region: Body, identifier: str, *operands: Any) -> Sequence[A
     return region(*operands)
 
 
+def auto_functionalized(op: Any, **kwargs: Any) -> Any:
+    """An operator that writes to its arguments, on copies of those it must not write to."""
+    return _torch.call_mutable(op, kwargs.pop(ONLY_CLONE, None), **kwargs)
+
+
 def _truth(result: Any) -> bool:
     return bool(result[0] if isinstance(result, tuple | list) else result)
 
@@ -46,4 +54,5 @@ CONTROL_FLOW: dict[str, Callable[..., Any]] = {
     "higher_order.cond": cond,
     "higher_order.while_loop": while_loop,
     "higher_order.invoke_subgraph": invoke_subgraph,
+    "higher_order.auto_functionalized_v2": auto_functionalized,
 }

@@ -9,7 +9,7 @@ import dovetail.lower.indexing
 import dovetail.lower.norms
 import dovetail.lower.pointwise
 import dovetail.lower.reductions
-import dovetail.lower.views  # noqa: F401  # registers rules
+import dovetail.lower.reindex  # noqa: F401  # registers rules
 from dovetail.capture.ops import is_random, resolve_op
 from dovetail.errors import UnsupportedGraph
 from dovetail.ir.tensor import TensorDesc

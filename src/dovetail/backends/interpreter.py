@@ -13,11 +13,13 @@ from typing import Any
 from dovetail.backends.control_flow import CONTROL_FLOW
 from dovetail.capture.ops import resolve_op
 from dovetail.capture.to_fx import to_torch
-from dovetail.ir import Arg, Attr, OpCall, Ref, Segment, Size, SizeProgram, TensorDesc
+from dovetail.ir import Arg, Attr, OpCall, Ref, Segment, Size, SizeProgram, Table, TensorDesc
 from dovetail.ir.call import leaves
 
 Values = list[Any]
 Check = Callable[[OpCall, Any, Mapping[str, int]], None]
+# The function that runs a call, or None for PyTorch's own.
+Choose = Callable[[OpCall], Callable[..., Any] | None]
 # Reads one argument from the registers and the computed sizes.
 Getter = Callable[["Frame"], Any]
 
@@ -36,9 +38,11 @@ class Frame:
 class Interpreter:
     """A segment ready to run; call it with the segment's inputs as one list."""
 
-    def __init__(self, segment: Segment, check: Check | None = None) -> None:
+    def __init__(
+        self, segment: Segment, check: Check | None = None, choose: Choose | None = None
+    ) -> None:
         self.segment = segment
-        self.check = check
+        self.check, self.choose = check, choose
         self.slots: dict[str, int] = {}
         self.size_index: dict[Size, int] = {}
         inputs = [self._slot(i.name) for i in segment.inputs]
@@ -85,10 +89,15 @@ class Interpreter:
         return self.slots.setdefault(name, len(self.slots))
 
     def _step(self, call: OpCall) -> _Step:
+        # Operators that are not ours to run may call a body on other dtypes than it was traced on.
+        self._body_check = self.check if call.op in CONTROL_FLOW else None
         getters = [self._getter(arg) for arg in call.args]
         keywords = {key: self._getter(arg) for key, arg in call.kwargs.items()}
         used = {self.slots[ref.name] for ref in call.refs()}
-        target = CONTROL_FLOW.get(call.op) or resolve_op(call.op)
+        chosen = self.choose(call) if self.choose is not None else None
+        target = chosen or CONTROL_FLOW.get(call.op) or resolve_op(call.op)
+        if call.op.startswith("higher_order."):  # theirs are tuples, an operator's are lists
+            getters = [_as_tuple(get) for get in getters]
         cls = _Binding if call.binds or self.check else _Step
         step = cls(target, getters, keywords, self._slot(call.name), used)
         if isinstance(step, _Binding):
@@ -103,8 +112,12 @@ class Interpreter:
         if isinstance(arg, Attr):
             return _get_constant(to_torch(arg))
         if isinstance(arg, Segment):
-            sub = Interpreter(arg, self.check)
-            return lambda frame: _Subgraph(sub, frame.symbols)
+            sub = Interpreter(arg, self._body_check, self.choose)
+            captured = [self._getter(ref) for ref in arg.captures]
+            return lambda frame: _Subgraph(sub, frame.symbols, [get(frame) for get in captured])
+        if isinstance(arg, Table):
+            getters = {key: self._getter(item) for key, item in arg.items}
+            return lambda frame: {key: get(frame) for key, get in getters.items()}
         if isinstance(arg, tuple):
             return self._get_list(arg)
         return _get_constant(arg)
@@ -180,13 +193,16 @@ class _Binding(_Step):
 class _Subgraph:
     """A nested segment as a function of its operands, within one run of its parent."""
 
-    __slots__ = ("interpreter", "symbols")
+    __slots__ = ("captured", "interpreter", "symbols")
 
-    def __init__(self, interpreter: Interpreter, symbols: Mapping[str, int]) -> None:
-        self.interpreter, self.symbols = interpreter, symbols
+    def __init__(
+        self, interpreter: Interpreter, symbols: Mapping[str, int], captured: Values
+    ) -> None:
+        self.interpreter, self.symbols, self.captured = interpreter, symbols, captured
 
-    def __call__(self, *operands: Any) -> tuple[Any, ...]:
-        return tuple(self.interpreter.run(list(operands), self.symbols))
+    def __call__(self, *operands: Any) -> Any:
+        results = self.interpreter.run([*operands, *self.captured], self.symbols)
+        return results[0] if self.interpreter.segment.bare else tuple(results)
 
 
 def read_path(value: Any, path: Sequence[tuple[str, int]]) -> int:
@@ -196,6 +212,8 @@ def read_path(value: Any, path: Sequence[tuple[str, int]]) -> int:
             value = value[index]
         elif kind in ("size", "stride"):
             value = getattr(value, kind)(index)
+        elif kind == "storage_offset":
+            value = value.storage_offset()
         else:
             value = value // index if kind == "div" else int(value)
     return int(value)
@@ -225,6 +243,14 @@ def _get_ref(slot: int, path: tuple[int, ...]) -> Getter:
         return value
 
     return get
+
+
+def _as_tuple(get: Getter) -> Getter:
+    def as_tuple(frame: Frame) -> Any:
+        value = get(frame)
+        return tuple(value) if isinstance(value, list) else value
+
+    return as_tuple
 
 
 def _get_constant(value: Any) -> Getter:

@@ -280,6 +280,16 @@ def operator_types() -> tuple[Any, Any, Any]:
     return OpOverload, OpOverloadPacket, HigherOrderOperator
 
 
+def call_mutable(op: Any, only_clone: Any = None, **kwargs: Any) -> Any:
+    """Run a functionalised call of an operator that writes to its arguments.
+
+    Only the bases at the positions in ``only_clone`` are copied first; all when it is None.
+    """
+    from torch._higher_order_ops.auto_functionalize import auto_functionalized_v2_dense
+
+    return auto_functionalized_v2_dense(op, only_clone, **kwargs)
+
+
 def schema_of(op: Any) -> Any:
     """An operator's schema: its arguments and results, and which of them alias or are written."""
     return op._schema
@@ -303,8 +313,8 @@ def fake_mode_of(values: Iterable[Any]) -> Any:
 def unbacked_bindings(node: Any) -> dict[str, tuple[tuple[str, int], ...]]:
     """Data-dependent symbols that a node defines, each with the way to read it off its result.
 
-    A way is steps such as ("item", 0) into a tuple, ("size", 1) or ("stride", 0) of a tensor,
-    ("div", 4), ("bool", 0).
+    A way is steps such as ("item", 0) into a tuple, ("size", -1) and ("item", 1) for a tensor's
+    second size, ("storage_offset", -1), ("div", 4), ("bool", 0).
     """
     bindings = node.meta.get("unbacked_bindings") or {}
     return {str(symbol): tuple(map(_path_step, path)) for symbol, path in bindings.items()}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -24,10 +24,11 @@ from dovetail.ir import (
     ScalarDesc,
     Segment,
     Size,
+    Table,
     TensorDesc,
 )
 from dovetail.ir.call import leaves
-from dovetail.ir.size import symbols_of
+from dovetail.ir.size import UNKNOWN, symbols_of
 
 _ATTRS: tuple[tuple[type, str], ...] = (
     (torch.dtype, "dtype"),
@@ -57,11 +58,16 @@ def _describe_tensor(value: torch.Tensor) -> TensorDesc:
 
 
 def _dim(value: Any) -> Dim:
-    """A dimension; one whose expression we cannot write gets an anonymous symbol."""
+    """A dimension; one whose expression we cannot write is unknown."""
     try:
         return to_dim(value)
     except SizeError:
-        return Size.symbol("?")
+        return UNKNOWN
+
+
+def is_unknown(desc: Desc) -> bool:
+    """Whether a descriptor holds a dimension that we cannot write as an expression."""
+    return isinstance(desc, TensorDesc) and UNKNOWN in (*desc.shape, *desc.strides)
 
 
 def _describe_symbol(value: Any) -> ScalarDesc:
@@ -133,7 +139,9 @@ class GraphReader:
     def _read_attribute(self, node: fx.Node) -> None:
         value = _attribute(self.gm, str(node.target))
         if isinstance(value, fx.GraphModule):
-            self.args[node] = segment_of(value, str(node.target), self.bound)
+            segment, held = subgraph_of(value, str(node.target), self.bound)
+            self.args[node] = segment
+            self.constants |= held
         elif isinstance(value, torch.Tensor):
             self.constants[node.name] = value
             self.args[node] = Ref(node.name, describe(node.meta.get("val", value)))
@@ -157,6 +165,8 @@ class GraphReader:
             return value
         if isinstance(value, tuple | list):
             return tuple(map(self.arg, value))
+        if isinstance(value, dict):
+            return Table(tuple((str(key), self.arg(item)) for key, item in value.items()))
         if is_symbolic(value):
             return self._symbolic(value)
         for kind, name in _ATTRS:
@@ -176,23 +186,35 @@ class GraphReader:
         return size
 
 
-def segment_of(gm: fx.GraphModule, name: str, bound: Iterable[str] = ()) -> Segment:
+def segment_of(gm: fx.GraphModule, name: str) -> Segment:
     """A whole graph as one segment; nested graphs become nested segments."""
+    segment, constants = subgraph_of(gm, name)
+    if constants:
+        raise UnsupportedGraph(f"the graph {name} holds tensors of its own")
+    return segment
+
+
+def subgraph_of(
+    gm: fx.GraphModule, name: str, bound: Iterable[str] = ()
+) -> tuple[Segment, dict[str, Any]]:
+    """A nested graph as a segment, and the tensors it holds, which the one around it must hold.
+
+    It takes them as its last inputs and captures them by name.
+    """
     reader = GraphReader(gm, bound)
     calls = [call for node in body(gm) if (call := reader.read(node)) is not None]
-    if reader.constants:
-        raise UnsupportedGraph(f"the subgraph {name} holds tensors of its own")
-    return make_segment(name, reader.inputs, calls, reader.arg(outputs_of(gm)))
-
-
-def make_segment(
-    name: str, inputs: Sequence[Input], calls: Sequence[OpCall], outputs: Sequence[Arg]
-) -> Segment:
-    """A segment whose symbol inputs are named after the symbol they bind."""
-    return Segment(name, tuple(map(_as_size_input, inputs)), tuple(calls), tuple(outputs))
+    outputs = reader.arg(outputs_of(gm))
+    descs = {held: describe(value) for held, value in reader.constants.items()}
+    inputs = [*map(_as_size_input, reader.inputs)]
+    inputs += [Input(held, desc, "constant") for held, desc in descs.items()]
+    captures = tuple(Ref(f"{name}.{held}", desc) for held, desc in descs.items())
+    bare = isinstance(gm.graph.output_node().args[0], fx.Node)
+    segment = Segment(name, tuple(inputs), tuple(calls), outputs, bare, captures)
+    return segment, {f"{name}.{held}": value for held, value in reader.constants.items()}
 
 
 def _as_size_input(given: Input) -> Input:
+    """An input that binds a symbol is named after it."""
     desc = given.desc
     if isinstance(desc, ScalarDesc) and isinstance(desc.size, Size) and desc.size.is_symbol:
         return Input(desc.size.args[0], desc, "size")
@@ -239,7 +261,8 @@ def _resolve_binding(
             steps[-1] = (steps[-1][0], value)
         else:
             steps.append((kind, value))
-    if any(kind in ("size", "stride") and value < 0 for kind, value in steps):
+    known = {"item", "size", "stride", "storage_offset", "div", "bool"}
+    if any(k not in known or (k in ("size", "stride") and v < 0) for k, v in steps):
         raise UnsupportedGraph(f"{node.name} defines {symbol} in an unknown way")
     return symbol, tuple(steps)
 

@@ -91,6 +91,11 @@ def resolve_op(name: str) -> Callable[..., Any]:
     return cast(Callable[..., Any], target)
 
 
+def is_write(target: Any) -> bool:
+    """Whether an operator writes to one of its arguments."""
+    return isinstance(target, OpOverload) and bool(_torch.schema_of(target).is_mutable)
+
+
 def is_random(target: Any) -> bool:
     """Whether an operator draws random numbers."""
     return torch.Tag.nondeterministic_seeded in getattr(target, "tags", ())

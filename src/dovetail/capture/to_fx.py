@@ -10,7 +10,7 @@ from torch import fx
 
 from dovetail.capture.ops import resolve_op
 from dovetail.errors import UnsupportedGraph
-from dovetail.ir import Arg, Attr, Ref, ScalarDesc, Segment, Size, TensorDesc
+from dovetail.ir import Arg, Attr, Ref, ScalarDesc, Segment, Size, Table, TensorDesc
 
 
 def graph_module(segment: Segment) -> fx.GraphModule:
@@ -57,13 +57,16 @@ class _Writer:
             self.values[call.name] = node
             for symbol, path in call.binds:
                 self.values[symbol] = self.bind(node, path)
-        self.graph.output(tuple(map(self.arg, self.segment.outputs)))
+        outputs = tuple(map(self.arg, self.segment.outputs))
+        self.graph.output(outputs[0] if self.segment.bare else outputs)
         return fx.GraphModule(self.root, self.graph, class_name=self.segment.name)
 
     def bind(self, node: fx.Node, path: tuple[tuple[str, int], ...]) -> fx.Node:
         for kind, value in path:
             if kind in ("size", "stride"):
                 node = self.graph.call_method(kind, (node, value))
+            elif kind == "storage_offset":
+                node = self.graph.call_method(kind, (node,))
             elif kind == "item":
                 node = self.graph.call_function(operator.getitem, (node, value))
             else:
@@ -79,11 +82,15 @@ class _Writer:
             return node
         if isinstance(value, tuple):
             return list(map(self.arg, value))
+        if isinstance(value, Table):
+            return {key: self.arg(item) for key, item in value.items}
         if isinstance(value, Attr):
             return to_torch(value)
         if isinstance(value, Size):
             return self.size(value)
         if isinstance(value, Segment):
+            if value.captures:
+                raise UnsupportedGraph(f"the subgraph {value.name} holds tensors of its own")
             setattr(self.root, value.name, graph_module(value))
             return self.graph.get_attr(value.name)
         return value

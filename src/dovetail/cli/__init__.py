@@ -16,6 +16,11 @@ from dovetail.errors import DovetailError
 COMMANDS = {
     "backends": "list what torch.compile(backend=...) can be given here",
     "bench": "time kernels and models against eager and Inductor",
+    "compile": "compile a model to a .dvt file",
+    "inspect": "show what a .dvt file holds",
+    "run": "run a .dvt file on .npy files or random inputs",
+    "sign": "sign a .dvt file, or make a key",
+    "verify": "check a .dvt file, every byte of it",
 }
 
 

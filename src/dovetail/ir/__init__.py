@@ -1,6 +1,6 @@
 """The values that pass between stages: sizes, descriptors, calls, segments. No torch in here."""
 
-from dovetail.ir.call import Arg, Attr, OpCall, Ref
+from dovetail.ir.call import Arg, Attr, OpCall, Ref, Table, resolve
 from dovetail.ir.segment import Input, Segment
 from dovetail.ir.size import Dim, Size, SizeProgram, parse_size
 from dovetail.ir.tensor import Desc, ScalarDesc, TensorDesc
@@ -17,6 +17,8 @@ __all__ = [
     "Segment",
     "Size",
     "SizeProgram",
+    "Table",
     "TensorDesc",
     "parse_size",
+    "resolve",
 ]

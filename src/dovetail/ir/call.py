@@ -42,8 +42,19 @@ class Attr:
         return self.value
 
 
-# What stands in an argument: references, sizes, constants, nested lists, subgraphs.
-Arg = Any  # Ref | Size | Attr | Segment | int | float | complex | bool | str | None | tuple[Arg]
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A dictionary argument, by key (kernel options of a higher-order operator)."""
+
+    items: tuple[tuple[str, Any], ...]
+
+    def __str__(self) -> str:
+        return f"{{{', '.join(f'{key}: {format_arg(value)}' for key, value in self.items)}}}"
+
+
+# What stands in an argument: Ref, Size, Attr, Table, Segment (a subgraph), a Python number, a
+# string, None, or a tuple of these.
+Arg = Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,8 +120,29 @@ def leaves(arg: Arg) -> Iterator[Arg]:
     if isinstance(arg, tuple):
         for item in arg:
             yield from leaves(item)
+    elif isinstance(arg, Table):
+        for _, item in arg.items:
+            yield from leaves(item)
     else:
         yield arg
+        yield from getattr(arg, "captures", ())  # a subgraph uses what it captures
+
+
+def resolve(arg: Arg, values: Mapping[str, Any]) -> Any:
+    """An argument with values put in for references and numbers for sizes.
+
+    ``values`` holds inputs and results by name; a size input is named after the symbol it binds.
+    """
+    if isinstance(arg, Ref):
+        value = values[arg.name]
+        for index in arg.path:
+            value = value[index]
+        return value
+    if isinstance(arg, Size):
+        return arg.evaluate(values)
+    if isinstance(arg, tuple):
+        return [resolve(item, values) for item in arg]
+    return arg
 
 
 def format_arg(arg: Arg) -> str:

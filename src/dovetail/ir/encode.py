@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from dovetail.errors import UnsupportedGraph
-from dovetail.ir.call import Arg, Attr, OpCall, Ref
+from dovetail.ir.call import Arg, Attr, OpCall, Ref, Table
 from dovetail.ir.segment import Input, Segment
 from dovetail.ir.size import Dim, Size, parse_size
 from dovetail.ir.tensor import Desc, ScalarDesc, TensorDesc
@@ -37,6 +37,8 @@ def _segment(segment: Segment) -> dict[str, Any]:
         "inputs": [[i.name, _desc(i.desc), i.kind] for i in segment.inputs],
         "calls": [_call(call) for call in segment.calls],
         "outputs": [_arg(o) for o in segment.outputs],
+        "bare": segment.bare,
+        "captures": [_arg(ref) for ref in segment.captures],
     }
 
 
@@ -66,6 +68,8 @@ def _arg(arg: Arg) -> Any:
         return {"size": str(arg)}
     if isinstance(arg, Attr):
         return {"attr": [arg.kind, arg.value]}
+    if isinstance(arg, Table):
+        return {"table": [[key, _arg(value)] for key, value in arg.items]}
     if isinstance(arg, Segment):
         return {"segment": _segment(arg)}
     raise UnsupportedGraph(f"cannot write an argument of type {type(arg).__name__}")
@@ -98,7 +102,8 @@ class _Reader:
         calls = tuple(self.call(row) for row in data["calls"])
         outputs = tuple(self.arg(o) for o in data["outputs"])
         self.descs = outer
-        return Segment(str(data["name"]), inputs, calls, outputs)
+        captures = tuple(self.arg(ref) for ref in data["captures"])
+        return Segment(str(data["name"]), inputs, calls, outputs, bool(data["bare"]), captures)
 
     def input(self, name: str, desc: Any, kind: str) -> Input:
         self.descs[name] = self.desc(desc)
@@ -129,6 +134,8 @@ class _Reader:
                 return parse_size(value)
             case "attr":
                 return Attr(str(value[0]), str(value[1]))
+            case "table":
+                return Table(tuple((str(key), self.arg(item)) for key, item in value))
             case "segment":
                 return self.segment(value)
         raise ValueError(f"unknown argument kind {kind!r}")

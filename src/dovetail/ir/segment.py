@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from dovetail.ir.call import Arg, OpCall, Ref, format_arg, format_desc
-from dovetail.ir.tensor import Desc, TensorDesc
+from dovetail.ir.tensor import Desc
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +40,9 @@ class Segment:
     inputs: tuple[Input, ...]
     calls: tuple[OpCall, ...]
     outputs: tuple[Arg, ...]
+    bare: bool = False  # as a subgraph: its one output is returned by itself, not in a tuple
+    # As a subgraph: values of the graph around it for its last inputs (constants it holds).
+    captures: tuple[Ref, ...] = ()
 
     def symbols(self) -> tuple[str, ...]:
         """The symbols bound by inputs, in input order."""
@@ -52,19 +55,9 @@ class Segment:
             for sub in call.subgraphs():
                 yield from sub.all_calls()
 
-    def mutated_inputs(self) -> tuple[str, ...]:
-        """The names of inputs that a call writes to (the last argument convention of ATen)."""
-        names = {i.name for i in self.inputs}
-        written = (c.args[0].name for c in self.calls if is_write(c) and isinstance(c.args[0], Ref))
-        return tuple(dict.fromkeys(n for n in written if n in names))
-
     def output_descs(self) -> tuple[Desc, ...]:
         """What is known of each output."""
         return tuple(o.desc if isinstance(o, Ref) else None for o in self.outputs)
-
-    def input_bytes(self) -> int | None:
-        """Bytes of all tensor inputs, or None when a shape is symbolic."""
-        return sum_bytes(i.desc for i in self.inputs if isinstance(i.desc, TensorDesc))
 
     def __str__(self) -> str:
         head = ", ".join(
@@ -77,16 +70,6 @@ class Segment:
         for call in self.calls:
             lines += [str(sub) for sub in call.subgraphs()]
         return "\n".join(lines)
-
-
-def sum_bytes(descs: Iterator[TensorDesc]) -> int | None:
-    """The bytes of several tensors together, or None when a shape is symbolic."""
-    total = 0
-    for desc in descs:
-        if desc.numel is None:
-            return None
-        total += desc.numel * item_bytes(desc.dtype)
-    return total
 
 
 def item_bytes(dtype: str) -> int:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ast
 import functools
+import importlib
 import operator
 import struct
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -89,6 +90,7 @@ class Size:
 
 
 Dim = int | Size
+UNKNOWN = Size.symbol("unknown")  # a size known only once it is there; nothing binds it
 
 
 def evaluate(dim: Dim, values: Mapping[str, int]) -> int:
@@ -150,10 +152,9 @@ class SizeProgram:
 @functools.cache
 def _native_class() -> Any:
     try:
-        from dovetail import _native
+        return importlib.import_module("dovetail._native").SizeProgram
     except ImportError:  # not built: the Python evaluator serves
         return None
-    return _native.SizeProgram
 
 
 def _native_program(code: bytes, symbols: int, outputs: int) -> Any:

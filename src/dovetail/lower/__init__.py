@@ -1,1 +1,1 @@
-"""From calls to values that know how to compute their elements."""
+"""From calls to code: which kernel serves a call, and a segment as a Program."""

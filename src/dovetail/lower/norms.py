@@ -10,9 +10,9 @@ from dovetail.ir.kernel import FLOATS
 from dovetail.ir.size import Dim
 from dovetail.lower.pointwise import element
 from dovetail.lower.reductions import kept_index, moments
+from dovetail.lower.reindex import reshape
 from dovetail.lower.rules import Lower, Refused, compute, number, rule, static, tensor
 from dovetail.lower.values import Builder, Indices, Pointwise, Value, View
-from dovetail.lower.views import reshape
 
 
 def _optional(lower: Lower, arg: Any) -> Value | None:

@@ -29,7 +29,7 @@ class Pass:
     @functools.cached_property
     def identity(self) -> str:
         """``name-hash``: the same in every process as long as the source is the same."""
-        return f"{self.name}-{hashlib.sha256(_source(self.fn).encode()).hexdigest()[:16]}"
+        return f"{self.name}-{hashlib.sha256(source_of(self.fn).encode()).hexdigest()[:16]}"
 
     def __call__(self, graph_module: Any) -> Any:
         """Run the pass."""
@@ -68,8 +68,13 @@ def _name(fn: PassFn) -> str:
     return str(name)
 
 
-def _source(fn: Any) -> str:
-    """The text a pass's identity is taken from: its source, and what it closes over."""
+def source_of(fn: Any) -> str:
+    """The text a pass's identity is taken from: its source, and what it closes over.
+
+    An object that stands for several functions has it as its ``identity_source``.
+    """
+    if hasattr(fn, "identity_source"):
+        return str(fn.identity_source)
     target = fn.func if isinstance(fn, functools.partial) else fn
     if not inspect.isroutine(target):
         target = type(target)

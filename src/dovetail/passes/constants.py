@@ -9,7 +9,7 @@ depend on nothing at all (masks, position indices) when they are small.
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from typing import Any
 
 import torch
@@ -17,7 +17,7 @@ from torch import fx
 
 from dovetail.capture import _torch
 from dovetail.capture.ops import OpOverload
-from dovetail.passes.graphs import escaping, is_pure, value_of, written
+from dovetail.passes.graphs import escaping, is_pure, is_repeatable, value_of, written
 
 FOLD_LIMIT = 1 << 20  # bytes; larger values cost more to keep than to make
 CONSTANT = "dovetail_constant"  # mark in an input's metadata
@@ -65,6 +65,8 @@ def split_constants(gm: fx.GraphModule) -> tuple[fx.GraphModule, fx.GraphModule]
     inputs, then one input for each output of ``once``.
     """
     constant = constant_nodes(gm)
+    # What a caller comes to hold is made anew at every call: it may be written to.
+    constant -= {n for n in escaping(gm) if n.op == "call_function"}
     needs_inputs = _depends_on_inputs(constant)
     border = [n for n in constant if n in needs_inputs and any(u not in constant for u in n.users)]
     border = [n for n in gm.graph.nodes if n in set(border)]
@@ -76,15 +78,16 @@ def fold_constants(gm: fx.GraphModule) -> fx.GraphModule:
     constant = constant_nodes(gm)
     foldable = constant - _depends_on_inputs(constant)
     kept = escaping(gm) | written(gm)
+    values: dict[fx.Node, Any] = {}
     for node in [n for n in gm.graph.nodes if n in foldable]:
         outside = any(user not in foldable for user in node.users)
         if outside and node not in kept and _is_worth_folding(node):
-            _fold(gm, node)
+            _fold(gm, node, values)
     return gm
 
 
 def _is_foldable(node: fx.Node) -> bool:
-    if not is_pure(node) or node.meta.get("unbacked_bindings"):
+    if not is_repeatable(node) or node.meta.get("unbacked_bindings"):
         return False
     if node.target is not operator.getitem and not isinstance(node.target, OpOverload):
         return False
@@ -116,10 +119,10 @@ def _is_worth_folding(node: fx.Node) -> bool:
     return bool(value.numel() * value.element_size() <= FOLD_LIMIT)
 
 
-def _fold(gm: fx.GraphModule, node: fx.Node) -> None:
+def _fold(gm: fx.GraphModule, node: fx.Node, values: dict[fx.Node, Any]) -> None:
     with _torch.no_dispatch_modes(), torch.no_grad():
-        value = _evaluate(gm, node, {}).detach()
-    name = _free_name(gm)
+        value = _evaluate(gm, node, values).detach()
+    name = f"_folded_{node.name}"
     gm.register_buffer(name, value, persistent=False)
     with gm.graph.inserting_before(node):
         constant = gm.graph.get_attr(name)
@@ -127,23 +130,17 @@ def _fold(gm: fx.GraphModule, node: fx.Node) -> None:
     node.replace_all_uses_with(constant)
 
 
-def _evaluate(gm: fx.GraphModule, node: fx.Node, done: dict[fx.Node, Any]) -> Any:
-    if node not in done:
-        if node.op == "get_attr":
-            done[node] = getattr(gm, str(node.target))
+def _evaluate(gm: fx.GraphModule, node: fx.Node, values: dict[fx.Node, Any]) -> Any:
+    """The value of a node; those of the nodes it needs are kept for the next one."""
+    for each in sorted(_ancestors([node], stop=values.keys())):
+        if each in values:
+            continue
+        if each.op == "get_attr":
+            values[each] = getattr(gm, str(each.target))
         else:
-            for used in node.all_input_nodes:  # in order, so that no deep recursion builds up
-                _evaluate(gm, used, done)
-            args, kwargs = fx.node.map_arg((node.args, dict(node.kwargs)), done.__getitem__)
-            done[node] = node.target(*args, **kwargs)
-    return done[node]
-
-
-def _free_name(gm: fx.GraphModule) -> str:
-    number = 0
-    while hasattr(gm, f"_folded_{number}"):
-        number += 1
-    return f"_folded_{number}"
+            args, kwargs = fx.node.map_arg((each.args, dict(each.kwargs)), values.__getitem__)
+            values[each] = each.target(*args, **kwargs)
+    return values[node]
 
 
 def _once_graph(gm: fx.GraphModule, border: list[fx.Node]) -> fx.GraphModule:
@@ -175,7 +172,7 @@ def _every_graph(gm: fx.GraphModule, border: list[fx.Node]) -> fx.GraphModule:
     return fx.GraphModule(gm, graph)
 
 
-def _ancestors(nodes: Iterable[fx.Node], stop: set[fx.Node] | None = None) -> set[fx.Node]:
+def _ancestors(nodes: Iterable[fx.Node], stop: Container[fx.Node] = ()) -> set[fx.Node]:
     """The nodes and all they depend on, not going past ``stop``."""
     found: set[fx.Node] = set()
     todo = list(nodes)
@@ -183,6 +180,6 @@ def _ancestors(nodes: Iterable[fx.Node], stop: set[fx.Node] | None = None) -> se
         node = todo.pop()
         if node not in found:
             found.add(node)
-            if stop is None or node not in stop:
+            if node not in stop:
                 todo += node.all_input_nodes
     return found

@@ -8,23 +8,27 @@ import torch
 from torch import fx
 
 from dovetail.capture.ops import OpOverload
-from dovetail.passes.graphs import escaping, is_pure, is_view, replace
+from dovetail.passes.graphs import escaping, is_repeatable, is_view, replace, returned
 
 
 def eliminate_common_subexpressions(gm: fx.GraphModule) -> fx.GraphModule:
     """Merge equal calls. Two results that a caller would hold stay two tensors."""
-    held = escaping(gm)
+    held, results = escaping(gm), returned(gm)
     seen: dict[Any, fx.Node] = {}
     for node in list(gm.graph.nodes):
-        if not is_pure(node) or _is_uninitialised(node):
+        if not is_repeatable(node) or _is_uninitialised(node):
             continue
         key = (node.target, _key(node.args), _key(node.kwargs))
         first = seen.setdefault(key, node)
         if first is node:
             continue
+        if node in results and first in results:
+            continue  # two objects of the caller's
         if is_view(node) or not (node in held and first in held):
             if node in held:
                 held.add(first)
+            if node in results:
+                results.add(first)
             replace(node, first)
     return gm
 

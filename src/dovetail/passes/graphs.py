@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -9,7 +10,7 @@ import torch
 from torch import fx
 
 from dovetail.capture import _torch
-from dovetail.capture.ops import HigherOrderOperator, OpOverload, is_random
+from dovetail.capture.ops import HigherOrderOperator, OpOverload, is_random, is_write
 
 aten = torch.ops.aten
 
@@ -37,29 +38,29 @@ def subgraphs(gm: fx.GraphModule) -> dict[str, fx.GraphModule]:
 
 
 def is_pure(node: fx.Node) -> bool:
-    """Whether a node may be moved, merged with an equal one, or dropped when unused."""
+    """Whether a node may be dropped when nothing uses it."""
     target = node.target
-    if node.op != "call_function" or is_random(target):
+    if node.op != "call_function" or is_random(target) or isinstance(target, HigherOrderOperator):
         return False
-    if isinstance(target, OpOverload):
-        return not _torch.schema_of(target).is_mutable and not node.is_impure()
-    if isinstance(target, HigherOrderOperator):
-        return False
-    return not node.is_impure()
+    return not is_write(target) and not node.is_impure()
 
 
-def is_view(node: fx.Node) -> bool:
-    """Whether a node's result may share memory with its first argument."""
-    target = node.target
-    if isinstance(target, OpOverload):
-        if target in _MAYBE_VIEWS:
-            return True
-        return any(r.alias_info is not None for r in _torch.schema_of(target).returns)
-    return node.op == "call_function" and getattr(target, "__name__", "") == "getitem"
+def is_repeatable(node: fx.Node) -> bool:
+    """Whether two calls on the same values surely give the same result.
+
+    A custom operator may draw random numbers without saying so (its tag is easily forgotten), so
+    only PyTorch's own are trusted.
+    """
+    namespace = getattr(node.target, "namespace", "aten")
+    return is_pure(node) and namespace in ("aten", "prims")
 
 
-# Composite operators that return a view or a copy, as the strides will have it.
+# ---- memory: who shares it with whom, and who writes to it -----------------------------------
+
+# Operators that return a view or a copy, as the strides will have it, or a view their schema
+# does not declare.
 _MAYBE_VIEWS = {
+    aten._unsafe_view.default,
     aten.reshape.default,
     aten.contiguous.default,
     aten._reshape_alias.default,
@@ -68,46 +69,62 @@ _MAYBE_VIEWS = {
 }
 
 
+def is_view(node: fx.Node) -> bool:
+    """Whether a node's result may share memory with one of its arguments."""
+    target = node.target
+    if isinstance(target, OpOverload):
+        returns = _torch.schema_of(target).returns
+        return target in _MAYBE_VIEWS or any(r.alias_info is not None for r in returns)
+    return node.op == "call_function" and target is operator.getitem
+
+
 def escaping(gm: fx.GraphModule) -> set[fx.Node]:
     """Nodes whose memory a caller may come to hold, or that a write in the graph may reach.
 
-    A node in this set may not start (or cease) to share memory with another.
+    A node in this set may not start (or cease) to share memory with another. What a higher-order
+    operator takes belongs to it: it may write to it (a functionalised custom operator) or return
+    it from a branch.
     """
     roots = [*gm.graph.output_node().all_input_nodes]
     for node in calls(gm):
-        if _is_write(node):
+        if is_write(node.target) or isinstance(node.target, HigherOrderOperator):
             roots += node.all_input_nodes
     found: set[fx.Node] = set()
     while roots:
         node = roots.pop()
-        if node in found:
-            continue
-        found.add(node)
-        if is_view(node) or isinstance(node.target, HigherOrderOperator):
-            roots += node.all_input_nodes
+        if node not in found:
+            found.add(node)
+            if is_view(node) or isinstance(node.target, HigherOrderOperator):
+                roots += node.all_input_nodes
     return found
+
+
+def returned(gm: fx.GraphModule) -> set[fx.Node]:
+    """Nodes that the graph returns: each is an object of the caller's, even if memory is shared."""
+    return set(gm.graph.output_node().all_input_nodes)
 
 
 def written(gm: fx.GraphModule) -> set[fx.Node]:
     """Nodes that some call writes to."""
     found: set[fx.Node] = set()
     for node in calls(gm):
-        if _is_write(node):
+        if is_write(node.target):
             found |= {a for a in _written_args(node) if isinstance(a, fx.Node)}
     return found
 
 
-def _is_write(node: fx.Node) -> bool:
-    target = node.target
-    return isinstance(target, OpOverload) and _torch.schema_of(target).is_mutable
-
-
 def _written_args(node: fx.Node) -> Iterable[Any]:
-    schema = _torch.schema_of(node.target)
-    for position, argument in enumerate(schema.arguments):
+    for position, argument in enumerate(_torch.schema_of(node.target).arguments):
         if argument.alias_info is not None and argument.alias_info.is_write:
             value = node.args[position] if position < len(node.args) else None
             yield from _flat(node.kwargs.get(argument.name, value))
+
+
+def occurrences(node: fx.Node, value: fx.Node) -> int:
+    """How often ``value`` stands among a node's arguments."""
+    found: list[fx.Node] = []
+    fx.node.map_arg((node.args, dict(node.kwargs)), lambda n: found.append(n))
+    return found.count(value)
 
 
 def _flat(value: Any) -> Iterator[Any]:

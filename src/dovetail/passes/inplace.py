@@ -13,9 +13,10 @@ from torch import fx
 
 from dovetail.capture import _torch
 from dovetail.capture.ops import OpOverload
-from dovetail.passes.graphs import calls, is_view, value_of
+from dovetail.passes.graphs import calls, is_view, occurrences, value_of
 
 aten = torch.ops.aten
+ONLY_CLONE = "_only_clone_these_bases"  # an argument we add to a functionalised custom operator
 
 # Functional form → in-place form, for operators that copy a whole tensor to change a part of it.
 _SCATTERS = {
@@ -30,6 +31,8 @@ _SCATTERS = {
     aten.masked_scatter.default: aten.masked_scatter_.default,
     aten.copy.default: aten.copy_.default,
 }
+# Their results are memory of the graph's own, before and after they were made in-place.
+_FRESH_RESULTS = {*_SCATTERS, *_SCATTERS.values()}
 _FRESH = (
     aten.empty,
     aten.empty_strided,
@@ -51,12 +54,56 @@ def reinplace(gm: fx.GraphModule) -> fx.GraphModule:
     order = {node: position for position, node in enumerate(gm.graph.nodes)}
     for node in calls(gm, *_SCATTERS):
         source = node.args[0]
-        if isinstance(source, fx.Node) and _is_last_use(source, node, order):
-            if _is_fresh(source) and _same_layout(node, source):
+        if isinstance(source, fx.Node) and _is_only_use(source, node) and _is_fresh(source):
+            if _same_layout(node, source):
                 node.target = _SCATTERS[node.target]
+    for node in calls(gm, torch.ops.higher_order.auto_functionalized_v2):
+        _write_custom(node, order)
     for write in calls(gm, aten.copy_.default):
         _write_directly(write, order)
     return gm
+
+
+def _write_custom(node: fx.Node, order: dict[fx.Node, int]) -> None:
+    """Let a custom operator write to its arguments themselves where nobody needs the old value."""
+    bases = list(node.kwargs.get("_all_bases", ()))
+    first = len(value_of(node)) - len(bases)
+    clone = []
+    for position, base in enumerate(bases):
+        results = [u for u in node.users if u.args[1] == first + position]
+        if not isinstance(base, fx.Node) or not _may_be_written(base, node, results, order):
+            clone.append(position)
+    node.kwargs = {**node.kwargs, ONLY_CLONE: tuple(clone)}
+    for position, base in enumerate(bases):
+        if position not in clone:
+            _drop_copies_back(base, [u for u in node.users if u.args[1] == first + position])
+
+
+def _may_be_written(
+    base: fx.Node, node: fx.Node, results: list[fx.Node], order: dict[fx.Node, int]
+) -> bool:
+    """Whether the old value of ``base`` is not needed once ``node`` has run."""
+    if occurrences(node, base) != 1:
+        return False  # it reads what it would write
+    back = {u for r in results for u in r.users if _copies_back(u, base)}
+    readers = [u for u in base.users if u is not node and u not in back]
+    if any(is_view(u) or order[u] > order[node] for u in readers):
+        return False
+    if base.op == "placeholder":
+        return bool(back)  # the program writes to this input anyway
+    return isinstance(base.target, OpOverload) and not is_view(base)
+
+
+def _copies_back(user: fx.Node, base: fx.Node) -> bool:
+    return user.target is aten.copy_.default and user.args[0] is base
+
+
+def _drop_copies_back(base: fx.Node, results: list[fx.Node]) -> None:
+    for result in results:
+        for user in list(result.users):
+            if _copies_back(user, base):
+                user.replace_all_uses_with(result)
+                user.graph.erase_node(user)
 
 
 def _write_directly(write: fx.Node, order: dict[fx.Node, int]) -> None:
@@ -70,7 +117,7 @@ def _write_directly(write: fx.Node, order: dict[fx.Node, int]) -> None:
     others = [a for a in value.all_input_nodes if a is not target]
     if not _same_layout(value, target) or any(_may_alias(a, target) for a in others):
         return
-    if len(value.args) > 1 and target in _flat_nodes(value.args[1:]):
+    if occurrences(value, target) != 1:
         return
     readers = [u for u in target.users if u is not write and u is not value]
     if any(is_view(u) or order[u] > order[value] for u in readers):
@@ -95,9 +142,9 @@ def _inplace_form(node: fx.Node) -> Any:
     return found if mine == theirs and len(_torch.schema_of(found).returns) == 1 else None
 
 
-def _is_last_use(source: fx.Node, node: fx.Node, order: dict[fx.Node, int]) -> bool:
-    """Whether ``node`` is the only reader of ``source``, directly or through a view."""
-    return len(source.users) == 1 and source.op == "call_function" and order[node] >= 0
+def _is_only_use(source: fx.Node, node: fx.Node) -> bool:
+    """Whether nothing but ``node`` reads ``source``, and that once."""
+    return len(source.users) == 1 and occurrences(node, source) == 1
 
 
 def _is_fresh(node: fx.Node) -> bool:
@@ -105,7 +152,7 @@ def _is_fresh(node: fx.Node) -> bool:
     target = node.target
     if not isinstance(target, OpOverload):
         return False
-    return target.overloadpacket in _FRESH or target in _SCATTERS
+    return target.overloadpacket in _FRESH or target in _FRESH_RESULTS
 
 
 def _same_layout(node: fx.Node, source: fx.Node) -> bool:
@@ -119,13 +166,7 @@ def _same_layout(node: fx.Node, source: fx.Node) -> bool:
 
 
 def _may_alias(node: fx.Node, target: fx.Node) -> bool:
-    """Whether ``node`` may share memory with ``target``: a view of it, or another input."""
+    """Whether ``node`` is a view of ``target``; inputs that overlap reach us as one base."""
     while is_view(node) and node.all_input_nodes:
         node = node.all_input_nodes[0]
     return node is target
-
-
-def _flat_nodes(args: Any) -> list[fx.Node]:
-    found: list[fx.Node] = []
-    fx.node.map_arg(args, lambda n: found.append(n))
-    return found

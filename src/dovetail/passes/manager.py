@@ -11,7 +11,7 @@ from typing import Any
 from torch import fx
 
 from dovetail import history
-from dovetail.errors import DovetailError, PassFailed, UnknownOption, UnknownPass
+from dovetail.errors import DovetailError, InvalidOption, PassFailed, UnknownOption, UnknownPass
 from dovetail.passes import verify
 from dovetail.passes.base import STAGES, Pass, Passes, PassFn, as_pass
 from dovetail.passes.builtin import BUILTIN
@@ -42,6 +42,8 @@ class PassManager:
         after: str | None = None,
     ) -> PassManager:
         """With one more pass: at the end, or next to another."""
+        if before is not None and after is not None:
+            raise InvalidOption("after", after, "left out when before= is given")
         held = list(self._at(stage))
         anchor = before or after
         if anchor is None:
@@ -65,7 +67,8 @@ class PassManager:
 
     def reorder(self, stage: str, names: Iterable[str]) -> PassManager:
         """With a stage's passes in this order; those not named follow in the order they had."""
-        first = [self._at(stage)[self._position(stage, name)] for name in names]
+        wanted = dict.fromkeys(names)
+        first = [self._at(stage)[self._position(stage, name)] for name in wanted]
         rest = [p for p in self._at(stage) if p not in first]
         return self._with(stage, [*first, *rest])
 
@@ -192,5 +195,7 @@ def set_default(manager: PassManager | Callable[[PassManager], PassManager] | No
         _default = PassManager()
     elif isinstance(manager, PassManager):
         _default = manager
-    else:
+    elif callable(manager):
         _default = manager(_default)
+    else:
+        raise InvalidOption("manager", manager, "a PassManager, a function on one, or None")

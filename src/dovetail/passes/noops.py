@@ -7,9 +7,9 @@ from typing import Any
 import torch
 from torch import fx
 
-from dovetail.capture.from_fx import describe
+from dovetail.capture.from_fx import describe, is_unknown
 from dovetail.ir import TensorDesc
-from dovetail.passes.graphs import calls, escaping, replace, value_of, written
+from dovetail.passes.graphs import calls, escaping, replace, returned, value_of, written
 
 aten = torch.ops.aten
 
@@ -33,30 +33,35 @@ _COPIES = (aten._to_copy.default, aten.clone.default, aten.constant_pad_nd.defau
 
 def remove_noops(gm: fx.GraphModule) -> fx.GraphModule:
     """Replace a view or copy by its source where the two cannot be told apart."""
-    held = escaping(gm) | written(gm)
+    held, results = escaping(gm) | written(gm), returned(gm)
     for node in calls(gm, *_VIEWS):
         source = node.args[0]
-        if isinstance(source, fx.Node) and _same(node, source) and _keeps_offset(node):
+        if node in results or not isinstance(source, fx.Node):
+            continue
+        if _same(node, source) and _keeps_offset(node):
             if node in held:
                 held.add(source)
             replace(node, source)
     for node in calls(gm, *_COPIES):
         source = node.args[0]
-        if isinstance(source, fx.Node) and _same(node, source) and _keeps_values(node):
-            if node not in held and source not in held:
-                replace(node, source)
+        if node in held or source in held or not isinstance(source, fx.Node):
+            continue
+        if _same(node, source) and _keeps_values(node):
+            replace(node, source)
     return gm
 
 
 def _same(node: fx.Node, source: fx.Node) -> bool:
-    """Whether both have the same dtype, shape, strides and device."""
+    """Whether both have the same dtype, shape, strides, device and lazy bits."""
     mine, theirs = value_of(node), value_of(source)
     if not isinstance(mine, torch.Tensor) or not isinstance(theirs, torch.Tensor):
         return False
     if type(mine) is not type(theirs) or mine.layout is not torch.strided:
         return False
+    if mine.is_conj() != theirs.is_conj() or mine.is_neg() != theirs.is_neg():
+        return False
     desc = describe(mine)
-    return isinstance(desc, TensorDesc) and desc == describe(theirs) and "?" not in str(desc)
+    return isinstance(desc, TensorDesc) and desc == describe(theirs) and not is_unknown(desc)
 
 
 def _keeps_offset(node: fx.Node) -> bool:
@@ -78,4 +83,4 @@ def _dims(node: fx.Node) -> Any:
 def _keeps_values(node: fx.Node) -> bool:
     if node.target is aten.constant_pad_nd.default:
         return all(isinstance(p, int) and p == 0 for p in node.args[1])
-    return not value_of(node).is_conj() and not value_of(node).is_neg()
+    return True

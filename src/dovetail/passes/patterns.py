@@ -24,7 +24,8 @@ from torch import fx
 
 from dovetail.capture.ops import OpOverload, OpOverloadPacket
 from dovetail.errors import PassFailed
-from dovetail.passes.base import Pass
+from dovetail.passes.base import Pass, source_of
+from dovetail.passes.graphs import is_pure
 
 Match = dict[str, Any]
 
@@ -44,7 +45,8 @@ class Rewrite:
         if self.parameters != list(inspect.signature(replacement).parameters):
             problem = "has a pattern and a replacement with different parameters"
             raise PassFailed(name, "rewrite", problem)
-        self.source = "\n".join(inspect.getsource(f) for f in (pattern, replacement, where) if f)
+        functions = [f for f in (pattern, replacement, where) if f is not None]
+        self.identity_source = "\n".join(map(source_of, functions))
         self.root = _root(fx.symbolic_trace(pattern).graph, name)
 
     def __call__(self, gm: fx.GraphModule) -> fx.GraphModule:
@@ -151,7 +153,7 @@ def _erase_unused(node: fx.Node) -> None:
     todo = [node]
     while todo:
         dead = todo.pop()
-        if not dead.users and dead.op == "call_function":
+        if not dead.users and is_pure(dead):
             used = dead.all_input_nodes
             dead.graph.erase_node(dead)
             todo += used

@@ -8,7 +8,7 @@ import torch
 from torch import fx
 
 from dovetail.capture import _torch
-from dovetail.capture.from_fx import describe
+from dovetail.capture.from_fx import describe, is_unknown
 from dovetail.capture.ops import HigherOrderOperator
 from dovetail.passes.graphs import subgraphs
 
@@ -89,7 +89,7 @@ def _check_node(gm: fx.GraphModule, node: fx.Node) -> str:
     except Exception as error:  # whatever the operator's meta function raises
         return f"left {node.format_node()} which cannot be computed: {error}"
     recorded, real = describe(node.meta.get("val")), describe(value)
-    if recorded == real or "?" in f"{recorded} {real}":
+    if recorded == real or is_unknown(recorded) or is_unknown(real):
         return ""
     return f"left {node.name} described as {recorded!r} where it is {real!r}"
 

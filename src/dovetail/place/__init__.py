@@ -1,5 +1,11 @@
 """Each call to a backend, with reasons."""
 
-from dovetail.place.placement import PlacedSegment, Placement, Verdict, place
+from dovetail.place.placement import (
+    PlacedSegment,
+    Placement,
+    Verdict,
+    place,
+    without_collection,
+)
 
-__all__ = ["PlacedSegment", "Placement", "Verdict", "place"]
+__all__ = ["PlacedSegment", "Placement", "Verdict", "place", "without_collection"]

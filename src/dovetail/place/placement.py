@@ -1,21 +1,25 @@
 """Give each call of a graph to the first backend that takes it, and cut the graph there.
 
-Calls are kept in graph order and a segment is a run of neighbours with the same backend, so
-segments cannot form a cycle and placing is linear in the size of the graph.
+Segments are formed in ``stages.py``; here each is given its inputs and outputs. All of it is linear
+in the size of the graph.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+import gc
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from torch import fx
 
-from dovetail.backend import Backend
-from dovetail.capture.from_fx import GraphReader, body, needed_symbols, outputs_of
-from dovetail.ir import Arg, Input, OpCall, Ref, ScalarDesc, Segment, Size, TensorDesc
+from dovetail.backend import Backend, Support
+from dovetail.capture.from_fx import GraphReader, body, outputs_of
+from dovetail.errors import BackendContract
+from dovetail.ir import Arg, Input, OpCall, Ref, ScalarDesc, Segment, Size, Table, TensorDesc
 from dovetail.ir.call import leaves
+from dovetail.place.stages import Uses, group, uses_of
 
 # A value that crosses a segment's border: a call's or input's name, and a path into its result.
 Key = tuple[str, tuple[int, ...]]
@@ -58,13 +62,31 @@ def place(gm: fx.GraphModule, backends: Sequence[Backend]) -> Placement:
 
     The last backend must take everything.
     """
+    with without_collection():
+        return _place(gm, backends)
+
+
+@contextlib.contextmanager
+def without_collection() -> Iterator[None]:
+    """Without the cycle collector, which would walk all that is built here again and again."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
+
+
+def _place(gm: fx.GraphModule, backends: Sequence[Backend]) -> Placement:
     reader = GraphReader(gm)
     calls = [call for node in body(gm) if (call := reader.read(node)) is not None]
     outputs = reader.arg(outputs_of(gm))
     chosen = [_choose(call, backends) for call in calls]
-    runs = _runs(calls, [index for index, _ in chosen])
+    uses = [uses_of(call) for call in calls]
+    groups = group(calls, uses, [index for index, _ in chosen])
     cutter = _Cutter(reader.inputs, reader.constants, outputs)
-    segments = cutter.cut([(run, tuple(backends[index:])) for index, run in runs])
+    segments = cutter.cut(calls, uses, groups, backends)
     verdicts = [
         Verdict(call.name, call.op, backends[index].name, refusals)
         for call, (index, refusals) in zip(calls, chosen, strict=True)
@@ -82,20 +104,22 @@ def place(gm: fx.GraphModule, backends: Sequence[Backend]) -> Placement:
 def _choose(call: OpCall, backends: Sequence[Backend]) -> tuple[int, tuple[tuple[str, str], ...]]:
     refusals: list[tuple[str, str]] = []
     for index, backend in enumerate(backends[:-1]):
-        answer = backend.supports(call)
+        answer = _ask(backend, call)
         if answer:
             return index, tuple(refusals)
         refusals.append((backend.name, answer.reason))
     return len(backends) - 1, tuple(refusals)
 
 
-def _runs(calls: Sequence[OpCall], chosen: Sequence[int]) -> list[tuple[int, list[OpCall]]]:
-    runs: list[tuple[int, list[OpCall]]] = []
-    for call, index in zip(calls, chosen, strict=True):
-        if not runs or runs[-1][0] != index:
-            runs.append((index, []))
-        runs[-1][1].append(call)
-    return runs
+def _ask(backend: Backend, call: OpCall) -> Support:
+    try:
+        answer = backend.supports(call)
+    except Exception as error:  # a vendor's code may raise anything
+        problem = f"raised {type(error).__name__}: {error}"
+        raise BackendContract(backend.name, f"supports({call.op})", problem) from error
+    if not isinstance(answer, Support):
+        raise BackendContract(backend.name, f"supports({call.op})", f"returned {answer!r}")
+    return answer
 
 
 class _Cutter:
@@ -111,44 +135,54 @@ class _Cutter:
         self.maker: dict[str, int] = {}  # a call's name, or a symbol it binds → its segment
         self.results: list[dict[Key, Arg]] = []
 
-    def cut(self, runs: Sequence[tuple[list[OpCall], tuple[Backend, ...]]]) -> list[PlacedSegment]:
-        self.results = [{} for _ in runs]
-        bodies = []
-        for number, (calls, _) in enumerate(runs):
-            for call in calls:
-                self.maker |= dict.fromkeys((call.name, *(s for s, _ in call.binds)), number)
-            bodies.append(self._body(number, calls))
+    def cut(
+        self,
+        calls: Sequence[OpCall],
+        uses: Sequence[Uses],
+        groups: Sequence[tuple[int, list[int]]],
+        backends: Sequence[Backend],
+    ) -> list[PlacedSegment]:
+        self.results = [{} for _ in groups]
+        for number, (_, members) in enumerate(groups):
+            for position in members:
+                call = calls[position]
+                self.maker[call.name] = number
+                for symbol, _ in call.binds:
+                    self.maker[symbol] = number
+        bodies = [self._body(n, calls, uses, members) for n, (_, members) in enumerate(groups)]
         for out in leaves(tuple(self.outputs)):
             self._need(out)
         return [
             PlacedSegment(
-                Segment(f"segment_{n}", tuple(i for _, i in inputs), calls, tuple(made.values())),
-                backends,
-                tuple(key for key, _ in inputs),
+                Segment(f"segment_{n}", tuple(inputs.values()), body, tuple(made.values())),
+                tuple(backends[index:]),
+                tuple(inputs),
                 tuple(made),
             )
-            for n, ((inputs, calls), made, (_, backends)) in enumerate(
-                zip(bodies, self.results, runs, strict=True)
+            for n, ((inputs, body), made, (index, _)) in enumerate(
+                zip(bodies, self.results, groups, strict=True)
             )
         ]
 
     def _body(
-        self, number: int, calls: list[OpCall]
-    ) -> tuple[list[tuple[Key, Input]], tuple[OpCall, ...]]:
+        self, number: int, calls: Sequence[OpCall], uses: Sequence[Uses], members: Sequence[int]
+    ) -> tuple[dict[Key, Input], tuple[OpCall, ...]]:
         """The inputs of a segment, and its calls with those inputs' names."""
         inputs: dict[Key, Input] = {}
-        for call in calls:
-            for ref in call.refs():
+        symbols: set[str] = set()
+        for position in members:
+            for ref in uses[position].refs:
                 if self.maker.get(ref.name) != number and (ref.name, ref.path) not in inputs:
                     inputs[ref.name, ref.path] = self._input(ref)
                     self._need(ref)
+            symbols |= uses[position].symbols
         rename = {key: given.ref for key, given in inputs.items() if key[1]}
-        for symbol in sorted(needed_symbols(calls, ())):
+        for symbol in sorted(s for s in symbols if self.maker.get(s) != number):
             size = Size.symbol(symbol)
             inputs[symbol, ()] = Input(symbol, ScalarDesc("int", size), "size")
             self._need(size)
-        renamed = (_renamed(call, rename) for call in calls) if rename else calls
-        return list(inputs.items()), tuple(renamed)
+        body = [calls[position] for position in members]
+        return inputs, tuple(_renamed(call, rename) if rename else call for call in body)
 
     def _need(self, value: Arg) -> None:
         """Have the segment that makes a value (or binds a symbol of it) hand it out."""
@@ -162,6 +196,8 @@ class _Cutter:
         if ref.name in self.given:
             return self.given[ref.name]
         name = "_".join([ref.name, *map(str, ref.path)])
+        while ref.path and (name in self.maker or name in self.given):
+            name += "_"  # some other value is called that already
         return Input(name, ref.desc, "constant" if ref.name in self.constants else "tensor")
 
 
@@ -190,4 +226,6 @@ def _renamed(call: OpCall, names: dict[Key, Ref]) -> OpCall:
 def _rename(arg: Arg, names: dict[Key, Ref]) -> Arg:
     if isinstance(arg, Ref):
         return names.get((arg.name, arg.path), arg)
+    if isinstance(arg, Table):
+        return Table(tuple((key, _rename(item, names)) for key, item in arg.items))
     return tuple(_rename(a, names) for a in arg) if isinstance(arg, tuple) else arg

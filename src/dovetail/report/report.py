@@ -6,7 +6,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from dovetail import history
+from dovetail import history, registry
+from dovetail.capture import _torch
 
 
 @dataclass(frozen=True)
@@ -35,13 +36,33 @@ class Report:
 
 
 def explain(model: Any, *args: Any, backend: str = "dovetail", **kwargs: Any) -> Report:
-    """Compile ``model`` anew for these inputs, run it once, and report every stage."""
+    """Compile ``model`` anew for these inputs, run it once, and report every stage.
+
+    Where gradients are wanted the backward graph is compiled and run too; no ``.grad`` is touched.
+    """
     import torch
 
     before = {c.number for c in history.recent()}
-    torch.compiler.reset()
-    torch.compile(model, backend=backend)(*args, **kwargs)
+    compiler = registry.lookup_backend(backend)
+    # A function of its own: Dynamo compiles anew for it and keeps what others compiled.
+    anew = torch.compile(model, backend=lambda gm, inputs: compiler(gm, inputs))
+    _run_backward(anew(*args, **kwargs), model, (args, kwargs))
     return since(before)
+
+
+def _run_backward(outputs: Any, model: Any, inputs: Any) -> None:
+    """Differentiate the outputs, which has the backward graph compiled."""
+    import torch
+
+    def tensors(tree: Any) -> list[Any]:
+        return [t for t in _torch.pytree().tree_leaves(tree) if isinstance(t, torch.Tensor)]
+
+    wanted = [t for t in (*tensors(inputs), *getattr(model, "parameters", list)()) if t.is_leaf]
+    wanted = [t for t in wanted if t.requires_grad]
+    results = [t for t in tensors(outputs) if t.requires_grad]
+    if wanted and results:
+        ones = [torch.ones_like(t) for t in results]
+        torch.autograd.grad(results, wanted, ones, allow_unused=True)
 
 
 def since(before: Iterable[int]) -> Report:

@@ -34,7 +34,8 @@ class FrozenRunner:
         self.frozen = tuple(frozen)
         self._is_frozen = frozenset(frozen)
         # One attribute, replaced as a whole: threads see old or new values, never a mixture.
-        self._packed: tuple[Any, list[Any]] = (_NEVER, [])
+        # The memory of the inputs is held too, so that no other tensor can come to its address.
+        self._packed: tuple[Any, list[Any], list[Any]] = (_NEVER, [], [])
         self._lock = threading.Lock()
         self.packs = 0
 
@@ -42,7 +43,7 @@ class FrozenRunner:
         """Check the frozen inputs' versions and addresses, repack if need be, run."""
         constants = [inputs[i] for i in self.frozen]
         state = (_epoch, *map(_version, constants))
-        seen, values = self._packed
+        seen, values, _ = self._packed
         if state != seen:
             values = self._pack(state, constants)
         rest = [x for i, x in enumerate(inputs) if i not in self._is_frozen]
@@ -51,10 +52,11 @@ class FrozenRunner:
 
     def _pack(self, state: Any, constants: list[Any]) -> list[Any]:
         with self._lock:
-            seen, values = self._packed
+            seen, values, _ = self._packed
             if state != seen:
+                memory = [tensor.untyped_storage() for tensor in constants]
                 values = self.once(constants)
-                self._packed = (state, values)
+                self._packed = (state, values, memory)
                 self.packs += 1
             return values
 

@@ -12,43 +12,50 @@ from typing import Any
 from dovetail.backend import Executable
 from dovetail.errors import WrongOutputs
 from dovetail.ir import Arg, Ref, SizeProgram
+from dovetail.ir.call import format_desc
 from dovetail.ir.size import Size
 from dovetail.place import PlacedSegment, Placement
+from dovetail.registry import LAST_BACKEND
+from dovetail.runtime.check import mismatch
 
 Registers = list[Any]
 
 
 def runner_for(
-    placement: Placement, executables: Sequence[tuple[str, Executable]]
+    placement: Placement, executables: Sequence[tuple[str, Executable]], *, check: bool = False
 ) -> Callable[[list[Any]], Any]:
-    """The runner of a placement; the executable itself where there is nothing to hand on.
+    """The runner of a placement; little more than the executable where there is only one.
 
-    That is so when one segment takes the graph's inputs in order and gives its outputs in order.
+    That is so when one segment takes nothing but inputs of the graph and gives all its outputs.
     """
-    runner = Runner(placement, executables)
-    if len(placement.segments) == 1 and _is_direct(placement, placement.segments[0]):
-        return _checked(*executables[0], len(placement.outputs))
-    return runner
+    runner = Runner(placement, executables, check=check)
+    if check or len(placement.segments) != 1 or placement.constants:
+        return runner
+    (placed,) = placement.segments
+    inputs: dict[Any, int] = {(given.name, ()): n for n, given in enumerate(placement.inputs)}
+    taken = [inputs.get(key) for key in placed.sources]
+    keys = [(o.name, o.path) if isinstance(o, Ref) else None for o in placement.outputs]
+    if None in taken or any(key not in placed.results for key in keys):
+        return runner
+    given_back = [placed.results.index(key) for key in keys if key is not None]
+    return _direct(*executables[0], taken, given_back, len(placed.results))
 
 
-def _is_direct(placement: Placement, placed: PlacedSegment) -> bool:
-    wanted = [(i.name, ()) for i in placement.inputs]
-    given = [(o.name, o.path) for o in placement.outputs if isinstance(o, Ref)]
-    everything = len(given) == len(placement.outputs) and not placement.constants
-    return everything and list(placed.sources) == wanted and list(placed.results) == given
-
-
-def _checked(backend: str, run: Executable, count: int) -> Callable[[list[Any]], Any]:
-    """The executable, its outputs counted at the first call."""
-    counted = False
+def _direct(
+    backend: str, run: Executable, taken: Sequence[Any], given: Sequence[int], count: int
+) -> Callable[[list[Any]], Any]:
+    """The executable on inputs in its own order; its outputs are counted at the first call."""
+    counted, in_order = False, list(given) == list(range(count))
 
     def direct(inputs: list[Any]) -> Any:
         nonlocal counted
-        results = run(inputs)
+        own = [inputs[n] for n in taken]
+        inputs.clear()
+        results = run(own)
         if not counted:
             check_outputs(results, count, backend)
             counted = True
-        return results
+        return results if in_order else [results[n] for n in given]
 
     return direct
 
@@ -56,8 +63,15 @@ def _checked(backend: str, run: Executable, count: int) -> Callable[[list[Any]],
 class Runner:
     """A placement and one loaded executable for each of its segments."""
 
-    def __init__(self, placement: Placement, executables: Sequence[tuple[str, Executable]]) -> None:
+    def __init__(
+        self,
+        placement: Placement,
+        executables: Sequence[tuple[str, Executable]],
+        *,
+        check: bool = False,
+    ) -> None:
         self.placement = placement
+        self.check = check
         self.slots: dict[tuple[str, tuple[int, ...]], int] = {}
         for given in placement.inputs:
             self._slot(given.name)
@@ -65,7 +79,7 @@ class Runner:
         constants = [(self._slot(n), v) for n, v in placement.constants.items()]
         self.symbols = [(self._slot(s), pos, dim) for s, (pos, dim) in placement.symbols.items()]
         self.steps = [
-            self._step(placed.sources, placed.results, *executable)
+            self._step(placed, *executable)
             for placed, executable in zip(placement.segments, executables, strict=True)
         ]
         self.outputs = [self._getter(out) for out in placement.outputs]
@@ -81,23 +95,34 @@ class Runner:
         for slot, position, dim in self.symbols:
             value = registers[position]
             registers[slot] = value if dim is None else value.shape[dim]
+        if self.check:
+            return self._run_checked(registers)
         for step in self.steps:
             step(registers)
         return [get(registers) for get in self.outputs]
 
+    def _run_checked(self, registers: Registers) -> list[Any]:
+        """Debug mode: each backend's results are held against what its segment promises."""
+        symbols = {name: registers[self._slot(name)] for name in self.placement.symbols}
+        for step in self.steps:
+            step(registers)
+            if step.backend != LAST_BACKEND:  # ATen's own metadata is not always right
+                self._check(step, registers, symbols)
+        return [get(registers) for get in self.outputs]
+
+    def _check(self, step: _Step, registers: Registers, symbols: dict[str, int]) -> None:
+        for slot, out in zip(step.given, step.outputs, strict=True):
+            problem = mismatch(out.desc, registers[slot], symbols) if isinstance(out, Ref) else ""
+            if problem:
+                raise WrongOutputs(step.backend, f"{problem} for {out}: {format_desc(out.desc)}")
+
     def _slot(self, name: str, path: tuple[int, ...] = ()) -> int:
         return self.slots.setdefault((name, path), len(self.slots))
 
-    def _step(
-        self,
-        sources: Sequence[tuple[str, tuple[int, ...]]],
-        results: Sequence[tuple[str, tuple[int, ...]]],
-        backend: str,
-        executable: Executable,
-    ) -> _Step:
-        taken = tuple(self._slot(*key) for key in sources)
-        given = tuple(self._slot(*key) for key in results)
-        return _Step(backend, executable, taken, given)
+    def _step(self, placed: PlacedSegment, backend: str, executable: Executable) -> _Step:
+        taken = tuple(self._slot(*key) for key in placed.sources)
+        given = tuple(self._slot(*key) for key in placed.results)
+        return _Step(backend, executable, taken, given, placed.segment.outputs)
 
     def _getter(self, out: Arg) -> Callable[[Registers], Any]:
         if isinstance(out, Ref):
@@ -123,13 +148,18 @@ class Runner:
 
 
 class _Step:
-    __slots__ = ("backend", "executable", "frees", "given", "taken")
+    __slots__ = ("backend", "executable", "frees", "given", "outputs", "taken")
 
     def __init__(
-        self, backend: str, executable: Executable, taken: tuple[int, ...], given: tuple[int, ...]
+        self,
+        backend: str,
+        executable: Executable,
+        taken: tuple[int, ...],
+        given: tuple[int, ...],
+        outputs: tuple[Arg, ...],
     ) -> None:
         self.backend, self.executable = backend, executable
-        self.taken, self.given = taken, given
+        self.taken, self.given, self.outputs = taken, given, outputs
         self.frees: tuple[int, ...] = ()
 
     def __call__(self, registers: Registers) -> None:

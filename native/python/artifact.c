@@ -1,0 +1,503 @@
+/* dovetail._native.Artifact: an open artifact, callable with tensors. */
+#include "bindings.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#define FEW 16
+
+typedef struct {
+    PyObject_HEAD dvt_artifact *artifact;
+    void *bytes;    /* of an artifact in memory */
+    PyObject *host; /* called as host(call, tensors, sizes) -> tensors; NULL: none */
+    PyObject
+        *fit; /* called as fit(tensor, shape, strides) where a host result lies otherwise */
+    const exchange_api *host_api;
+} Artifact;
+
+/* ---- errors ---- */
+
+PyObject *raise_named(const char *name, const char *format, ...)
+{
+    char message[600];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(message, sizeof message, format, arguments);
+    va_end(arguments);
+    PyObject *errors = PyImport_ImportModule("dovetail.errors");
+    PyObject *cls = errors ? PyObject_GetAttrString(errors, name) : NULL;
+    /* A message is cut at a number of bytes, which may fall within a character. */
+    PyObject *text =
+        cls ? PyUnicode_DecodeUTF8(message, (Py_ssize_t)strlen(message), "replace") : NULL;
+    if (text != NULL)
+        PyErr_SetObject(cls, text);
+    Py_XDECREF(text);
+    Py_XDECREF(cls);
+    Py_XDECREF(errors);
+    return NULL;
+}
+
+PyObject *raise_error(const dvt_error *error)
+{
+    static const char *const names[] = {
+        [DVT_OK] = "RunFailed",
+        [DVT_ERROR_MALFORMED] = "InvalidArtifact",
+        [DVT_ERROR_OVERFLOW] = "SizeError",
+        [DVT_ERROR_DIVIDE_BY_ZERO] = "SizeError",
+        [DVT_ERROR_IO] = "ArtifactNotFound",
+        [DVT_ERROR_UNSUPPORTED] = "UnsupportedArtifact",
+        [DVT_ERROR_GUARD] = "GuardFailed",
+        [DVT_ERROR_MEMORY] = "OutOfMemory",
+        [DVT_ERROR_UNTRUSTED] = "UntrustedCode",
+        [DVT_ERROR_INDEX] = "IndexOutOfRange",
+        [DVT_ERROR_HOST] = "RunFailed",
+        [DVT_ERROR_ARGUMENT] = "RunFailed",
+    };
+    if (PyErr_Occurred()) /* a host operation's own exception says more */
+        return NULL;
+    size_t status = (size_t)error->status;
+    return raise_named(status < sizeof names / sizeof *names ? names[status] : "RunFailed",
+                       "%s", error->message);
+}
+
+/* ---- opening ---- */
+
+static int set_host(Artifact *self, PyObject *host)
+{
+    if (host == NULL || host == Py_None)
+        return 0;
+    PyObject *type = PyObject_GetAttrString(host, "tensor_type");
+    if (type == NULL)
+        return -1;
+    self->host_api = exchange_of((PyTypeObject *)type);
+    Py_DECREF(type);
+    self->host = PyObject_GetAttrString(host, "call");
+    self->fit = PyObject_GetAttrString(host, "fit");
+    if (self->host == NULL || self->fit == NULL)
+        return -1;
+    if (self->host_api == NULL) {
+        raise_named("UnsupportedArtifact",
+                    "this PyTorch has no DLPack exchange interface: host operations need it");
+        return -1;
+    }
+    return 0;
+}
+
+static dvt_status open_source(Artifact *self, PyObject *source, const dvt_open_options *options,
+                              dvt_error *error)
+{
+    if (PyBytes_Check(source)) {
+        Py_ssize_t size = PyBytes_Size(source);
+        self->bytes = aligned_alloc(64, ((size_t)size + 64) / 64 * 64);
+        if (self->bytes == NULL) {
+            error->status = DVT_ERROR_MEMORY;
+            strcpy(error->message, "out of memory");
+            return DVT_ERROR_MEMORY;
+        }
+        memcpy(self->bytes, PyBytes_AsString(source), (size_t)size);
+        return dvt_open_memory(self->bytes, (size_t)size, options, &self->artifact, error);
+    }
+    PyObject *path = NULL;
+    if (!PyUnicode_FSConverter(source, &path))
+        return DVT_ERROR_ARGUMENT;
+    dvt_status status;
+    Py_BEGIN_ALLOW_THREADS;
+    status = dvt_open(PyBytes_AsString(path), options, &self->artifact, error);
+    Py_END_ALLOW_THREADS;
+    Py_DECREF(path);
+    return status;
+}
+
+static PyObject *artifact_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+{
+    static char *names[] = {"source", "flags", "keys", "host", NULL};
+    PyObject *source, *host = NULL;
+    unsigned int flags = 0;
+    const char *keys = NULL;
+    Py_ssize_t key_bytes = 0;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O|Iy#O", names, &source, &flags, &keys,
+                                     &key_bytes, &host))
+        return NULL;
+    Artifact *self = (Artifact *)((allocfunc)PyType_GetSlot(type, Py_tp_alloc))(type, 0);
+    if (self == NULL)
+        return NULL;
+    dvt_open_options options = {.struct_size = sizeof options,
+                                .flags = flags,
+                                .keys = (const uint8_t (*)[32])(const void *)keys,
+                                .key_count = (size_t)key_bytes / 32};
+    dvt_error error = {0, ""};
+    options.host_available = host != NULL && host != Py_None;
+    if (set_host(self, host) != 0 || open_source(self, source, &options, &error) != DVT_OK) {
+        raise_error(&error);
+        Py_DECREF(self);
+        return NULL;
+    }
+    return (PyObject *)self;
+}
+
+static void artifact_dealloc(PyObject *object)
+{
+    Artifact *self = (Artifact *)object;
+    PyTypeObject *type = Py_TYPE(object);
+    dvt_close(self->artifact);
+    free(self->bytes);
+    Py_XDECREF(self->host);
+    Py_XDECREF(self->fit);
+    ((freefunc)PyType_GetSlot(type, Py_tp_free))(object);
+    Py_DECREF(type);
+}
+
+/* ---- host operations ---- */
+
+static void keep_nothing(dvt_managed *self)
+{
+    free(self);
+}
+
+/* A framework tensor that looks at the program's memory for the length of one operation. */
+static PyObject *lend(const Artifact *self, const dvt_tensor *t)
+{
+    dvt_managed *m = calloc(1, sizeof *m + 2 * (size_t)t->ndim * sizeof(int64_t));
+    if (m == NULL)
+        return PyErr_NoMemory();
+    m->version.major = 1;
+    m->deleter = keep_nothing;
+    m->tensor = *t;
+    m->tensor.shape = (int64_t *)(void *)(m + 1);
+    m->tensor.strides = m->tensor.shape + t->ndim;
+    if (t->ndim > 0) {
+        memcpy(m->tensor.shape, t->shape, (size_t)t->ndim * sizeof(int64_t));
+        memcpy(m->tensor.strides, t->strides, (size_t)t->ndim * sizeof(int64_t));
+    }
+    void *made = NULL;
+    if (self->host_api->object_from_managed(m, &made) != 0) {
+        free(m);
+        return NULL;
+    }
+    return made;
+}
+
+static PyObject *number_tuple(const int64_t *values, int32_t count)
+{
+    PyObject *tuple = PyTuple_New(count);
+    for (int32_t i = 0; tuple != NULL && i < count; i++) {
+        PyObject *value = PyLong_FromLongLong(values[i]);
+        if (value == NULL || PyTuple_SetItem(tuple, i, value) != 0)
+            Py_CLEAR(tuple);
+    }
+    return tuple;
+}
+
+static bool lies_as(const dvt_tensor *got, const dvt_tensor *expected)
+{
+    if (got->ndim != expected->ndim)
+        return false;
+    for (int32_t i = 0; i < got->ndim; i++)
+        if (got->shape[i] != expected->shape[i] ||
+            (got->shape[i] != 1 && got->strides[i] != expected->strides[i]))
+            return false;
+    return true;
+}
+
+/* Takes ownership of a result, laid out as expected. */
+static int accept_result(const Artifact *self, PyObject *result, const dvt_tensor *expected,
+                         dvt_managed **out)
+{
+    if (self->host_api->managed_from_object(result, out) != 0)
+        return -1;
+    if (lies_as(&(*out)->tensor, expected))
+        return 0;
+    (*out)->deleter(*out);
+    *out = NULL;
+    PyObject *shape = number_tuple(expected->shape, expected->ndim);
+    PyObject *strides = number_tuple(expected->strides, expected->ndim);
+    PyObject *fitted =
+        shape && strides ? PyObject_CallFunctionObjArgs(self->fit, result, shape, strides, NULL)
+                         : NULL;
+    Py_XDECREF(shape);
+    Py_XDECREF(strides);
+    int failed = fitted == NULL || self->host_api->managed_from_object(fitted, out) != 0;
+    Py_XDECREF(fitted);
+    return failed ? -1 : 0;
+}
+
+static PyObject *call_python(const Artifact *self, uint32_t call,
+                             const dvt_tensor *const *inputs, size_t input_count,
+                             const dvt_number *sizes, size_t size_count)
+{
+    PyObject *tensors = PyList_New(0), *numbers = NULL, *results = NULL;
+    for (size_t i = 0; tensors != NULL && i < input_count; i++) {
+        PyObject *tensor = lend(self, inputs[i]);
+        if (tensor == NULL || PyList_Append(tensors, tensor) != 0)
+            Py_CLEAR(tensors);
+        Py_XDECREF(tensor);
+    }
+    numbers = number_tuple((const int64_t *)(const void *)sizes, (int32_t)size_count);
+    PyObject *number = PyLong_FromUnsignedLong(call);
+    if (tensors != NULL && numbers != NULL && number != NULL)
+        results = PyObject_CallFunctionObjArgs(self->host, number, tensors, numbers, NULL);
+    Py_XDECREF(tensors);
+    Py_XDECREF(numbers);
+    Py_XDECREF(number);
+    return results;
+}
+
+static dvt_status host_call(void *context, uint32_t call, const dvt_tensor *const *inputs,
+                            size_t input_count, const dvt_number *sizes, size_t size_count,
+                            const dvt_tensor *const *expected, dvt_managed **outputs,
+                            size_t output_count, dvt_error *error)
+{
+    const Artifact *self = context;
+    PyGILState_STATE state = PyGILState_Ensure();
+    PyObject *results = call_python(self, call, inputs, input_count, sizes, size_count);
+    int failed = results == NULL;
+    for (size_t i = 0; !failed && i < output_count; i++) {
+        PyObject *result = PySequence_GetItem(results, (Py_ssize_t)i);
+        failed = result == NULL;
+        if (!failed && expected[i] != NULL && result != Py_None)
+            failed = accept_result(self, result, expected[i], &outputs[i]) != 0;
+        Py_XDECREF(result);
+    }
+    for (size_t i = 0; failed && i < output_count; i++)
+        if (outputs[i] != NULL) {
+            outputs[i]->deleter(outputs[i]);
+            outputs[i] = NULL;
+        }
+    Py_XDECREF(results);
+    PyGILState_Release(state);
+    error->status = DVT_ERROR_HOST;
+    strcpy(error->message, "a host operation failed");
+    return failed ? DVT_ERROR_HOST : DVT_OK;
+}
+
+/* ---- calling ---- */
+
+/* A result as the framework's own tensor, as a NumPy array, or as ours. */
+static PyObject *hand_out(dvt_managed *managed, const exchange_api *api, bool as_array)
+{
+    static PyObject *asarray;
+    if (api != NULL) {
+        void *made = NULL;
+        if (api->object_from_managed(managed, &made) == 0)
+            return made;
+        managed->deleter(managed);
+        return NULL;
+    }
+    PyObject *tensor = wrap_managed(managed);
+    if (tensor == NULL || !as_array)
+        return tensor;
+    if (asarray == NULL) {
+        /* Only where NumPy is in use: importing it takes longer than everything else here. */
+        PyObject *modules = PySys_GetObject("modules");
+        PyObject *numpy = modules ? PyDict_GetItemString(modules, "numpy") : NULL;
+        asarray = numpy && numpy != Py_None ? PyObject_GetAttrString(numpy, "asarray") : NULL;
+        PyErr_Clear();
+    }
+    if (asarray == NULL)
+        return tensor;
+    PyObject *array = PyObject_CallFunctionObjArgs(asarray, tensor, NULL);
+    Py_DECREF(tensor);
+    return array;
+}
+
+static PyObject *collect(dvt_managed **outputs, size_t count, const exchange_api *api,
+                         bool as_array)
+{
+    PyObject *results = PyList_New((Py_ssize_t)count);
+    for (size_t i = 0; i < count; i++) {
+        PyObject *result = results ? hand_out(outputs[i], api, as_array) : NULL;
+        if (results == NULL)
+            outputs[i]->deleter(outputs[i]);
+        else if (result == NULL || PyList_SetItem(results, (Py_ssize_t)i, result) != 0)
+            Py_CLEAR(results);
+    }
+    return results;
+}
+
+typedef struct {
+    argument few[FEW];
+    argument *arguments;
+    dvt_tensor few_tensors[FEW];
+    dvt_tensor *tensors;
+    dvt_managed *few_outputs[FEW];
+    dvt_managed **outputs;
+} call_state;
+
+static PyObject *run_call(Artifact *self, PyObject *args, size_t given, size_t results,
+                          call_state *s)
+{
+    const exchange_api *api = NULL;
+    bool as_array = false;
+    dvt_error error = {0, ""};
+    size_t read = 0;
+    PyObject *made = NULL;
+    int failed = 0;
+    for (; read < given && !failed; read++) {
+        argument *a = &s->arguments[read];
+        a->api = NULL;
+        a->capsule = a->resolved = NULL;
+        a->through_buffer = a->read_only = false;
+        a->tensor.byte_offset = 0;
+        failed = read_argument(PyTuple_GetItem(args, (Py_ssize_t)read), a) != 0;
+        s->tensors[read] = a->tensor;
+        api = a->api != NULL ? a->api : api;
+        as_array = as_array || a->through_buffer;
+        if (!failed && a->read_only && dvt_writes_inputs(self->artifact)) {
+            raise_named("GuardFailed", "argument %zu is read-only, and the model writes to it",
+                        read);
+            failed = 1;
+        }
+    }
+    if (!failed) {
+        dvt_run_options options = {sizeof options, 0, self->host ? host_call : NULL, self};
+        dvt_status status;
+        Py_BEGIN_ALLOW_THREADS;
+        status =
+            dvt_run(self->artifact, &options, s->tensors, given, s->outputs, results, &error);
+        Py_END_ALLOW_THREADS;
+        if (status == DVT_OK)
+            made = collect(s->outputs, results, api, as_array);
+        else
+            raise_error(&error);
+    } else if (!PyErr_Occurred()) {
+        raise_named("GuardFailed", "an argument cannot be read as a tensor");
+    }
+    for (size_t i = 0; i < read; i++)
+        release_argument(&s->arguments[i]);
+    return made;
+}
+
+static PyObject *artifact_call(PyObject *object, PyObject *args, PyObject *kwargs)
+{
+    Artifact *self = (Artifact *)object;
+    size_t given = (size_t)PyTuple_Size(args), results = dvt_output_count(self->artifact);
+    if (kwargs != NULL && PyDict_Size(kwargs) > 0)
+        return raise_named("GuardFailed", "tensors are passed by position here");
+    call_state s;
+    s.arguments = given <= FEW ? s.few : PyMem_Malloc(given * sizeof *s.arguments);
+    s.tensors = given <= FEW ? s.few_tensors : PyMem_Malloc(given * sizeof *s.tensors);
+    s.outputs = results <= FEW ? s.few_outputs : PyMem_Malloc(results * sizeof *s.outputs);
+    PyObject *made = NULL;
+    if (s.arguments == NULL || s.tensors == NULL || s.outputs == NULL)
+        PyErr_NoMemory();
+    else
+        made = run_call(self, args, given, results, &s);
+    if (s.arguments != s.few)
+        PyMem_Free(s.arguments);
+    if (s.tensors != s.few_tensors)
+        PyMem_Free(s.tensors);
+    if (s.outputs != s.few_outputs)
+        PyMem_Free(s.outputs);
+    return made;
+}
+
+/* ---- what an artifact is ---- */
+
+static PyObject *infos(const dvt_artifact *artifact,
+                       const dvt_tensor_info *(*get)(const dvt_artifact *, size_t))
+{
+    PyObject *list = PyList_New(0);
+    const dvt_tensor_info *info;
+    for (size_t i = 0; list != NULL && (info = get(artifact, i)) != NULL; i++) {
+        PyObject *shape = number_tuple(info->shape, info->ndim);
+        PyObject *row = shape ? Py_BuildValue("(siiN)", info->name, info->dtype.code,
+                                              info->dtype.bits, shape)
+                              : NULL;
+        if (row == NULL || PyList_Append(list, row) != 0)
+            Py_CLEAR(list);
+        Py_XDECREF(row);
+    }
+    return list;
+}
+
+static PyObject *artifact_inputs(PyObject *object, PyObject *unused)
+{
+    (void)unused;
+    return infos(((Artifact *)object)->artifact, dvt_input_info);
+}
+
+static PyObject *artifact_outputs(PyObject *object, PyObject *unused)
+{
+    (void)unused;
+    return infos(((Artifact *)object)->artifact, dvt_output_info);
+}
+
+static PyObject *artifact_section(PyObject *object, PyObject *kind)
+{
+    unsigned long number = PyLong_AsUnsignedLong(kind);
+    if (number == (unsigned long)-1 && PyErr_Occurred())
+        return NULL;
+    size_t size = 0;
+    const char *data = dvt_section(((Artifact *)object)->artifact,
+                                   number > UINT32_MAX ? UINT32_MAX : (uint32_t)number, &size);
+    if (data == NULL)
+        Py_RETURN_NONE;
+    return PyBytes_FromStringAndSize(data, (Py_ssize_t)size);
+}
+
+static PyObject *artifact_host_calls(PyObject *object, PyObject *unused)
+{
+    (void)unused;
+    const dvt_artifact *artifact = ((Artifact *)object)->artifact;
+    PyObject *list = PyList_New(0);
+    dvt_host_call call;
+    for (size_t i = 0; list != NULL && dvt_host_call_at(artifact, i, &call) == DVT_OK; i++) {
+        PyObject *row = Py_BuildValue("(s#s#)", call.op, (Py_ssize_t)call.op_length,
+                                      call.arguments, (Py_ssize_t)call.arguments_length);
+        if (row == NULL || PyList_Append(list, row) != 0)
+            Py_CLEAR(list);
+        Py_XDECREF(row);
+    }
+    return list;
+}
+
+static PyObject *artifact_memory(PyObject *object, PyObject *unused)
+{
+    (void)unused;
+    dvt_memory memory;
+    dvt_memory_used(((Artifact *)object)->artifact, &memory);
+    return Py_BuildValue("(KKK)", (unsigned long long)memory.peak,
+                         (unsigned long long)memory.total, (unsigned long long)memory.bound);
+}
+
+static PyObject *artifact_signature(PyObject *object, PyObject *unused)
+{
+    (void)unused;
+    return PyLong_FromLong(dvt_signature_state(((Artifact *)object)->artifact));
+}
+
+static PyObject *artifact_code(PyObject *object, PyObject *unused)
+{
+    (void)unused;
+    return PyLong_FromLong(dvt_code_state(((Artifact *)object)->artifact));
+}
+
+static PyMethodDef artifact_methods[] = {
+    {"inputs", artifact_inputs, METH_NOARGS, "(name, dtype code, bits, shape) of each input"},
+    {"outputs", artifact_outputs, METH_NOARGS, "the same for outputs; -1: a dynamic size"},
+    {"section", artifact_section, METH_O, "a section's bytes by its kind, or None"},
+    {"host_calls", artifact_host_calls, METH_NOARGS, "(operator, arguments) of each host call"},
+    {"memory", artifact_memory, METH_NOARGS,
+     "arena bytes, their sum, the lower bound; last call"},
+    {"signature", artifact_signature, METH_NOARGS, "1 trusted, 0 none, -1 by an unknown key"},
+    {"code", artifact_code, METH_NOARGS,
+     "native code: 1 loaded, 0 none, -1 there but not used"},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyType_Slot artifact_slots[] = {
+    {Py_tp_new, (void *)artifact_new},
+    {Py_tp_dealloc, (void *)artifact_dealloc},
+    {Py_tp_call, (void *)artifact_call},
+    {Py_tp_methods, artifact_methods},
+    {Py_tp_doc, "Artifact(source, flags=0, keys=b'', host=None): a verified artifact"},
+    {0, NULL},
+};
+
+PyType_Spec artifact_spec = {
+    .name = "dovetail._native.Artifact",
+    .basicsize = sizeof(Artifact),
+    .flags = Py_TPFLAGS_DEFAULT,
+    .slots = artifact_slots,
+};

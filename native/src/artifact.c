@@ -1,0 +1,382 @@
+/* Opening an artifact: map, verify, decode, find kernels, decide on trust. */
+#include "internal.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static uint32_t word(const uint8_t *p, size_t index)
+{
+    uint32_t value;
+    memcpy(&value, p + 4 * index, sizeof value);
+    return value;
+}
+
+/* A signature section: count, then 32 bytes of key and 64 of signature each, over the digest of
+ * header and table without the signature's own entry (see SPEC.md). */
+static dvt_status check_signature(dvt_artifact *a, const dvt_open_options *options,
+                                  dvt_error *error)
+{
+    span s = a->file.sections[DVT_SIGNATURE];
+    if (s.data == NULL)
+        return DVT_OK;
+    if (s.size != 96)
+        return dvt_fail(error, DVT_ERROR_MALFORMED,
+                        "signature section: not a key and a signature");
+    a->signature = -1;
+    uint8_t digest[32];
+    dvt_file_content_digest(&a->file, digest);
+    if (!dvt_ed25519_verify(s.data + 32, s.data, digest, sizeof digest))
+        return dvt_fail(error, DVT_ERROR_MALFORMED,
+                        "the signature does not match the contents");
+    for (size_t i = 0; i < options->key_count; i++)
+        if (memcmp(options->keys[i], s.data, 32) == 0)
+            a->signature = 1;
+    return DVT_OK;
+}
+
+/* Code that may not or cannot run here is left alone; find_kernel says what that means. */
+static dvt_status load_code(dvt_artifact *a, const dvt_open_options *options, dvt_error *error)
+{
+    span code = a->file.sections[DVT_CODE];
+    if (code.data == NULL)
+        return DVT_OK;
+    a->code_state = -1;
+    a->code_untrusted = a->signature != 1 && (options->flags & DVT_OPEN_TRUST_CODE) == 0;
+    if (a->code_untrusted)
+        return DVT_OK;
+    dvt_status status = dvt_code_load(code, &a->code, error);
+    if (status == DVT_OK)
+        a->code_state = 1;
+    return status == DVT_ERROR_UNSUPPORTED ? DVT_OK : status;
+}
+
+static dvt_status no_code(const dvt_artifact *a, dvt_error *error)
+{
+    if (!a->code_untrusted)
+        return dvt_fail(
+            error, DVT_ERROR_UNSUPPORTED,
+            "the artifact's native code cannot run on this machine, and no built-in "
+            "kernel does the same");
+    return dvt_fail(
+        error, DVT_ERROR_UNTRUSTED,
+        a->signature < 0
+            ? "the artifact carries native code signed by a key that is not trusted: "
+              "trust its key, or export it without native code"
+            : "the artifact carries native code and no signature, so it will not be "
+              "run: sign it, or export it without native code");
+}
+
+static dvt_status accept_any(const dvt_call *call, dvt_error *error)
+{
+    (void)call;
+    (void)error;
+    return DVT_OK;
+}
+
+static dvt_status find_kernel(dvt_artifact *a, const uint8_t *record, uint32_t index,
+                              dvt_error *error)
+{
+    span strings = a->file.sections[DVT_STRINGS];
+    uint32_t name = word(record, 0), length = word(record, 1), version = word(record, 2);
+    uint32_t origin = word(record, 3), symbol = word(record, 4),
+             symbol_length = word(record, 5);
+    if (name > strings.size || length > strings.size - name || symbol > strings.size ||
+        symbol_length > strings.size - symbol || origin > 1)
+        return dvt_fail(error, DVT_ERROR_MALFORMED, "kernels section: a name out of range");
+    const char *text = (const char *)strings.data + name;
+    if (origin == 0 || a->code == NULL) {
+        a->program.kernels[index] = dvt_find_kernel(text, length, version);
+        if (a->program.kernels[index] == NULL && origin == 1)
+            return no_code(a, error);
+        if (a->program.kernels[index] == NULL)
+            return dvt_fail(
+                error, DVT_ERROR_UNSUPPORTED,
+                "no kernel %.*s@%u in this build: upgrade dovetail or load the plug-in "
+                "that has it",
+                (int)(length > 200 ? 200 : length), text, version);
+        return DVT_OK;
+    }
+    void *address =
+        dvt_code_symbol(a->code, (const char *)strings.data + symbol, symbol_length);
+    if (address == NULL)
+        return dvt_fail(error, DVT_ERROR_MALFORMED, "the code has no function %.*s",
+                        (int)(symbol_length > 200 ? 200 : symbol_length),
+                        (const char *)strings.data + symbol);
+    dvt_kernel *own = &a->own_kernels[a->own_kernel_count++];
+    *own = (dvt_kernel){sizeof(dvt_kernel), version, "generated", accept_any, NULL};
+    memcpy(&own->run, &address, sizeof address);
+    a->program.kernels[index] = own;
+    return DVT_OK;
+}
+
+static dvt_status find_kernels(dvt_artifact *a, dvt_error *error)
+{
+    program *p = &a->program;
+    a->own_kernels = calloc(p->kernel_count + 1u, sizeof *a->own_kernels);
+    if (a->own_kernels == NULL)
+        return dvt_fail(error, DVT_ERROR_MEMORY, "out of memory");
+    const uint8_t *records = a->file.sections[DVT_KERNELS].data;
+    dvt_status status = DVT_OK;
+    for (uint32_t i = 0; status == DVT_OK && i < p->kernel_count; i++)
+        status = find_kernel(a, records + 8 + 24 * (size_t)i, i, error);
+    for (uint32_t i = 0; status == DVT_OK && i < p->instruction_count; i++)
+        if (p->instructions[i].opcode == OP_KERNEL)
+            p->instructions[i].kernel = p->kernels[p->instructions[i].index];
+    return status;
+}
+
+static dvt_status check_host(const dvt_artifact *a, const dvt_open_options *options,
+                             dvt_error *error)
+{
+    const program *p = &a->program;
+    if (p->host_call_count == 0 || options->host_available)
+        return DVT_OK;
+    char names[300] = "";
+    size_t used = 0;
+    for (uint32_t i = 0; i < p->host_call_count; i++) {
+        const dvt_host_call *c = &p->host_calls[i];
+        bool seen = false;
+        for (uint32_t n = 0; n < i && !seen; n++)
+            seen = p->host_calls[n].op_length == c->op_length &&
+                   memcmp(p->host_calls[n].op, c->op, c->op_length) == 0;
+        if (seen)
+            continue;
+        if (used + c->op_length + 6 > sizeof names) {
+            memcpy(names + used, ", …", sizeof ", …");
+            break;
+        }
+        if (used > 0) {
+            names[used++] = ',';
+            names[used++] = ' ';
+        }
+        memcpy(names + used, c->op, c->op_length);
+        used += c->op_length;
+        names[used] = 0;
+    }
+    return dvt_fail(
+        error, DVT_ERROR_UNSUPPORTED,
+        "the artifact calls PyTorch for %s: import torch, or export with kernels for "
+        "all of it",
+        names);
+}
+
+static dvt_status copy_state(dvt_artifact *a, dvt_error *error)
+{
+    const program *p = &a->program;
+    a->state = calloc(p->buffer_count + 1u, sizeof *a->state);
+    if (a->state == NULL)
+        return dvt_fail(error, DVT_ERROR_MEMORY, "out of memory");
+    for (uint32_t i = 0; i < p->buffer_count; i++) {
+        const buffer_record *b = &p->buffers[i];
+        if (b->kind != KIND_STATE)
+            continue;
+        a->state[i] =
+            aligned_alloc(DVT_ALIGN, (b->data_size + DVT_ALIGN) / DVT_ALIGN * DVT_ALIGN);
+        if (a->state[i] == NULL)
+            return dvt_fail(error, DVT_ERROR_MEMORY, "out of memory");
+        if (b->data_size > 0)
+            memcpy(a->state[i], a->file.sections[DVT_CONSTANTS].data + b->data_at,
+                   (size_t)b->data_size);
+    }
+    return DVT_OK;
+}
+
+/* The value of a size that is a plain number, or -1. Sizes are stored in order, so the code of
+ * a plain one is a push right before its store. */
+static void static_sizes(const program *p, int64_t *values)
+{
+    for (size_t i = 0; i < p->code_count; i++)
+        if (p->code[i].opcode == DVT_SIZE_STORE)
+            values[p->code[i].operand] =
+                i > 0 && p->code[i - 1].opcode == DVT_SIZE_PUSH &&
+                        (i == 1 || p->code[i - 2].opcode == DVT_SIZE_STORE)
+                    ? p->code[i - 1].operand
+                    : -1;
+}
+
+static dvt_status describe(dvt_artifact *a, dvt_error *error)
+{
+    const program *p = &a->program;
+    uint32_t count = p->input_count + p->output_count;
+    size_t dims = 0, letters = 0;
+    for (uint32_t i = 0; i < count; i++) {
+        uint32_t index = i < p->input_count ? p->inputs[i] : p->outputs[i - p->input_count];
+        dims += p->buffers[index].rank;
+        letters += p->buffers[index].name.size + 1;
+    }
+    int64_t *values = calloc(p->size_count + 1u, sizeof *values);
+    a->infos = calloc(count + 1u, sizeof *a->infos);
+    a->info_shapes = calloc(dims + 1, sizeof *a->info_shapes);
+    a->info_names = calloc(letters + 1, 1);
+    if (values == NULL || a->infos == NULL || a->info_shapes == NULL || a->info_names == NULL) {
+        free(values);
+        return dvt_fail(error, DVT_ERROR_MEMORY, "out of memory");
+    }
+    static_sizes(p, values);
+    int64_t *shape = a->info_shapes;
+    char *name = a->info_names;
+    for (uint32_t i = 0; i < count; i++) {
+        uint32_t index = i < p->input_count ? p->inputs[i] : p->outputs[i - p->input_count];
+        const buffer_record *b = &p->buffers[index];
+        a->infos[i] = (dvt_tensor_info){name, b->dtype, b->rank, shape};
+        for (uint32_t d = 0; d < b->rank; d++)
+            *shape++ = values[b->dims[d]];
+        if (b->name.size > 0)
+            memcpy(name, b->name.data, b->name.size);
+        name += b->name.size + 1;
+    }
+    free(values);
+    return DVT_OK;
+}
+
+static dvt_status prepare(dvt_artifact *a, const dvt_open_options *options, dvt_error *error)
+{
+    dvt_status status = dvt_file_verify(&a->file, options->flags, error);
+    if (status == DVT_OK)
+        status = check_signature(a, options, error);
+    if (status == DVT_OK)
+        status = dvt_program_decode(&a->file, &a->program, error);
+    a->inspect_only = (options->flags & DVT_OPEN_INSPECT) != 0;
+    if (status == DVT_OK && !a->inspect_only)
+        status = check_host(a, options, error);
+    if (status == DVT_OK && !a->inspect_only)
+        status = load_code(a, options, error);
+    if (status == DVT_OK && !a->inspect_only)
+        status = find_kernels(a, error);
+    if (status == DVT_OK)
+        status = copy_state(a, error);
+    if (status == DVT_OK)
+        status = describe(a, error);
+    return status;
+}
+
+static dvt_status finish(dvt_artifact *a, const dvt_open_options *options,
+                         dvt_artifact **artifact, dvt_error *error)
+{
+    static const dvt_open_options none = {.struct_size = sizeof(dvt_open_options)};
+    dvt_error unread;
+    pthread_mutex_init(&a->lock, NULL);
+    pthread_mutex_init(&a->state_lock, NULL);
+    dvt_status status =
+        prepare(a, options != NULL ? options : &none, error != NULL ? error : &unread);
+    if (status != DVT_OK) {
+        dvt_close(a);
+        return status;
+    }
+    *artifact = a;
+    return DVT_OK;
+}
+
+dvt_status dvt_open(const char *path, const dvt_open_options *options, dvt_artifact **artifact,
+                    dvt_error *error)
+{
+    dvt_artifact *a = calloc(1, sizeof *a);
+    if (a == NULL)
+        return dvt_fail(error, DVT_ERROR_MEMORY, "out of memory");
+    dvt_status status = dvt_file_map(path, &a->file, error);
+    if (status != DVT_OK) {
+        free(a);
+        return status;
+    }
+    return finish(a, options, artifact, error);
+}
+
+dvt_status dvt_open_memory(const void *data, size_t size, const dvt_open_options *options,
+                           dvt_artifact **artifact, dvt_error *error)
+{
+    if ((uintptr_t)data % DVT_ALIGN != 0)
+        return dvt_fail(error, DVT_ERROR_ARGUMENT, "the bytes are not 64-byte aligned");
+    dvt_artifact *a = calloc(1, sizeof *a);
+    if (a == NULL)
+        return dvt_fail(error, DVT_ERROR_MEMORY, "out of memory");
+    a->file.data = data;
+    a->file.size = size;
+    return finish(a, options, artifact, error);
+}
+
+void dvt_close(dvt_artifact *a)
+{
+    if (a == NULL)
+        return;
+    while (a->frames != NULL) {
+        frame *f = a->frames;
+        a->frames = f->next;
+        dvt_frame_free(f);
+    }
+    for (uint32_t i = 0; a->state != NULL && i < a->program.buffer_count; i++)
+        free(a->state[i]);
+    free(a->state);
+    free(a->infos);
+    free(a->info_shapes);
+    free(a->info_names);
+    free(a->own_kernels);
+    dvt_code_free(a->code);
+    dvt_program_free(&a->program);
+    dvt_file_unmap(&a->file);
+    pthread_mutex_destroy(&a->lock);
+    pthread_mutex_destroy(&a->state_lock);
+    free(a);
+}
+
+int dvt_writes_inputs(const dvt_artifact *a)
+{
+    return a->program.writes_inputs;
+}
+
+size_t dvt_input_count(const dvt_artifact *a)
+{
+    return a->program.input_count;
+}
+
+size_t dvt_output_count(const dvt_artifact *a)
+{
+    return a->program.output_count;
+}
+
+const dvt_tensor_info *dvt_input_info(const dvt_artifact *a, size_t index)
+{
+    return index < a->program.input_count ? &a->infos[index] : NULL;
+}
+
+const dvt_tensor_info *dvt_output_info(const dvt_artifact *a, size_t index)
+{
+    return index < a->program.output_count ? &a->infos[a->program.input_count + index] : NULL;
+}
+
+const void *dvt_section(const dvt_artifact *a, uint32_t kind, size_t *size)
+{
+    if (kind >= DVT_KINDS || a->file.sections[kind].data == NULL)
+        return NULL;
+    *size = a->file.sections[kind].size;
+    return a->file.sections[kind].data;
+}
+
+size_t dvt_host_call_count(const dvt_artifact *a)
+{
+    return a->program.host_call_count;
+}
+
+dvt_status dvt_host_call_at(const dvt_artifact *a, size_t index, dvt_host_call *call)
+{
+    if (index >= a->program.host_call_count)
+        return DVT_ERROR_ARGUMENT;
+    *call = a->program.host_calls[index];
+    return DVT_OK;
+}
+
+int dvt_signature_state(const dvt_artifact *a)
+{
+    return a->signature;
+}
+
+int dvt_code_state(const dvt_artifact *a)
+{
+    return a->code_state;
+}
+
+void dvt_memory_used(dvt_artifact *a, dvt_memory *memory)
+{
+    pthread_mutex_lock(&a->lock);
+    *memory = a->memory;
+    pthread_mutex_unlock(&a->lock);
+}

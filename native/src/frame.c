@@ -1,0 +1,271 @@
+/* A frame: the program bound to one set of sizes. Shapes, strides and offsets are computed,
+ * every buffer is shown to lie within its memory, the arena is planned, and each kernel has
+ * accepted its operands. A frame serves one call at a time and is kept for the next one of the
+ * same sizes. */
+#include "internal.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define MAX_BYTES (INT64_MAX / 2)
+
+static void *carve(char **at, size_t count, size_t size)
+{
+    void *start = *at;
+    *at += (count * size + 15) / 16 * 16;
+    return start;
+}
+
+static size_t room(size_t count, size_t size)
+{
+    return (count * size + 15) / 16 * 16;
+}
+
+static frame *allocate(const program *p)
+{
+    size_t dims = 0;
+    for (uint32_t i = 0; i < p->buffer_count; i++)
+        dims += 2u * p->buffers[i].rank;
+    size_t n = p->buffer_count;
+    size_t total = room(1, sizeof(frame)) + room(p->symbol_count, 8) + room(p->size_count, 8) +
+                   room(n, sizeof(dvt_tensor)) + room(dims, 8) + 2 * room(n, 8) +
+                   room(p->pointer_count, sizeof(void *)) + room(p->number_count, 8) +
+                   room(p->instruction_count, sizeof(dvt_call)) + room(n, sizeof(void *)) +
+                   room(p->input_count, sizeof(void *));
+    char *at = calloc(1, total);
+    if (at == NULL)
+        return NULL;
+    frame *f = carve(&at, 1, sizeof(frame));
+    f->symbols = carve(&at, p->symbol_count, 8);
+    f->sizes = carve(&at, p->size_count, 8);
+    f->tensors = carve(&at, n, sizeof(dvt_tensor));
+    int64_t *numbers = carve(&at, dims, 8);
+    f->offsets = carve(&at, n, 8);
+    f->extents = carve(&at, n, 8);
+    f->pointers = carve(&at, p->pointer_count, sizeof(void *));
+    f->numbers = carve(&at, p->number_count, 8);
+    f->calls = carve(&at, p->instruction_count, sizeof(dvt_call));
+    f->held = carve(&at, n, sizeof(void *));
+    f->copies = carve(&at, p->input_count, sizeof(void *));
+    for (uint32_t i = 0; i < n; i++) {
+        f->tensors[i].shape = numbers;
+        f->tensors[i].strides = numbers + p->buffers[i].rank;
+        numbers += 2u * p->buffers[i].rank;
+    }
+    return f;
+}
+
+void dvt_frame_free(frame *f)
+{
+    if (f != NULL)
+        free(f->arena);
+    free(f);
+}
+
+/* The elements a buffer reaches past its start; checked. False: it does not fit 63 bits. */
+static bool reach(const dvt_tensor *t, uint64_t *elements)
+{
+    uint64_t total = 1;
+    uint64_t count = 1; /* kernels multiply sizes too, even where a stride or a size is zero */
+    bool empty = false;
+    for (int32_t i = 0; i < t->ndim; i++) {
+        uint64_t step, size = t->shape[i] > 0 ? (uint64_t)t->shape[i] : 1;
+        empty = empty || t->shape[i] == 0;
+        if (__builtin_mul_overflow(count, size, &count) || count > MAX_BYTES / 16 ||
+            __builtin_mul_overflow(size - 1, (uint64_t)t->strides[i], &step) ||
+            __builtin_add_overflow(total, step, &total) || total > MAX_BYTES / 16)
+            return false;
+    }
+    if (empty)
+        total = 0;
+    *elements = total;
+    return true;
+}
+
+static dvt_status shape_buffer(const program *p, frame *f, uint32_t index, dvt_error *error)
+{
+    const buffer_record *b = &p->buffers[index];
+    dvt_tensor *t = &f->tensors[index];
+    t->device = (dvt_device){DVT_CPU, 0};
+    t->ndim = b->rank;
+    t->dtype = b->dtype;
+    for (uint32_t i = 0; i < b->rank; i++) {
+        t->shape[i] = f->sizes[b->dims[i]];
+        t->strides[i] = f->sizes[b->dims[b->rank + i]];
+        if (t->shape[i] < 0 || t->strides[i] < 0)
+            return dvt_fail(error, DVT_ERROR_GUARD,
+                            "buffer '%.*s' gets a negative size or stride", (int)b->name.size,
+                            (const char *)b->name.data);
+    }
+    uint64_t elements, offset = (uint64_t)f->sizes[b->offset];
+    if (!reach(t, &elements) || f->sizes[b->offset] < 0 || offset > MAX_BYTES / 16)
+        return dvt_fail(error, DVT_ERROR_OVERFLOW, "buffer '%.*s' does not fit 64 bits",
+                        (int)b->name.size, (const char *)b->name.data);
+    uint64_t bytes = elements * b->item;
+    if (elements == 0)
+        offset = 0;
+    if (b->kind == KIND_VIEW) {
+        if ((offset + elements) * b->item > f->extents[b->base])
+            return dvt_fail(error, DVT_ERROR_MALFORMED,
+                            "buffer '%.*s' reaches outside its base", (int)b->name.size,
+                            (const char *)b->name.data);
+        f->offsets[index] = offset * b->item;
+        return DVT_OK;
+    }
+    f->extents[index] = bytes;
+    if (offset != 0)
+        return dvt_fail(error, DVT_ERROR_MALFORMED, "buffer '%.*s' has an offset of its own",
+                        (int)b->name.size, (const char *)b->name.data);
+    if ((b->kind == KIND_CONSTANT || b->kind == KIND_STATE) && bytes > b->data_size)
+        return dvt_fail(error, DVT_ERROR_MALFORMED, "constant '%.*s' is larger than its data",
+                        (int)b->name.size, (const char *)b->name.data);
+    return DVT_OK;
+}
+
+/* A kernel writes its whole result: two elements at one address would race. */
+static bool overlaps_itself(const dvt_tensor *t)
+{
+    for (int32_t i = 0; i < t->ndim; i++)
+        if (t->shape[i] > 1 && t->strides[i] == 0)
+            return true;
+    return false;
+}
+
+static dvt_status plan_arena(const program *p, frame *f, dvt_error *error)
+{
+    lifetime *lives = calloc(p->buffer_count + 1u, sizeof *lives);
+    uint32_t *slots = calloc(p->buffer_count + 1u, sizeof *slots);
+    dvt_status status = DVT_OK;
+    uint32_t count = 0;
+    if (lives == NULL || slots == NULL)
+        status = dvt_fail(error, DVT_ERROR_MEMORY, "out of memory");
+    for (uint32_t i = 0; status == DVT_OK && i < p->buffer_count; i++) {
+        const buffer_record *b = &p->buffers[i];
+        if (b->kind != KIND_TEMPORARY)
+            continue;
+        if (b->root == i) {
+            slots[i] = count;
+            lives[count++] = (lifetime){0, b->life_first, b->life_last, 0};
+            if (b->life_first == DVT_NONE) /* never touched: needs nothing */
+                lives[count - 1] = (lifetime){0, 0, 0, 0};
+        }
+        uint64_t bytes = (f->extents[i] + DVT_ALIGN - 1) / DVT_ALIGN * DVT_ALIGN;
+        if (bytes > lives[slots[b->root]].size)
+            lives[slots[b->root]].size = bytes;
+    }
+    if (status == DVT_OK)
+        status = dvt_plan(lives, count, &f->memory, error);
+    if (status == DVT_OK && f->memory.peak > 0) {
+        f->arena = f->memory.peak < MAX_BYTES ? aligned_alloc(DVT_ALIGN, f->memory.peak) : NULL;
+        if (f->arena == NULL)
+            status = dvt_fail(error, DVT_ERROR_MEMORY, "no memory for an arena of %llu bytes",
+                              (unsigned long long)f->memory.peak);
+    }
+    for (uint32_t i = 0; status == DVT_OK && i < p->buffer_count; i++)
+        if (p->buffers[p->buffers[i].root].kind == KIND_TEMPORARY && f->arena != NULL)
+            f->tensors[i].data =
+                f->arena + lives[slots[p->buffers[i].root]].offset + f->offsets[i];
+    free(lives);
+    free(slots);
+    return status;
+}
+
+static void bind_fixed(const dvt_artifact *a, frame *f)
+{
+    const program *p = &a->program;
+    for (uint32_t i = 0; i < p->buffer_count; i++) {
+        uint32_t root = p->buffers[i].root;
+        unsigned char *start = NULL;
+        if (p->buffers[root].kind == KIND_STATE)
+            start = a->state[root];
+        else if (p->buffers[root].kind == KIND_CONSTANT)
+            start = (unsigned char *)(uintptr_t)a->file.sections[DVT_CONSTANTS].data +
+                    p->buffers[root].data_at;
+        if (start != NULL)
+            f->tensors[i].data = start + f->offsets[i];
+    }
+}
+
+static dvt_status bind_call(const program *p, frame *f, uint32_t index, dvt_error *error)
+{
+    const instruction *in = &p->instructions[index];
+    const dvt_tensor **pointers = f->pointers + in->pointers_at;
+    for (uint32_t i = 0; i < in->output_count; i++)
+        pointers[i] = in->outputs[i] == DVT_NONE ? NULL : &f->tensors[in->outputs[i]];
+    for (uint32_t i = 0; i < in->input_count; i++)
+        pointers[in->output_count + i] = &f->tensors[in->inputs[i]];
+    for (uint32_t i = 0; i < in->attribute_count; i++) {
+        const uint8_t *at = in->attributes + 16 * (size_t)i;
+        uint32_t tag, size;
+        memcpy(&tag, at, 4);
+        memcpy(&size, at + 4, 4);
+        dvt_number *number = &f->numbers[in->numbers_at + i];
+        if (tag == TAG_SIZE)
+            number->i = f->sizes[size];
+        else
+            memcpy(number, at + 8, 8);
+    }
+    f->calls[index] = (dvt_call){sizeof(dvt_call),
+                                 in->output_count,
+                                 in->input_count,
+                                 in->attribute_count,
+                                 pointers,
+                                 pointers + in->output_count,
+                                 f->numbers + in->numbers_at,
+                                 dvt_parallel};
+    for (uint32_t i = 0; i < in->output_count && in->opcode != OP_HOST; i++)
+        if (overlaps_itself(pointers[i]))
+            return dvt_fail(error, DVT_ERROR_MALFORMED, "instruction %u writes to a broadcast",
+                            index);
+    if (in->opcode == OP_COPY) {
+        const dvt_tensor *to = pointers[0], *from = pointers[1];
+        for (int32_t i = 0; i < to->ndim; i++)
+            if (to->shape[i] != from->shape[i])
+                return dvt_fail(error, DVT_ERROR_MALFORMED,
+                                "instruction %u copies between unlike shapes", index);
+        return DVT_OK;
+    }
+    return in->opcode == OP_KERNEL ? in->kernel->check(&f->calls[index], error) : DVT_OK;
+}
+
+static dvt_status bind_sizes(const program *p, frame *f, dvt_error *error)
+{
+    dvt_status status = dvt_size_run(p->code, p->code_count, f->symbols, f->sizes);
+    if (status != DVT_OK)
+        return dvt_fail(error, status, "%s", dvt_status_text(status));
+    for (uint32_t i = 0; i < p->guard_count; i++)
+        if (f->sizes[p->guards[i].left] != f->sizes[p->guards[i].right])
+            return dvt_fail(
+                error, DVT_ERROR_GUARD,
+                "guard %u does not hold: %lld is not %lld; the sizes of the inputs are "
+                "not among those the model was exported for",
+                i, (long long)f->sizes[p->guards[i].left],
+                (long long)f->sizes[p->guards[i].right]);
+    return DVT_OK;
+}
+
+dvt_status dvt_frame_new(dvt_artifact *a, const int64_t *symbols, frame **made,
+                         dvt_error *error)
+{
+    const program *p = &a->program;
+    frame *f = allocate(p);
+    if (f == NULL)
+        return dvt_fail(error, DVT_ERROR_MEMORY, "out of memory");
+    if (p->symbol_count > 0)
+        memcpy(f->symbols, symbols, p->symbol_count * sizeof *symbols);
+    dvt_status status = bind_sizes(p, f, error);
+    for (uint32_t i = 0; status == DVT_OK && i < p->buffer_count; i++)
+        status = shape_buffer(p, f, i, error);
+    if (status == DVT_OK)
+        status = plan_arena(p, f, error);
+    if (status == DVT_OK)
+        bind_fixed(a, f);
+    for (uint32_t i = 0; status == DVT_OK && i < p->instruction_count; i++)
+        status = bind_call(p, f, i, error);
+    if (status != DVT_OK) {
+        dvt_frame_free(f);
+        return status;
+    }
+    *made = f;
+    return DVT_OK;
+}

@@ -1,0 +1,245 @@
+/* internal.h: what the runtime's files share. Not installed. */
+#ifndef DVT_INTERNAL_H
+#define DVT_INTERNAL_H
+
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE
+#endif
+
+#include "dovetail.h"
+
+#include <pthread.h>
+#include <stdbool.h>
+
+#define DVT_MAX_RANK 16
+#define DVT_ALIGN    64
+#define DVT_NONE     UINT32_MAX
+
+/* Sections by kind; the numbers are part of the format. */
+enum {
+    DVT_MANIFEST = 1,
+    DVT_STRINGS = 2,
+    DVT_SIZES = 3,
+    DVT_BUFFERS = 4,
+    DVT_PROGRAM = 5,
+    DVT_GUARDS = 6,
+    DVT_KERNELS = 7,
+    DVT_HOST_CALLS = 8,
+    DVT_CODE = 9,
+    DVT_BLOBS = 10,
+    DVT_CONSTANTS = 11,
+    DVT_DEBUG = 12,
+    DVT_SIGNATURE = 13,
+    DVT_KINDS = 14,
+};
+
+/* What a reader must know to run a file; an unknown bit is refused. */
+#define DVT_FEATURE_HOST (1ull << 0)
+#define DVT_FEATURE_CODE (1ull << 1)
+
+enum {
+    KIND_INPUT,
+    KIND_OUTPUT,
+    KIND_CONSTANT,
+    KIND_STATE,
+    KIND_TEMPORARY,
+    KIND_HOST,
+    KIND_VIEW
+};
+enum { OP_KERNEL = 1, OP_HOST = 2, OP_COPY = 3 };
+enum { TAG_INT = 0, TAG_FLOAT = 1, TAG_SIZE = 2 };
+
+typedef struct {
+    const uint8_t *data;
+    size_t size;
+} span;
+
+/* ---- error.c ---- */
+dvt_status dvt_fail(dvt_error *error, dvt_status status, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+
+/* ---- file.c ---- */
+typedef struct {
+    const uint8_t *data;
+    size_t size;
+    void *mapping; /* NULL: the bytes belong to the caller */
+    span sections[DVT_KINDS];
+    uint64_t features;
+    uint8_t root[32];
+} dvt_file;
+
+dvt_status dvt_file_map(const char *path, dvt_file *file, dvt_error *error);
+dvt_status dvt_file_verify(dvt_file *file, uint32_t flags, dvt_error *error);
+void dvt_file_unmap(dvt_file *file);
+/* What a signature covers: header and table less the signature's own entry and the fields that
+ * it changes. */
+void dvt_file_content_digest(const dvt_file *file, uint8_t digest[32]);
+
+/* ---- the decoded program ---- */
+typedef struct {
+    span name;
+    uint32_t input; /* buffer index */
+    uint32_t axis;
+    int64_t low, high;
+} symbol_record;
+
+typedef struct {
+    span name;
+    uint8_t kind;
+    dvt_dtype dtype;
+    uint8_t rank;
+    uint32_t item;        /* bytes of one element */
+    uint32_t base;        /* the buffer a view or in-place temporary is based on, or DVT_NONE */
+    uint32_t root;        /* whose memory it uses */
+    uint32_t owner;       /* views unfolded, in-place successors kept apart */
+    const uint32_t *dims; /* rank sizes, then rank strides: indices of sizes */
+    uint32_t offset;      /* index of a size */
+    uint64_t data_at, data_size; /* constant and state: in the constants section */
+    uint32_t first, last; /* owners: the instructions between which its contents are needed */
+    uint32_t life_first, life_last; /* roots: those between which its memory is */
+    uint32_t first_view, next_view; /* owners: a list of the views of it */
+} buffer_record;
+
+typedef struct {
+    uint32_t opcode;
+    uint32_t index; /* of the kernel or host call */
+    uint32_t output_count, input_count, attribute_count;
+    const uint32_t *outputs, *inputs; /* buffers; DVT_NONE among outputs: unused */
+    const uint8_t *attributes;        /* 16 bytes each: tag, size index, value */
+    uint32_t pointers_at, numbers_at; /* into a frame's arrays */
+    const dvt_kernel *kernel;
+    uint32_t release_at, release_count; /* host buffers whose last use this is */
+} instruction;
+
+typedef struct {
+    uint32_t left, right;
+} guard_record;
+
+typedef struct {
+    symbol_record *symbols;
+    uint32_t symbol_count;
+    uint32_t size_count;
+    const dvt_size_instruction *code;
+    size_t code_count;
+    buffer_record *buffers;
+    uint32_t buffer_count;
+    instruction *instructions;
+    uint32_t instruction_count;
+    const uint32_t *inputs, *outputs;
+    uint32_t input_count, output_count;
+    guard_record *guards;
+    uint32_t guard_count;
+    const dvt_kernel **kernels;
+    uint32_t kernel_count;
+    dvt_host_call *host_calls;
+    uint32_t host_call_count;
+    uint32_t pointer_count, number_count; /* over all instructions */
+    uint32_t *releases;
+    uint32_t release_count;
+    bool writes_inputs, writes_state;
+} program;
+
+dvt_status dvt_program_decode(const dvt_file *file, program *p, dvt_error *error);
+dvt_status dvt_program_flow(program *p, dvt_error *error); /* flow.c */
+void dvt_program_free(program *p);
+
+/* ---- plan.c ---- */
+typedef struct {
+    uint64_t size;
+    uint32_t first, last;
+    uint64_t offset; /* out */
+} lifetime;
+dvt_status dvt_plan(lifetime *lives, size_t count, dvt_memory *memory, dvt_error *error);
+
+/* ---- frame.c: a program bound to the sizes of one call ---- */
+typedef struct frame {
+    struct frame *next;
+    int64_t *symbols;
+    int64_t *sizes;
+    dvt_tensor *tensors; /* one a buffer */
+    uint64_t *offsets;   /* byte offset of each buffer in its root */
+    uint64_t *extents;   /* bytes of each root */
+    const dvt_tensor **pointers;
+    dvt_number *numbers;
+    dvt_call *calls;
+    dvt_managed **held; /* one a buffer: what host operations made */
+    void **copies;      /* one an input: repacked inputs of this call */
+    unsigned char *arena;
+    dvt_memory memory;
+} frame;
+
+dvt_status dvt_frame_new(dvt_artifact *artifact, const int64_t *symbols, frame **made,
+                         dvt_error *error);
+void dvt_frame_free(frame *f);
+
+/* ---- elf.c ---- */
+typedef struct dvt_code dvt_code;
+dvt_status dvt_code_load(span section, dvt_code **code, dvt_error *error);
+void *dvt_code_symbol(const dvt_code *code, const char *name, size_t length);
+void dvt_code_free(dvt_code *code);
+
+struct dvt_artifact {
+    dvt_file file;
+    program program;
+    dvt_code *code;
+    dvt_kernel *own_kernels; /* those that come from the file's code */
+    size_t own_kernel_count;
+    int signature, code_state;
+    bool code_untrusted;
+    bool inspect_only;
+    unsigned char **state; /* one a buffer: private copies of state */
+    dvt_tensor_info *infos;
+    int64_t *info_shapes;
+    char *info_names;
+    pthread_mutex_t lock; /* frames */
+    frame *frames;
+    uint32_t frame_count;
+    dvt_memory memory;
+    pthread_mutex_t state_lock; /* held for a whole run where state is written */
+};
+
+/* ---- pool.c ---- */
+void dvt_parallel(int64_t count, int64_t grain, dvt_body body, void *context);
+
+/* ---- kernels ---- */
+typedef enum {
+    T_F32,
+    T_F64,
+    T_I64,
+    T_I32,
+    T_I16,
+    T_I8,
+    T_U8,
+    T_BOOL,
+    T_F16,
+    T_BF16,
+    T_COUNT,
+    T_NONE = -1
+} type_id;
+type_id dvt_type_of(dvt_dtype dtype);
+bool dvt_same_dtype(dvt_dtype a, dvt_dtype b);
+int64_t dvt_numel(const dvt_tensor *t);
+static inline char *dvt_data(const dvt_tensor *t)
+{
+    return (char *)t->data + t->byte_offset;
+}
+/* Copies src to dst of the same shape, converting between dtypes the kernels know; the same
+ * dtype of any size is copied byte by byte. */
+void dvt_copy_tensor(const dvt_tensor *dst, const dvt_tensor *src);
+bool dvt_can_copy(dvt_dtype to, dvt_dtype from);
+bool dvt_broadcasts(const dvt_tensor *from, const dvt_tensor *to);
+
+extern const dvt_kernel dvt_elementwise_kernels[], dvt_product_kernels[], dvt_row_kernels[],
+    dvt_move_kernels[];
+extern const size_t dvt_elementwise_count, dvt_product_count, dvt_row_count, dvt_move_count;
+
+/* On x86-64 with glibc the hot loops are compiled for several vector widths and chosen when the
+ * library is loaded. Sanitizers cannot start before such a choice, so they get one version. */
+#if defined(__x86_64__) && defined(__GLIBC__) && defined(__GNUC__) && !defined(__clang__) &&   \
+    !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+#define DVT_CLONES __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
+#else
+#define DVT_CLONES
+#endif
+
+#endif

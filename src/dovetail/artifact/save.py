@@ -1,0 +1,248 @@
+"""From a compiled model in this process to a file: one Program, its constants, its manifest."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from dovetail import __version__
+from dovetail.capture import _torch
+from dovetail.errors import CannotSave
+from dovetail.file import container
+from dovetail.file.encode import Contents, encode_program, scalar_bytes
+from dovetail.ir.call import OpCall, Ref
+from dovetail.ir.program import Program, Result, Symbol
+from dovetail.ir.size import symbols_of
+from dovetail.ir.tensor import ScalarDesc, TensorDesc
+from dovetail.lower.to_program import Lowering, Source, input_symbols
+from dovetail.runtime.frozen import FrozenRunner
+from dovetail.runtime.runner import Runner
+
+if TYPE_CHECKING:
+    from dovetail.artifact.exported import Artifact
+
+pytree = _torch.pytree()
+# Backends whose segments are calls of ATen operators: in a file they are host calls.
+HOST_BACKENDS = ("aten", "reference")
+NATIVE_BACKEND = "portable"
+
+
+@dataclass(frozen=True)
+class Package:
+    """What goes into a file."""
+
+    program: Program
+    contents: Contents
+    manifest: Mapping[str, Any]
+
+
+def save(artifact: Artifact, path: str | os.PathLike[str], *, key: bytes | None = None) -> Program:
+    """Write an artifact to a file, signed if a private key is given; its Program comes back."""
+    package = pack(artifact)
+    sections, features = encode_program(package.program, package.contents, package.manifest)
+    layout, ordered = container.lay_out(sections, features)
+    if key is not None:
+        from dovetail.artifact.sign import signature_section
+
+        sections = [*ordered, signature_section(container.content_digest(layout), key)]
+        layout, ordered = container.lay_out(sections, features)
+    container.write_file(path, container.chunks(layout, ordered))
+    return package.program
+
+
+def pack(artifact: Artifact) -> Package:
+    """Lower a compiled model as a whole."""
+    return _Packer(artifact).pack()
+
+
+@dataclass(frozen=True)
+class _Given:
+    """One input of the graph: a user's argument, or a tensor the artifact holds."""
+
+    kind: str  # "user", "constant", "state"
+    key: str
+    tensor: torch.Tensor | None = None
+
+
+class _Packer:
+    """Walks over a placed graph and lowers all of its segments into one program."""
+
+    def __init__(self, artifact: Artifact) -> None:
+        self.artifact = artifact
+        self.runner, self.given = _graph_inputs(artifact)
+        self.lowering = Lowering(self._is_native)
+        self.native: set[str] = set()
+        self.tensors: dict[str, torch.Tensor] = {}
+        self.state: dict[str, str] = {}  # key → buffer
+        self.users: dict[int, str] = {}  # position among the user's leaves → buffer
+
+    def pack(self) -> Package:
+        symbols = self._inputs()
+        self._calls()
+        outputs = list(self.runner.placement.outputs)
+        count = len(self.artifact._writes)  # noqa: SLF001
+        results = [self.lowering.result(out) for out in outputs[count:]]
+        for (kind, key), value in zip(self.artifact._writes, outputs, strict=False):  # noqa: SLF001
+            if not isinstance(value, Ref):
+                raise CannotSave("a write of something that is no tensor")
+            self.lowering.store(self.state[key] if kind == "state" else self.users[int(key)], value)
+        name = self.artifact.name
+        lowered = self.lowering.program(name, results, symbols)
+        contents: dict[str, bytes | memoryview] = {
+            name: tensor_bytes(tensor, lowered.program.by_name[name].desc)
+            for name, tensor in self.tensors.items()
+        }
+        contents |= {n: scalar_bytes(*scalar) for n, scalar in lowered.scalars.items()}
+        return Package(lowered.program, contents, self._manifest(lowered.program, results))
+
+    # ---- inputs ----------------------------------------------------------------------------
+
+    def _inputs(self) -> list[Symbol]:
+        placement = self.runner.placement
+        user = 0
+        for given, source in zip(placement.inputs, self.given, strict=True):
+            key = (given.name, ())
+            if source.kind == "user":
+                if isinstance(given.desc, ScalarDesc) and symbols_of(given.desc.size or 0):
+                    raise CannotSave(f"the input {given.name!r} is a number that varies")
+                if isinstance(given.desc, TensorDesc):
+                    made = Source(given.name, "input", given.desc)
+                    self.users[user] = self.lowering.source(made, key)
+                user += 1
+                continue
+            assert isinstance(given.desc, TensorDesc)
+            assert source.tensor is not None
+            name = self.lowering.source(Source(given.name, source.kind, given.desc), key)
+            self.tensors[name] = source.tensor
+            if source.kind == "state":
+                self.state[source.key] = name
+        for constant, value in placement.constants.items():
+            self._graph_constant(constant, value)
+        return self._symbols()
+
+    def _graph_constant(self, name: str, value: Any) -> None:
+        if not isinstance(value, torch.Tensor):
+            raise CannotSave(f"the graph holds {name}, a {type(value).__name__}")
+        dtype = str(value.dtype).removeprefix("torch.")
+        desc = TensorDesc(dtype, tuple(value.shape), tuple(value.stride()), str(value.device))
+        self.tensors[self.lowering.source(Source(name, "constant", desc), (name, ()))] = value
+
+    def _symbols(self) -> list[Symbol]:
+        found: dict[str, Symbol] = {}
+        for name in self.users.values():
+            for symbol in input_symbols(name, self.lowering.buffers[name].desc):
+                found.setdefault(symbol.name, symbol)
+        ranges = self.artifact._guards.ranges  # noqa: SLF001
+        made = []
+        for symbol in found.values():
+            low, high = ranges.get(symbol.name, (0, None))
+            made.append(replace(symbol, low=max(low, 0), high=2**63 - 1 if high is None else high))
+        return made
+
+    # ---- calls -----------------------------------------------------------------------------
+
+    def _is_native(self, call: OpCall) -> bool:
+        return call.name in self.native
+
+    def _calls(self) -> None:
+        placement = self.runner.placement
+        for placed, step in zip(placement.segments, self.runner.steps, strict=True):
+            if step.backend not in (*HOST_BACKENDS, NATIVE_BACKEND):
+                raise CannotSave(
+                    f"{placed.segment.name} is compiled by the backend {step.backend!r}, whose "
+                    f"code a file cannot carry yet; export with backend='{NATIVE_BACKEND}'"
+                )
+            values = self.lowering.values
+            for given, source in zip(placed.segment.inputs, placed.sources, strict=True):
+                if source in values:
+                    values[given.name, ()] = values[source]
+            if step.backend == NATIVE_BACKEND:
+                self.native |= {call.name for call in placed.segment.calls}
+            for call in placed.segment.calls:
+                self.lowering.call(call)
+
+    # ---- manifest --------------------------------------------------------------------------
+
+    def _manifest(self, program: Program, results: Sequence[Result]) -> dict[str, Any]:
+        positions = {b.name: i for i, b in enumerate(program.inputs)}
+        leaves = []
+        for user, (_, _, constant) in enumerate(self.artifact._guards.inputs):  # noqa: SLF001
+            name = self.users.get(user)
+            leaves.append({"value": constant} if name is None else {"tensor": positions[name]})
+        return {
+            "name": program.name,
+            "producer": f"dovetail {__version__}",
+            "torch": str(torch.__version__),
+            "inputs": tree_of(self.artifact._in_spec, iter(leaves)),  # noqa: SLF001
+            "outputs": tree_of(self.artifact._out_spec, iter(_output_leaves(results))),  # noqa: SLF001
+            "symbols": [[s.name, positions[s.input], s.axis] for s in program.symbols],
+        }
+
+
+def _graph_inputs(artifact: Artifact) -> tuple[Runner, list[_Given]]:
+    """The runner of the graph that runs at every call, and what each of its inputs is."""
+    run, roles, tensors = artifact._run, artifact._roles, artifact._tensors  # noqa: SLF001
+    given = [_Given(role.kind, role.key, tensors.get(role.key)) for role in roles]
+    if isinstance(run, FrozenRunner):
+        frozen = set(run.frozen)
+        with torch.no_grad():
+            values = run.once([given[i].tensor for i in run.frozen])
+        given = [g for i, g in enumerate(given) if i not in frozen]
+        given += [_Given("constant", "", value) for value in values]
+        run = run.every
+    if not isinstance(run, Runner):
+        raise CannotSave("the graph runs in PyTorch as captured, so there is no program to write")
+    return run, given
+
+
+def _output_leaves(results: Sequence[Result]) -> list[dict[str, Any]]:
+    leaves: list[dict[str, Any]] = []
+    tensors = 0
+    for value in results:
+        if isinstance(value, str):
+            leaves.append({"tensor": tensors})
+            tensors += 1
+        elif value is None or isinstance(value, bool | int | float):
+            leaves.append({"value": value})
+        else:
+            leaves.append({"size": str(value)})
+    return leaves
+
+
+def tree_of(spec: Any, leaves: Any) -> dict[str, Any]:
+    """PyTorch's tree description as ours; CannotSave for containers a file does not know."""
+    if spec.is_leaf():
+        leaf: dict[str, Any] = next(leaves)
+        return leaf
+    children = [tree_of(child, leaves) for child in spec.children()]
+    if spec.type in (tuple, list):
+        return {spec.type.__name__: children}
+    if issubclass(spec.type, dict):
+        keys = list(spec.context)
+        if all(isinstance(key, str | int) for key in keys):
+            return {"dict": [[key, child] for key, child in zip(keys, children, strict=True)]}
+    if issubclass(spec.type, tuple):  # a named tuple
+        return {"tuple": children}
+    raise CannotSave(f"arguments or results in a {spec.type.__name__}: use tuples, lists and dicts")
+
+
+def tensor_bytes(tensor: torch.Tensor, desc: TensorDesc) -> memoryview:
+    """A tensor's memory, laid out as its descriptor says."""
+    strides = tuple(int(s) for s in desc.strides)  # type: ignore[arg-type]
+    value = tensor.detach()
+    if value.numel() == 0:
+        return memoryview(b"")
+    if value.device.type != "cpu":
+        raise CannotSave(
+            f"a constant on {value.device}: move the model to the CPU and export again"
+        )
+    if tuple(value.stride()) != strides:
+        laid = torch.empty_strided(tuple(value.shape), strides, dtype=value.dtype)
+        value = laid.copy_(value)
+    extent = 1 + sum((n - 1) * s for n, s in zip(value.shape, value.stride(), strict=True))
+    flat = value.as_strided((extent,), (1,), value.storage_offset())
+    return memoryview(flat.view(torch.uint8).numpy()).cast("B")

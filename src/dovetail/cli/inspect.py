@@ -1,0 +1,119 @@
+"""``dovetail inspect model.dvt``: what a file holds. Runs none of it and needs no torch."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+from dovetail.errors import ArtifactNotFound
+from dovetail.file import container
+from dovetail.runtime.loaded import INSPECT, open_native
+
+_DTYPES = {0: "int", 1: "uint", 2: "float", 4: "bfloat", 5: "complex", 6: "bool"}
+_SIGNED = {1: "signed by a trusted key", 0: "not signed", -1: "signed by an unknown key"}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the command's options."""
+    parser.add_argument("file", help="the .dvt file")
+    parser.add_argument("--json", action="store_true", help="as JSON")
+    parser.add_argument("--program", action="store_true", help="print the whole program")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Print a summary; exit status 0."""
+    found = describe(arguments.file)
+    if arguments.json:
+        print(json.dumps(found, indent=2))
+        return 0
+    print(_summary(found))
+    if arguments.program:
+        print(found["program"] or "the file carries no text of its program")
+    return 0
+
+
+def describe(path: str) -> dict[str, Any]:
+    """Everything ``inspect`` shows, as one value."""
+    native = open_native(_existing(path), flags=INSPECT)
+    with Path(path).open("rb") as file:
+        header = container.read_header(file)
+    manifest = json.loads(native.section(container.MANIFEST) or b"{}")
+    text = native.section(container.DEBUG)
+    program = text.decode(errors="replace") if text else ""
+    return {
+        "file": path,
+        "bytes": header.size,
+        "version": list(header.version),
+        "name": manifest.get("name", ""),
+        "producer": manifest.get("producer", ""),
+        "torch": manifest.get("torch", ""),
+        "signature": _SIGNED[native.signature()],
+        "sections": [{"name": e.name, "offset": e.offset, "bytes": e.size} for e in header.entries],
+        "inputs": [_tensor(row) for row in native.inputs()],
+        "outputs": [_tensor(row) for row in native.outputs()],
+        "host_ops": sorted({op for op, _ in native.host_calls()}),
+        "kernels": _words(program, "kernel"),
+        "instructions": sum(
+            line.startswith(("kernel ", "call ", "copy ")) for line in program.splitlines()
+        ),
+        "memory": _memory(program),
+        "program": program,
+    }
+
+
+def _existing(path: str) -> str:
+    if not Path(path).is_file():
+        raise ArtifactNotFound(f"there is no file {path!r}")
+    return path
+
+
+def _tensor(row: tuple[str, int, int, tuple[int, ...]]) -> dict[str, Any]:
+    name, code, bits, shape = row
+    dtype = _DTYPES.get(code, f"code{code}:")
+    dtype = dtype if dtype == "bool" else f"{dtype}{bits}"
+    return {"name": name, "dtype": dtype, "shape": [None if n < 0 else n for n in shape]}
+
+
+def _words(program: str, word: str) -> dict[str, int]:
+    """Each kernel, and how often it is called."""
+    found: dict[str, int] = {}
+    for line in program.splitlines():
+        if line.startswith(f"{word} "):
+            name = line.split(" = ", 1)[1].split("(", 1)[0]
+            found[name] = found.get(name, 0) + 1
+    return found
+
+
+def _memory(program: str) -> str:
+    """The memory plan, where sizes are known without a call."""
+    from dovetail.errors import DovetailError
+    from dovetail.ir.memory import plan_memory
+    from dovetail.ir.program_text import parse_program
+
+    try:
+        parsed = parse_program(program)
+        return "planned at each new size" if parsed.symbols else str(plan_memory(parsed))
+    except DovetailError:
+        return "unknown"
+
+
+def _summary(found: dict[str, Any]) -> str:
+    major, minor = found["version"]
+    lines = [
+        f"{found['file']}: {found['name'] or 'unnamed'}, {found['bytes']:,} bytes",
+        f"format {major}.{minor}, {found['signature']}",
+        f"made by {found['producer'] or 'unknown'}, torch {found['torch'] or '-'}",
+    ]
+    for kind in ("inputs", "outputs"):
+        lines.append(f"{kind}:")
+        for t in found[kind]:
+            shape = ", ".join("?" if n is None else str(n) for n in t["shape"])
+            lines.append(f"  {t['name']:<24} {t['dtype']}[{shape}]")
+    lines.append("sections:")
+    lines += [f"  {s['name']:<24} {s['bytes']:>14,} bytes" for s in found["sections"]]
+    lines.append(f"{found['instructions']} instructions; memory: {found['memory']}")
+    lines.append("kernels: " + (", ".join(f"{k} x{n}" for k, n in found["kernels"].items()) or "-"))
+    lines.append("calls PyTorch for: " + (", ".join(found["host_ops"]) or "nothing"))
+    return "\n".join(lines)

@@ -1,0 +1,47 @@
+"""``dovetail sign model.dvt --key my.key``: sign a file, or make a key with --new-key."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from pathlib import Path
+
+from dovetail.artifact.sign import new_key, read_private_key, sign_file
+from dovetail.errors import ArtifactNotFound, InvalidKey
+from dovetail.runtime.loaded import INSPECT, open_native
+from dovetail.runtime.trust import FILE, config_directory
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the command's options."""
+    parser.add_argument("files", nargs="*", metavar="file", help="a .dvt file")
+    parser.add_argument("--key", required=True, help="file with the private key")
+    parser.add_argument("--new-key", action="store_true", help="make that key first")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Sign each file and print the public key; exit status 0."""
+    from dovetail import _native
+
+    if arguments.new_key:
+        _write_key(arguments.key)
+    key = read_private_key(arguments.key)
+    for path in arguments.files:
+        if not Path(path).is_file():
+            raise ArtifactNotFound(f"there is no file {path!r}")
+        open_native(path, flags=INSPECT)  # only what is sound is signed
+        sign_file(path, key)
+        print(f"{path}: signed")
+    print(f"public key {_native.public_key(key).hex()}")
+    print(f"to trust it, add that line to {config_directory() / FILE}")
+    return 0
+
+
+def _write_key(path: str) -> None:
+    """A new key, readable by its owner alone; an existing file is never replaced."""
+    try:
+        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    except OSError as error:
+        raise InvalidKey(f"cannot create {path!r}: {error.strerror}") from None
+    with os.fdopen(handle, "w") as file:
+        file.write(new_key().hex() + "\n")

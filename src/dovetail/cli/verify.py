@@ -1,0 +1,45 @@
+"""``dovetail verify model.dvt``: every check there is, constants and their digest included."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from pathlib import Path
+
+from dovetail.errors import ArtifactNotFound, DovetailError
+from dovetail.runtime.loaded import CHECK_CONSTANTS, INSPECT, open_native
+
+_SIGNED = {1: "signed by a trusted key", 0: "not signed", -1: "signed by a key not trusted here"}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the command's options."""
+    parser.add_argument("files", nargs="+", metavar="file", help="a .dvt file")
+    parser.add_argument("--signed", action="store_true", help="demand a signature that is trusted")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Check each file; exit status 0 if all are sound, else 1."""
+    worst = 0
+    for path in arguments.files:
+        start = time.perf_counter()
+        try:
+            state = _verify(path)
+        except DovetailError as error:
+            print(f"{path}: {error}")
+            worst = 1
+            continue
+        sound = state == 1 or not arguments.signed
+        worst = worst if sound else 1
+        milliseconds = (time.perf_counter() - start) * 1e3
+        print(
+            f"{path}: {'sound' if sound else 'refused'}, {_SIGNED[state]} ({milliseconds:.0f} ms)"
+        )
+    return worst
+
+
+def _verify(path: str) -> int:
+    if not Path(path).is_file():
+        raise ArtifactNotFound(f"there is no file {path!r}")
+    native = open_native(path, flags=CHECK_CONSTANTS | INSPECT)
+    return int(native.signature())

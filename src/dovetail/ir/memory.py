@@ -1,0 +1,180 @@
+"""Memory: which temporaries may share bytes, and where each lies in the arena.
+
+Two steps. ``share_in_place`` lets an elementwise result take over the memory of an operand that
+dies there; that choice is part of the Program. ``plan_memory`` gives each remaining temporary an
+offset for given values of the symbols. The C runtime plans the same way when it meets a new set
+of sizes, so an artifact carries lifetimes, never offsets that would have to be trusted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from dovetail.ir.program import Buffer, Kernel, Program, reads, same_dims, writes
+from dovetail.ir.program_verify import extent, last_uses
+from dovetail.ir.segment import item_bytes
+from dovetail.ir.size import evaluate
+
+ALIGNMENT = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Lifetime:
+    """One piece of arena memory: its bytes, and the instructions from first write to last use."""
+
+    name: str
+    size: int
+    first: int
+    last: int
+
+    def meets(self, other: Lifetime) -> bool:
+        """Whether both are needed at one time."""
+        return self.first <= other.last and other.first <= self.last
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryPlan:
+    """Offsets in one arena; ``peak`` is its size, ``bound`` what no plan can go below."""
+
+    offsets: Mapping[str, int]
+    peak: int
+    total: int
+    bound: int
+
+    def __str__(self) -> str:
+        return f"arena {self.peak} bytes, sum {self.total}, largest set alive {self.bound}"
+
+
+def plan_memory(program: Program, symbols: Mapping[str, int] | None = None) -> MemoryPlan:
+    """Where each temporary lies, given the symbols' values."""
+    lives = lifetimes(program, symbols or {})
+    candidates = [_place(order(lives)) for order in _ORDERS]
+    offsets, peak = min(candidates, key=lambda found: found[1])
+    return MemoryPlan(offsets, peak, sum(v.size for v in lives), _bound(lives))
+
+
+def lifetimes(program: Program, symbols: Mapping[str, int]) -> list[Lifetime]:
+    """One entry for each temporary that has memory of its own, in-place successors included."""
+    spans: dict[str, list[int]] = {}
+    for number, instruction in enumerate(program.instructions):
+        for name in (*reads(instruction), *writes(instruction)):
+            root = program.root(name)
+            if root.kind == "temporary":
+                spans.setdefault(root.name, [number, number])[1] = number
+    sizes = dict.fromkeys(spans, 0)
+    for buffer in program.buffers:
+        owner = program.root(buffer.name).name
+        if buffer.kind == "temporary" and owner in sizes:
+            sizes[owner] = max(sizes[owner], _bytes(buffer, symbols))
+    return [Lifetime(name, sizes[name], *span) for name, span in spans.items()]
+
+
+def _bytes(buffer: Buffer, symbols: Mapping[str, int]) -> int:
+    shape = [evaluate(size, symbols) for size in buffer.desc.shape]
+    count = 0 if 0 in shape else evaluate(extent(buffer), symbols)
+    used = count * item_bytes(buffer.desc.dtype)
+    return -(-used // ALIGNMENT) * ALIGNMENT
+
+
+def _by_size(lives: Sequence[Lifetime]) -> list[Lifetime]:
+    return sorted(lives, key=lambda v: (-v.size, v.first))
+
+
+def _by_time(lives: Sequence[Lifetime]) -> list[Lifetime]:
+    return sorted(lives, key=lambda v: (v.first, -v.size))
+
+
+def _by_area(lives: Sequence[Lifetime]) -> list[Lifetime]:
+    return sorted(lives, key=lambda v: (-v.size * (v.last - v.first + 1), v.first))
+
+
+_ORDERS: tuple[Callable[[Sequence[Lifetime]], list[Lifetime]], ...] = (_by_size, _by_time, _by_area)
+
+
+def _place(order: Sequence[Lifetime]) -> tuple[dict[str, int], int]:
+    """Each in turn into the smallest gap that fits among those alive with it."""
+    placed: list[tuple[int, Lifetime]] = []
+    for life in order:
+        alive = sorted(
+            ((at, other.size) for at, other in placed if other.meets(life)), key=lambda p: p[0]
+        )
+        placed.append((_best_gap(alive, life.size), life))
+    peak = max((at + life.size for at, life in placed), default=0)
+    return {life.name: at for at, life in placed}, peak
+
+
+def _best_gap(alive: Sequence[tuple[int, int]], size: int) -> int:
+    best, waste, end = -1, 0, 0
+    for at, taken in alive:
+        gap = at - end
+        if gap >= size and (best < 0 or gap < waste):
+            best, waste = end, gap
+        end = max(end, at + taken)
+    return best if best >= 0 else end
+
+
+def _bound(lives: Sequence[Lifetime]) -> int:
+    """The most bytes alive at one instruction."""
+    changes: dict[int, int] = {}
+    for life in lives:
+        changes[life.first] = changes.get(life.first, 0) + life.size
+        changes[life.last + 1] = changes.get(life.last + 1, 0) - life.size
+    most = now = 0
+    for at in sorted(changes):
+        now += changes[at]
+        most = max(most, now)
+    return most
+
+
+def share_in_place(program: Program, elementwise: Callable[[str], bool]) -> Program:
+    """Let results of elementwise kernels take over the memory of an operand that dies there."""
+    last = last_uses(program)
+    changed: dict[str, Buffer] = {}
+    for number, instruction in enumerate(program.instructions):
+        if isinstance(instruction, Kernel) and elementwise(instruction.kernel):
+            out = program.by_name[instruction.outputs[0]]
+            donor = _donor(program, instruction, number, last, changed)
+            if donor and out.kind == "temporary" and not out.of:
+                changed[out.name] = replace(out, of=donor)
+    buffers = tuple(changed.get(b.name, b) for b in program.buffers)
+    return replace(program, buffers=_bases_first(buffers))
+
+
+def _donor(
+    program: Program,
+    instruction: Kernel,
+    number: int,
+    last: Mapping[str, int],
+    changed: Mapping[str, Buffer],
+) -> str:
+    """An operand whose memory the result may take, or nothing."""
+    out = program.by_name[instruction.outputs[0]].desc
+    taken = {buffer.of for buffer in changed.values()}
+    for name in instruction.inputs:
+        given = program.by_name[name]
+        others = [n for n in instruction.inputs if n != name]
+        if (
+            given.kind == "temporary"
+            and last[name] == number
+            and name not in taken
+            and same_dims(given.desc.shape, out.shape)
+            and same_dims(given.desc.strides, out.strides)
+            and item_bytes(given.desc.dtype) == item_bytes(out.dtype)
+            and all(program.viewed(n).name != name for n in others)
+        ):
+            return name
+    return ""
+
+
+def _bases_first(buffers: Sequence[Buffer]) -> tuple[Buffer, ...]:
+    """The same buffers in an order in which each comes after the one it is based on."""
+    by_name = {b.name: b for b in buffers}
+    ordered: dict[str, Buffer] = {}
+    for buffer in buffers:
+        chain = [buffer]
+        while chain[-1].of and chain[-1].of not in ordered:
+            chain.append(by_name[chain[-1].of])
+        for item in reversed(chain):
+            ordered.setdefault(item.name, item)
+    return tuple(ordered.values())

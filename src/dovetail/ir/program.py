@@ -1,0 +1,230 @@
+"""Program: a compiled model as data. Buffers, and a linear list of instructions over them.
+
+Nothing here knows the graph it came from. ``program_text`` prints and parses it,
+``program_verify`` checks it, ``memory`` plans its arena, the artifact writer stores it, and the
+C runtime (or ``runtime.oracle``) runs it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from dovetail.ir.call import Arg, Ref, leaves
+from dovetail.ir.size import Dim, Size
+from dovetail.ir.tensor import TensorDesc
+
+# input: given at each call. output: allocated at each call and handed out. constant: in the file.
+# state: starts as in the file, kept from call to call. temporary: in the arena. host: made by a
+# host operation, held until its last use. view: a window on another buffer, no memory of its own.
+KINDS = ("input", "output", "constant", "state", "temporary", "host", "view")
+
+# A number that a kernel takes: a literal, or a size computed at run time.
+Attribute = int | float | Size
+# What a program hands out: a buffer's name, a size, or a plain value.
+Result = str | Dim | float | bool | None
+
+
+@dataclass(frozen=True, slots=True)
+class Buffer:
+    """A tensor's place: what it holds, and whose memory it uses.
+
+    A view starts ``offset`` elements into the buffer ``of``. A temporary with ``of`` takes over
+    that temporary's memory at the instruction that writes it (an in-place operation).
+    """
+
+    name: str
+    kind: str
+    desc: TensorDesc
+    of: str = ""
+    offset: Dim = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Symbol:
+    """A size that differs from call to call: where it is read, and the values it may have."""
+
+    name: str
+    input: str
+    axis: int
+    low: int = 0
+    high: int = 2**63 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Guard:
+    """An equation that the sizes of a call must fulfil, such as ``s0 % 8 == 0``."""
+
+    left: Dim
+    right: Dim
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """A call of a kernel from the kernel table: ``name@version``."""
+
+    kernel: str
+    outputs: tuple[str, ...]
+    inputs: tuple[str, ...]
+    attributes: tuple[Attribute, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """A call of a functional ATen operator. An empty output name: a result nobody uses."""
+
+    op: str
+    outputs: tuple[str, ...]
+    args: tuple[Arg, ...]
+    kwargs: Mapping[str, Arg] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """Copy one buffer's elements to another of the same shape and dtype."""
+
+    target: str
+    source: str
+
+
+Instruction = Kernel | Host | Copy
+
+
+@dataclass(frozen=True)
+class Program:
+    """Buffers by declaration order, instructions by execution order."""
+
+    name: str
+    buffers: tuple[Buffer, ...]
+    instructions: tuple[Instruction, ...]
+    outputs: tuple[Result, ...]
+    symbols: tuple[Symbol, ...] = ()
+    guards: tuple[Guard, ...] = ()
+
+    @cached_property
+    def by_name(self) -> dict[str, Buffer]:
+        """Every buffer by its name."""
+        return {buffer.name: buffer for buffer in self.buffers}
+
+    @property
+    def inputs(self) -> tuple[Buffer, ...]:
+        """What a caller passes, in order."""
+        return tuple(b for b in self.buffers if b.kind == "input")
+
+    def root(self, name: str) -> Buffer:
+        """The buffer whose memory ``name`` uses."""
+        buffer = self.by_name[name]
+        while buffer.of:
+            buffer = self.by_name[buffer.of]
+        return buffer
+
+    def viewed(self, name: str) -> Buffer:
+        """The buffer that a view looks at: views unfolded, in-place successors kept apart."""
+        buffer = self.by_name[name]
+        while buffer.kind == "view":
+            buffer = self.by_name[buffer.of]
+        return buffer
+
+    def host_ops(self) -> tuple[str, ...]:
+        """The ATen operators this program calls, each once."""
+        return tuple(sorted({i.op for i in self.instructions if isinstance(i, Host)}))
+
+    def kernels(self) -> tuple[str, ...]:
+        """The kernels this program calls, each once, in order of first use."""
+        calls = (i.kernel for i in self.instructions if isinstance(i, Kernel))
+        return tuple(dict.fromkeys(calls))
+
+    def __str__(self) -> str:
+        from dovetail.ir.program_text import print_program
+
+        return print_program(self)
+
+
+def reads(instruction: Instruction) -> tuple[str, ...]:
+    """The buffers whose contents an instruction needs."""
+    if isinstance(instruction, Kernel):
+        return instruction.inputs
+    if isinstance(instruction, Copy):
+        return (instruction.source,)
+    return tuple(ref.name for ref in host_refs(instruction))
+
+
+def writes(instruction: Instruction) -> tuple[str, ...]:
+    """The buffers an instruction fills or changes."""
+    if isinstance(instruction, Kernel):
+        return instruction.outputs
+    if isinstance(instruction, Copy):
+        return (instruction.target,)
+    return tuple(name for name in instruction.outputs if name)
+
+
+def host_refs(instruction: Host) -> Iterator[Ref]:
+    """Every buffer among a host call's arguments, in order."""
+    for value in (instruction.args, tuple(instruction.kwargs.values())):
+        yield from (leaf for leaf in leaves(value) if isinstance(leaf, Ref))
+
+
+def contiguous_strides(shape: tuple[Dim, ...]) -> tuple[Dim, ...]:
+    """Row-major strides, as PyTorch gives them: an empty dimension counts as one."""
+    strides: list[Dim] = []
+    step: Dim = 1
+    for size in reversed(shape):
+        strides.append(step)
+        step = multiply(step, size if isinstance(size, Size) or size > 0 else 1)
+    return tuple(reversed(strides))
+
+
+def multiply(left: Dim, right: Dim) -> Dim:
+    """The product, with the trivial cases folded."""
+    if left == 0 or right == 0:
+        return 0
+    if left == 1:
+        return right
+    return left if right == 1 else Size.binary("mul", left, right)
+
+
+def add(left: Dim, right: Dim) -> Dim:
+    """The sum, with the trivial cases folded."""
+    if left == 0:
+        return right
+    return left if right == 0 else Size.binary("add", left, right)
+
+
+def same_dims(left: Iterable[Dim], right: Iterable[Dim]) -> bool:
+    """Whether two lists of sizes are equal for every value of their symbols."""
+    first, second = tuple(left), tuple(right)
+    if first == second:
+        return True
+    return len(first) == len(second) and all(
+        polynomial(a) == polynomial(b) for a, b in zip(first, second, strict=True)
+    )
+
+
+def is_row_major(desc: TensorDesc) -> bool:
+    """Whether elements lie in row-major order for every value of the symbols."""
+    expected = contiguous_strides(desc.shape)
+    return all(
+        size == 1 or same_dims((stride,), (step,))
+        for size, stride, step in zip(desc.shape, desc.strides, expected, strict=True)
+    )
+
+
+def polynomial(dim: Dim) -> dict[tuple[Dim, ...], int]:
+    """A size as products of symbols (or of what is no sum or product) with their factors."""
+    if isinstance(dim, int):
+        return {(): dim} if dim else {}
+    if dim.op in ("add", "sub"):
+        sign = 1 if dim.op == "add" else -1
+        total = polynomial(dim.args[0])
+        for term, factor in polynomial(dim.args[1]).items():
+            total[term] = total.get(term, 0) + sign * factor
+        return {term: factor for term, factor in total.items() if factor}
+    if dim.op == "mul":
+        product: dict[tuple[Dim, ...], int] = {}
+        for left, one in polynomial(dim.args[0]).items():
+            for right, two in polynomial(dim.args[1]).items():
+                term = tuple(sorted((*left, *right), key=str))
+                product[term] = product.get(term, 0) + one * two
+        return {term: factor for term, factor in product.items() if factor}
+    return {(dim,): 1}

@@ -1,0 +1,289 @@
+"""A Program as text, and back: ``parse_program(str(program)) == program``.
+
+One line a declaration or instruction::
+
+    program @mlp
+    symbol s0 = %x[0] in 1..64
+    input %x: float32[s0, 8]
+    constant %w: float32[8, 4] strides [1, 8]
+    temporary %h: float32[s0, 4]
+    output %y: float32[s0, 4]
+    guard s0 % 2 == 0
+    kernel %h = mm@1(%x, %w)
+    kernel %y = relu@1(%h)
+    return %y
+
+A host call's arguments are JSON, each kind of value that JSON has no form for under a tag.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from typing import Any, cast
+
+from dovetail.errors import InvalidProgram, SizeError
+from dovetail.ir.call import Arg, Attr, Ref
+from dovetail.ir.program import (
+    KINDS,
+    Attribute,
+    Buffer,
+    Copy,
+    Guard,
+    Host,
+    Instruction,
+    Kernel,
+    Program,
+    Result,
+    Symbol,
+    contiguous_strides,
+)
+from dovetail.ir.size import Dim, Size, parse_size
+from dovetail.ir.tensor import TensorDesc
+
+_NAME = r"%([\w.]+)"
+_BUFFER = re.compile(
+    rf"(\w+) {_NAME}: (\w+)\[(.*?)\](?: strides \[(.*?)\])?(?: on ([\w:]+))?"
+    rf"(?: of {_NAME}(?: at (.+))?)?$"
+)
+_SYMBOL = re.compile(rf"symbol (\w+) = {_NAME}\[(\d+)\] in (-?\d+)\.\.(-?\d+)$")
+_KERNEL = re.compile(r"kernel (.*?) ?= ([\w.]+@\d+)\((.*?)(?:; (.*))?\)$")
+_HOST = re.compile(r"call (.*?) ?= ([\w.]+) (\[.*\]) (\{.*\})$")
+_COPY = re.compile(rf"copy {_NAME} = {_NAME}$")
+
+
+def print_program(program: Program) -> str:
+    """The text of a program; one line a declaration or instruction."""
+    lines = [f"program @{program.name}"]
+    lines += [
+        f"symbol {s.name} = %{s.input}[{s.axis}] in {s.low}..{s.high}" for s in program.symbols
+    ]
+    lines += [_print_buffer(b) for b in program.buffers]
+    lines += [f"guard {g.left} == {g.right}" for g in program.guards]
+    lines += [_print_instruction(i) for i in program.instructions]
+    lines.append("return " + ", ".join(map(_print_result, program.outputs)))
+    return "\n".join(lines) + "\n"
+
+
+def _print_buffer(buffer: Buffer) -> str:
+    desc = buffer.desc
+    text = f"{buffer.kind} %{buffer.name}: {desc.dtype}[{_join(desc.shape)}]"
+    if desc.strides != contiguous_strides(desc.shape):
+        text += f" strides [{_join(desc.strides)}]"
+    if desc.device != "cpu":
+        text += f" on {desc.device}"
+    if buffer.of:
+        text += f" of %{buffer.of}"
+        if buffer.offset != 0:
+            text += f" at {buffer.offset}"
+    return text
+
+
+def _print_instruction(instruction: Instruction) -> str:
+    if isinstance(instruction, Copy):
+        return f"copy %{instruction.target} = %{instruction.source}"
+    outputs = ", ".join(f"%{n}" if n else "_" for n in instruction.outputs)
+    if isinstance(instruction, Kernel):
+        inputs = ", ".join(f"%{n}" for n in instruction.inputs)
+        attributes = ", ".join(map(_print_attribute, instruction.attributes))
+        given = f"{inputs}; {attributes}" if attributes else inputs
+        return f"kernel {outputs} = {instruction.kernel}({given})"
+    args = json.dumps([arg_to_json(a) for a in instruction.args])
+    kwargs = json.dumps({k: arg_to_json(v) for k, v in instruction.kwargs.items()})
+    return f"call {outputs} = {instruction.op} {args} {kwargs}"
+
+
+def _print_attribute(value: Attribute) -> str:
+    return value.hex() if isinstance(value, float) else str(value)
+
+
+def _print_result(value: Result) -> str:
+    if isinstance(value, str):
+        return f"%{value}"
+    return json.dumps(arg_to_json(value))
+
+
+def _join(dims: tuple[Dim, ...]) -> str:
+    return ", ".join(map(str, dims))
+
+
+# ---- arguments of host calls ---------------------------------------------------------------
+
+
+def arg_to_json(arg: Arg, ref: Callable[[Ref], Any] | None = None) -> Any:
+    """An argument as JSON; ``ref`` says how a buffer is written (by default its name)."""
+    if arg is None or isinstance(arg, bool | int | str):
+        return arg
+    if isinstance(arg, float):
+        return {"float": arg.hex()}
+    if isinstance(arg, complex):
+        return {"complex": [arg.real.hex(), arg.imag.hex()]}
+    if isinstance(arg, tuple | list):
+        return [arg_to_json(a, ref) for a in arg]
+    if isinstance(arg, Ref):
+        return ref(arg) if ref else {"buffer": arg.name}
+    if isinstance(arg, Size):
+        return {"size": str(arg)}
+    if isinstance(arg, Attr):
+        return {"attr": [arg.kind, arg.value]}
+    raise InvalidProgram(f"a host call cannot take an argument of type {type(arg).__name__}")
+
+
+def arg_from_json(data: Any, read: Callable[[str, Any], Arg] | None = None) -> Arg:
+    """What ``arg_to_json`` wrote; ``read`` turns other tags into values."""
+    if isinstance(data, list):
+        return tuple(arg_from_json(item, read) for item in data)
+    if not isinstance(data, dict):
+        return data
+    ((tag, value),) = data.items()
+    match tag:
+        case "float":
+            return float.fromhex(value)
+        case "complex":
+            return complex(*map(float.fromhex, value))
+        case "size":
+            return parse_size(value)
+        case "attr":
+            return Attr(str(value[0]), str(value[1]))
+        case "buffer":
+            return Ref(str(value))
+    if read is None:
+        raise ValueError(f"unknown tag {tag!r}")
+    return read(tag, value)
+
+
+# ---- parsing -------------------------------------------------------------------------------
+
+
+def parse_program(text: str) -> Program:
+    """The program that ``text`` prints; InvalidProgram, naming the line, for anything else."""
+    reader = _Reader()
+    for number, line in enumerate(text.splitlines(), 1):
+        if not line.strip() or line.lstrip().startswith("#"):
+            continue
+        try:
+            reader.line(line.strip())
+        except (ValueError, TypeError, KeyError, RecursionError, SizeError) as error:
+            raise InvalidProgram(f"line {number}: {error}: {line.strip()!r}") from None
+    return reader.program()
+
+
+class _Reader:
+    """Collects what each line declares."""
+
+    def __init__(self) -> None:
+        self.name: str | None = None
+        self.symbols: list[Symbol] = []
+        self.buffers: list[Buffer] = []
+        self.guards: list[Guard] = []
+        self.instructions: list[Instruction] = []
+        self.outputs: tuple[Result, ...] | None = None
+
+    def program(self) -> Program:
+        if self.name is None or self.outputs is None:
+            raise InvalidProgram("a program starts with 'program @name' and ends with 'return'")
+        return Program(
+            self.name,
+            tuple(self.buffers),
+            tuple(self.instructions),
+            self.outputs,
+            tuple(self.symbols),
+            tuple(self.guards),
+        )
+
+    def line(self, line: str) -> None:
+        word = line.split(" ", 1)[0]
+        if word == "program":
+            self.name = _match(re.compile(r"program @([\w.]+)$"), line)[0]
+        elif word == "symbol":
+            name, source, axis, low, high = _match(_SYMBOL, line)
+            self.symbols.append(Symbol(name, source, int(axis), int(low), int(high)))
+        elif word in KINDS:
+            self.buffers.append(_parse_buffer(line))
+        elif word == "guard":
+            left, right = line.removeprefix("guard ").split(" == ")
+            self.guards.append(Guard(parse_size(left), parse_size(right)))
+        elif word in _PARSERS:
+            self.instructions.append(_PARSERS[word](line))
+        elif word == "return":
+            self.outputs = _parse_results(line.removeprefix("return").strip())
+        else:
+            raise ValueError(f"no declaration or instruction starts with {word!r}")
+
+
+def _match(pattern: re.Pattern[str], line: str) -> tuple[Any, ...]:
+    found = pattern.match(line)
+    if found is None:
+        raise ValueError("not understood")
+    return found.groups()
+
+
+def _parse_buffer(line: str) -> Buffer:
+    kind, name, dtype, shape, strides, device, of, offset = _match(_BUFFER, line)
+    dims = _parse_dims(shape)
+    steps = contiguous_strides(dims) if strides is None else _parse_dims(strides)
+    desc = TensorDesc(dtype, dims, steps, device or "cpu")
+    return Buffer(name, kind, desc, of or "", parse_size(offset) if offset else 0)
+
+
+def _parse_kernel(line: str) -> Kernel:
+    outputs, kernel, inputs, attributes = _match(_KERNEL, line)
+    values = tuple(map(_parse_attribute, split_top(attributes or "")))
+    return Kernel(kernel, _parse_names(outputs), _parse_names(inputs), values)
+
+
+def _parse_host(line: str) -> Host:
+    outputs, op, args, kwargs = _match(_HOST, line)
+    return Host(
+        op,
+        _parse_names(outputs),
+        cast("tuple[Arg, ...]", arg_from_json(json.loads(args))),
+        {key: arg_from_json(value) for key, value in json.loads(kwargs).items()},
+    )
+
+
+def _parse_copy(line: str) -> Copy:
+    return Copy(*_match(_COPY, line))
+
+
+_PARSERS: dict[str, Callable[[str], Instruction]] = {
+    "kernel": _parse_kernel,
+    "call": _parse_host,
+    "copy": _parse_copy,
+}
+
+
+def _parse_results(text: str) -> tuple[Result, ...]:
+    return tuple(
+        part[1:] if part.startswith("%") else arg_from_json(json.loads(part))
+        for part in split_top(text)
+    )
+
+
+def _parse_names(text: str) -> tuple[str, ...]:
+    names = split_top(text)
+    if any(not re.fullmatch(r"%[\w.]+|_", name) for name in names):
+        raise ValueError("a buffer's name starts with %")
+    return tuple("" if name == "_" else name[1:] for name in names)
+
+
+def _parse_attribute(text: str) -> Attribute:
+    if "0x" in text or text in ("nan", "inf", "-inf"):
+        return float.fromhex(text)
+    return parse_size(text)
+
+
+def _parse_dims(text: str) -> tuple[Dim, ...]:
+    return tuple(map(parse_size, split_top(text)))
+
+
+def split_top(text: str) -> list[str]:
+    """The parts between commas that stand in no bracket."""
+    parts, depth, start = [], 0, 0
+    for at, sign in enumerate(text):
+        depth += (sign in "([{") - (sign in ")]}")
+        if sign == "," and depth == 0:
+            parts.append(text[start:at].strip())
+            start = at + 1
+    return [*parts, text[start:].strip()] if text.strip() else []

@@ -1,0 +1,365 @@
+"""A list of calls as a Program: views become windows, known calls kernels, the rest host calls.
+
+The joined calls of all segments of a graph make one Program, so that its memory is planned as a
+whole. Which calls may become kernels is the placement's choice, handed in as ``is_native``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from dovetail.errors import CannotSave
+from dovetail.ir.call import Arg, OpCall, Ref
+from dovetail.ir.memory import share_in_place
+from dovetail.ir.program import (
+    Attribute,
+    Buffer,
+    Copy,
+    Guard,
+    Host,
+    Instruction,
+    Kernel,
+    Program,
+    Result,
+    Symbol,
+    add,
+    contiguous_strides,
+    is_row_major,
+    multiply,
+    same_dims,
+)
+from dovetail.ir.program_verify import verify_program
+from dovetail.ir.segment import Segment, is_write
+from dovetail.ir.size import Size
+from dovetail.ir.tensor import Desc, ScalarDesc, TensorDesc
+from dovetail.lower.portable import ASSERTIONS, RESHAPES, Match, Operand, is_elementwise, match
+from dovetail.lower.views import view_offsets
+
+Key = tuple[str, tuple[int, ...]]
+# A number as a rank-0 constant: its dtype and value.
+Scalar = tuple[str, int | float | bool]
+
+
+@dataclass(frozen=True)
+class Source:
+    """A value that exists before the first call: an input, a constant or a piece of state."""
+
+    name: str
+    kind: str  # "input", "constant" or "state"
+    desc: TensorDesc
+
+
+@dataclass(frozen=True)
+class Lowered:
+    """A program, and the numbers that it holds as constants of its own."""
+
+    program: Program
+    scalars: Mapping[str, Scalar]
+
+
+@dataclass
+class Lowering:
+    """Builds one Program; ``is_native`` says which calls may become kernels."""
+
+    is_native: Callable[[OpCall], bool]
+    buffers: dict[str, Buffer] = field(default_factory=dict)
+    instructions: list[Instruction] = field(default_factory=list)
+    values: dict[Key, str] = field(default_factory=dict)
+    scalars: dict[str, Scalar] = field(default_factory=dict)
+
+    def source(self, source: Source, key: Key) -> str:
+        """Declare a value that exists before the first call."""
+        name = self._declare(source.name, source.kind, source.desc)
+        self.values[key] = name
+        return name
+
+    # ---- calls -----------------------------------------------------------------------------
+
+    def call(self, call: OpCall) -> None:
+        """Append what one call needs."""
+        if call.binds:
+            raise CannotSave(f"{call.op} has a result whose size depends on data")
+        if any(True for _ in call.subgraphs()):
+            raise CannotSave(f"{call.op} holds subgraphs")
+        if is_write(call):
+            call = functional(call)
+        if call.op in ASSERTIONS or known_size(call.output) is not None:
+            return  # a size is computed from symbols wherever it is used
+        offsets = view_offsets(call)
+        if offsets is not None and self._view(call, offsets):
+            return
+        found = match(call) if self.is_native(call) else ""
+        if isinstance(found, Match):
+            self._kernel(call, found)
+        else:
+            self._host(call)
+
+    def _view(self, call: OpCall, offsets: Sequence[int | Size]) -> bool:
+        base = self.buffers[self._name(call.args[0])]
+        results = _results(call)
+        if len(results) != len(offsets):
+            return False
+        for (path, desc), offset in zip(results, offsets, strict=True):
+            assert isinstance(desc, TensorDesc)
+            owner = base.of if base.kind == "view" else base.name
+            start = add(base.offset, offset) if base.kind == "view" else offset
+            name = self._declare(_join(call.name, path), "view", desc, owner, start)
+            self.values[call.name, path] = name
+        return True
+
+    def _kernel(self, call: OpCall, found: Match) -> None:
+        inputs = tuple(self._operand(operand, call.name) for operand in found.operands)
+        outputs = []
+        for path, desc in _results(call):
+            if not isinstance(desc, TensorDesc):
+                raise CannotSave(f"{call.op} has a result that is no tensor")
+            name = self._declare(_join(call.name, path), "temporary", desc)
+            self.values[call.name, path] = name
+            outputs.append(name)
+        if call.op in RESHAPES:
+            outputs = [self._in_shape_of(inputs[0], outputs[0])]
+        self._emit(Kernel(found.kernel, tuple(outputs), inputs, found.attributes))
+
+    def _in_shape_of(self, source: str, target: str) -> str:
+        """A window on ``target`` of another shape and the same elements, in row-major order."""
+        shape, desc = self.buffers[source].desc.shape, self.buffers[target].desc
+        seen = TensorDesc(desc.dtype, shape, contiguous_strides(shape), desc.device)
+        return self._declare(f"{target}_filled", "view", seen, target)
+
+    def _operand(self, operand: Operand, call: str) -> str:
+        value, dtype = operand.value, operand.dtype
+        if isinstance(value, Ref) and (size := known_size(value.desc)) is not None:
+            value = size
+        if isinstance(value, Ref):
+            name = self._name(value)
+            held = self.buffers[name].desc
+            if held.dtype == dtype:
+                return name
+            desc = TensorDesc(dtype, held.shape, contiguous_strides(held.shape), held.device)
+            return self._convert(desc, (name,), (), f"{call}_{name}_as_{dtype}")
+        if isinstance(value, Size):
+            return self._convert(TensorDesc(dtype, (), ()), (), (value,), f"{call}_size")
+        return self._scalar(dtype, value)
+
+    def _convert(
+        self,
+        desc: TensorDesc,
+        inputs: tuple[str, ...],
+        attributes: tuple[Attribute, ...],
+        name: str,
+    ) -> str:
+        made = self._declare(name, "temporary", desc)
+        kernel = "copy@1" if inputs else "size@1"
+        self._emit(Kernel(kernel, (made,), inputs, attributes))
+        return made
+
+    def _scalar(self, dtype: str, value: int | float | bool) -> str:
+        if dtype.startswith(("int", "uint")) and isinstance(value, float):
+            value = int(value)
+        entry: Scalar = (dtype, value)
+        for name, held in self.scalars.items():
+            if held[0] == dtype and repr(held[1]) == repr(value):
+                return name
+        name = self._declare(f"scalar_{len(self.scalars)}", "constant", TensorDesc(dtype, (), ()))
+        self.scalars[name] = entry
+        return name
+
+    def _host(self, call: OpCall) -> None:
+        names = []
+        for path, desc in _results(call):
+            if desc is None:
+                names.append("")
+                continue
+            if not isinstance(desc, TensorDesc):
+                raise CannotSave(f"{call.op} has a result that is no tensor")
+            name = self._declare(_join(call.name, path), "host", desc)
+            self.values[call.name, path] = name
+            names.append(name)
+        args = tuple(self._argument(a) for a in call.args)
+        kwargs = {key: self._argument(a) for key, a in call.kwargs.items()}
+        self._emit(Host(call.op, tuple(names), args, kwargs))
+
+    def _argument(self, arg: Arg) -> Arg:
+        if isinstance(arg, Ref) and (size := known_size(arg.desc)) is not None:
+            return size
+        if isinstance(arg, Ref):
+            if not isinstance(arg.desc, TensorDesc):
+                raise CannotSave(f"a host call takes %{arg.name}, which is no tensor")
+            return Ref(self._name(arg))
+        if isinstance(arg, tuple):
+            return tuple(self._argument(a) for a in arg)
+        return arg
+
+    # ---- results ---------------------------------------------------------------------------
+
+    def store(self, target: str, value: Ref) -> None:
+        """Write a value back to an input or a piece of state."""
+        self._emit(Copy(target, self._name(value)))
+
+    def result(self, value: Arg) -> Result:
+        """Make a value an output of the program."""
+        if isinstance(value, Ref) and (size := known_size(value.desc)) is not None:
+            return size
+        if not isinstance(value, Ref):
+            if isinstance(value, Size | int | float | bool | None):
+                return value
+            raise CannotSave(f"an output of type {type(value).__name__}")
+        name = self._name(value)
+        buffer = self.buffers[name]
+        owner = self.buffers[buffer.of] if buffer.kind == "view" else buffer
+        if owner.kind == "temporary" and _fills(buffer, owner):
+            self.buffers[owner.name] = replace(owner, kind="output")
+            return name
+        desc = buffer.desc
+        dense = TensorDesc(desc.dtype, desc.shape, _dense_strides(desc), desc.device)
+        copy = self._declare(f"{name}_out", "output", dense)
+        self._emit(Copy(copy, name))
+        return copy
+
+    # ---- helpers ---------------------------------------------------------------------------
+
+    def _name(self, ref: Arg) -> str:
+        try:
+            return self.values[ref.name, ref.path]
+        except KeyError:
+            raise CannotSave(f"the program needs {ref}, which is no tensor") from None
+
+    def _declare(
+        self, name: str, kind: str, desc: TensorDesc, of: str = "", offset: int | Size = 0
+    ) -> str:
+        plain = re.sub(r"[^\w]", "_", name) or "value"
+        unique, number = plain, 1
+        while unique in self.buffers:
+            unique, number = f"{plain}_{number}", number + 1
+        self.buffers[unique] = Buffer(unique, kind, desc, of, offset)
+        return unique
+
+    def _emit(self, instruction: Instruction) -> None:
+        self.instructions.append(instruction)
+
+    def program(
+        self,
+        name: str,
+        outputs: Iterable[Result],
+        symbols: Sequence[Symbol] = (),
+        guards: Sequence[Guard] = (),
+    ) -> Lowered:
+        """The finished program, verified."""
+        made = Program(
+            re.sub(r"[^\w]", "_", name) or "program",
+            tuple(self.buffers.values()),
+            tuple(self.instructions),
+            tuple(outputs),
+            tuple(symbols),
+            tuple(guards),
+        )
+        made = share_in_place(made, is_elementwise)
+        verify_program(made)
+        return Lowered(made, dict(self.scalars))
+
+
+def functional(call: OpCall) -> OpCall:
+    """An in-place call as the functional one it stands for.
+
+    A graph is functional before some of its calls are made in-place, and those are calls whose
+    operand nobody reads afterwards: a result of its own means the same.
+    """
+    namespace, name, overload = call.op.split(".")
+    return replace(call, op=f"{namespace}.{name.rstrip('_')}.{overload}")
+
+
+def known_size(desc: Desc) -> int | Size | None:
+    """The expression that a number is known by, if it is one."""
+    return desc.size if isinstance(desc, ScalarDesc) and desc.kind == "int" else None
+
+
+def lower_segment(segment: Segment, is_native: Callable[[OpCall], bool]) -> Lowered:
+    """One segment as a program; its constants are inputs, as its caller passes them."""
+    lowering = Lowering(is_native)
+    shown = {
+        symbol.name
+        for given in segment.inputs
+        if isinstance(given.desc, TensorDesc)
+        for symbol in input_symbols(given.name, given.desc)
+    }
+    symbols: dict[str, Symbol] = {}
+    for given in segment.inputs:
+        desc = given.desc
+        if isinstance(desc, TensorDesc):
+            name = lowering.source(Source(given.name, "input", desc), (given.name, ()))
+        elif given.kind == "size" and given.name not in shown:
+            desc = TensorDesc("float32", (Size.symbol(given.name), 0), (1, 1))
+            carrier = phantom_name(given.name)
+            name = lowering.source(Source(carrier, "input", desc), (carrier, ()))
+        else:
+            continue
+        for symbol in input_symbols(name, desc):
+            symbols.setdefault(symbol.name, symbol)
+    for call in segment.calls:
+        lowering.call(call)
+    outputs = [lowering.result(out) for out in segment.outputs]
+    return lowering.program(segment.name, outputs, tuple(symbols.values()))
+
+
+def phantom_name(symbol: str) -> str:
+    """The input of no elements that carries a symbol which no tensor's shape shows."""
+    return f"size_of_{symbol}"
+
+
+def input_symbols(name: str, desc: TensorDesc) -> list[Symbol]:
+    """The symbols that can be read from an input's shape."""
+    return [
+        Symbol(size.args[0], name, axis)
+        for axis, size in enumerate(desc.shape)
+        if isinstance(size, Size) and size.is_symbol
+    ]
+
+
+def _results(call: OpCall) -> list[tuple[tuple[int, ...], Desc]]:
+    """Each result of a call, with the path that leads to it."""
+    if isinstance(call.output, tuple):
+        return [((i,), desc) for i, desc in enumerate(call.output)]
+    return [((), call.output)]
+
+
+def _join(name: str, path: tuple[int, ...]) -> str:
+    return "_".join([name, *map(str, path)])
+
+
+def _fills(view: Buffer, owner: Buffer) -> bool:
+    """Whether a buffer shows all of its owner's memory, so that handing it out wastes nothing."""
+    if view.name == owner.name:
+        return True
+    same_start = view.offset == 0
+    ordered = sorted(map(str, view.desc.shape)) == sorted(map(str, owner.desc.shape))
+    permuted = ordered and sorted(map(str, view.desc.strides)) == sorted(
+        map(str, owner.desc.strides)
+    )
+    row_major = all(is_row_major(b.desc) for b in (view, owner))
+    as_many = same_dims((_count(view.desc),), (_count(owner.desc),))
+    return same_start and (permuted or (row_major and as_many))
+
+
+def _count(desc: TensorDesc) -> int | Size:
+    total: int | Size = 1
+    for size in desc.shape:
+        total = multiply(total, size)
+    return total
+
+
+def _dense_strides(desc: TensorDesc) -> tuple[int | Size, ...]:
+    """The value's own strides if they leave no gap and no overlap, else row-major ones."""
+    order = sorted(
+        range(desc.rank),
+        key=lambda i: (desc.strides[i] if isinstance(desc.strides[i], int) else 0, -i),
+        reverse=True,
+    )
+    if not all(isinstance(s, int) for s in (*desc.strides, *desc.shape)):
+        return contiguous_strides(desc.shape)
+    sorted_shape = tuple(desc.shape[i] for i in order)
+    dense = contiguous_strides(sorted_shape)
+    by_axis = {axis: dense[i] for i, axis in enumerate(order)}
+    found = tuple(by_axis[i] for i in range(desc.rank))
+    return found if found == desc.strides else contiguous_strides(desc.shape)

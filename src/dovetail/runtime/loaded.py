@@ -1,0 +1,152 @@
+"""``dovetail.load``: a file as a function. Needs no torch unless the file calls it."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from dovetail.errors import ArtifactNotFound, FallbackWarning, InvalidArtifact, UnsupportedArtifact
+from dovetail.runtime import tree as trees
+
+_MANIFEST = 1
+CHECK_CONSTANTS, TRUST_CODE, INSPECT = 1, 2, 4
+
+
+def load(path: str | os.PathLike[str], *, trusted_keys: Sequence[bytes] | None = None) -> Loaded:
+    """Map and verify an artifact; call the result as the model.
+
+    Tensors go in and come out by DLPack: torch tensors give torch tensors, NumPy arrays give
+    NumPy arrays. ``trusted_keys`` are Ed25519 public keys whose signatures let native code in the
+    file run; by default those in the user's configuration (see ``dovetail.runtime.trust``).
+    """
+    if not Path(path).exists():
+        raise ArtifactNotFound(f"there is no file {os.fspath(path)!r}")
+    return Loaded(open_native(os.fspath(path), keys=trusted_keys))
+
+
+def open_native(source: str | bytes, *, flags: int = 0, keys: Sequence[bytes] | None = None) -> Any:
+    """The native artifact, with its host operations resolved where torch is in the process."""
+    from dovetail.runtime.trust import trusted_keys
+
+    try:
+        from dovetail import _native
+    except ImportError:
+        raise UnsupportedArtifact(
+            "the C runtime is not built: install dovetail, or run setup.py build_ext --inplace"
+        ) from None
+    known = trusted_keys() if keys is None else keys
+    host = None if flags & INSPECT else _host()
+    native = _native.Artifact(source, flags, b"".join(known), host)
+    if host is not None:
+        host.prepare(native.host_calls())
+    if native.code() < 0 and not flags & INSPECT:
+        warnings.warn(
+            "the artifact's native code is not used (not signed by a trusted key, or made for "
+            "another processor); built-in kernels serve instead, slower",
+            FallbackWarning,
+            stacklevel=3,
+        )
+    return native
+
+
+def _host() -> Any:
+    """What calls PyTorch, if PyTorch is here: a process that never imported it stays without."""
+    if "torch" not in sys.modules:
+        return None
+    from dovetail.runtime.host import Host, share_threads
+
+    share_threads()
+    return Host()
+
+
+class Loaded:
+    """An artifact as a function. Any number of threads may call it at one time."""
+
+    def __init__(self, native: Any) -> None:
+        self.native = native
+        self.manifest = _manifest(native)
+        self._inputs: trees.Tree = self.manifest["inputs"]
+        self._outputs: trees.Tree = self.manifest["outputs"]
+        # Tensors by position and one tensor back: the call goes straight to C.
+        self._plain = _is_plain(self._inputs)
+        self._single = self._outputs == {"tensor": 0}
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Run on inputs of the kind the model was exported for."""
+        if self._plain and not kwargs:
+            results = self.native(*args)
+            if self._single:
+                return results[0]
+            given: Sequence[Any] = args
+        else:
+            flat: list[Any] = []
+            trees.flatten(self._inputs, (args, kwargs), flat)
+            given = flat
+            results = self.native(*flat)
+        return trees.unflatten(self._outputs, results, lambda text: self._size(text, given))
+
+    def _size(self, text: str, given: Sequence[Any]) -> int:
+        from dovetail.ir.size import evaluate, parse_size
+
+        symbols = {
+            name: int(given[position].shape[axis])
+            for name, position, axis in self.manifest.get("symbols", [])
+        }
+        return evaluate(parse_size(text), symbols)
+
+    @property
+    def inputs(self) -> list[tuple[str, int, int, tuple[int, ...]]]:
+        """Name, DLPack type code, bits and shape (-1: dynamic) of each tensor that goes in."""
+        return self.native.inputs()  # type: ignore[no-any-return]
+
+    def __repr__(self) -> str:
+        return f"<dovetail artifact {self.manifest.get('name', '')!r}>"
+
+
+def _manifest(native: Any) -> dict[str, Any]:
+    """The manifest, or a plain one where the file has none: tensors in, a tuple of tensors out."""
+    data = native.section(_MANIFEST)
+    ins, outs = len(native.inputs()), len(native.outputs())
+    if data is None:
+        leaves = [[{"tensor": i} for i in range(n)] for n in (ins, outs)]
+        return {
+            "inputs": {"tuple": [{"tuple": leaves[0]}, {"dict": []}]},
+            "outputs": {"tuple": leaves[1]},
+        }
+    try:
+        manifest = json.loads(data)
+        _check_tree(manifest["inputs"], ins)
+        _check_tree(manifest["outputs"], outs)
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise InvalidArtifact(f"the manifest cannot be read: {error!r}") from None
+    return manifest  # type: ignore[no-any-return]
+
+
+def _check_tree(tree: trees.Tree, count: int) -> None:
+    ((kind, body),) = tree.items()
+    if kind == "tensor":
+        if not isinstance(body, int) or not 0 <= body < count:
+            raise ValueError(f"tensor {body!r} of {count}")
+    elif kind == "dict":
+        for _, child in body:
+            _check_tree(child, count)
+    elif kind in ("tuple", "list"):
+        for child in body:
+            _check_tree(child, count)
+    elif kind not in ("value", "size"):
+        raise ValueError(f"unknown node {kind!r}")
+
+
+def _is_plain(tree: trees.Tree) -> bool:
+    """Whether arguments are tensors by position, in order, and nothing else."""
+    try:
+        args, kwargs = tree["tuple"]
+        leaves = [leaf["tensor"] for leaf in args["tuple"]]
+        return leaves == list(range(len(leaves))) and kwargs == {"dict": []}
+    except (KeyError, ValueError, TypeError):
+        return False

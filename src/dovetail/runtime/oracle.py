@@ -1,0 +1,218 @@
+"""The reference executor: a Program run in Python, one instruction at a time, on torch tensors.
+
+It is what the C runtime is tested against: slow, plain, and with the memory of every buffer laid
+out exactly as the Program says, in-place temporaries and views included.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from dovetail.capture.ops import resolve_op
+from dovetail.capture.to_fx import to_torch
+from dovetail.errors import GuardFailed, InvalidProgram
+from dovetail.ir.call import Arg, Attr, Ref
+from dovetail.ir.program import Attribute, Buffer, Copy, Host, Kernel, Program
+from dovetail.ir.program_verify import extent
+from dovetail.ir.size import Size, evaluate
+
+Tensors = Sequence[torch.Tensor]
+Numbers = Sequence[float]
+
+
+def run_program(
+    program: Program, inputs: Sequence[Any], constants: Mapping[str, torch.Tensor]
+) -> list[Any]:
+    """The outputs of a program; state in ``constants`` and inputs are written to where it does."""
+    return _Run(program, inputs, constants).run()
+
+
+class _Run:
+    def __init__(
+        self, program: Program, inputs: Sequence[Any], constants: Mapping[str, torch.Tensor]
+    ) -> None:
+        self.program = program
+        self.symbols = _bind(program, inputs)
+        self.memory: dict[str, torch.Tensor] = {}  # flat memory of each root
+        self.values: dict[str, torch.Tensor] = {}
+        self.inputs = dict(zip((b.name for b in program.inputs), inputs, strict=True))
+        for name, value in (*self.inputs.items(), *constants.items()):
+            self._view(program.by_name[name]).copy_(value)
+        self.constants = constants
+
+    def run(self) -> list[Any]:
+        for instruction in self.program.instructions:
+            if isinstance(instruction, Kernel):
+                self._kernel(instruction)
+            elif isinstance(instruction, Copy):
+                self._copy(instruction)
+            else:
+                self._host(instruction)
+        return [self._output(out) for out in self.program.outputs]
+
+    def _output(self, out: Any) -> Any:
+        if isinstance(out, str):
+            return self._tensor(out).clone()
+        return evaluate(out, self.symbols) if isinstance(out, Size) else out
+
+    # ---- memory ----------------------------------------------------------------------------
+
+    def _view(self, buffer: Buffer) -> torch.Tensor:
+        root = self.program.root(buffer.name)
+        if root.name not in self.memory:
+            needed = [
+                evaluate(extent(b), self.symbols)
+                for b in self.program.buffers
+                if b.kind != "view" and self.program.root(b.name) is root
+            ]
+            dtype = getattr(torch, root.desc.dtype)
+            self.memory[root.name] = torch.zeros(max(needed), dtype=dtype)
+        shape = [evaluate(d, self.symbols) for d in buffer.desc.shape]
+        strides = [evaluate(d, self.symbols) for d in buffer.desc.strides]
+        flat = self.memory[root.name]
+        dtype = getattr(torch, buffer.desc.dtype)
+        typed = flat if flat.dtype == dtype else flat.view(dtype)
+        return torch.as_strided(typed, shape, strides, evaluate(buffer.offset, self.symbols))
+
+    def _tensor(self, name: str) -> torch.Tensor:
+        return self._view(self.program.by_name[name])
+
+    # ---- instructions ----------------------------------------------------------------------
+
+    def _kernel(self, call: Kernel) -> None:
+        name = call.kernel.split("@")[0]
+        if name not in KERNELS and name != "arange":
+            raise InvalidProgram(f"the oracle knows no kernel {call.kernel}")
+        inputs = [self._tensor(n) for n in call.inputs]
+        numbers = [self._number(a) for a in call.attributes]
+        if name == "arange":
+            results = _arange(numbers, self._tensor(call.outputs[0]).shape[0])
+        else:
+            results = KERNELS[name](inputs, numbers)
+        made = results if isinstance(results, tuple) else (results,)
+        for target, value in zip(call.outputs, made, strict=True):
+            self._tensor(target).copy_(value)
+
+    def _copy(self, copy: Copy) -> None:
+        value = self._tensor(copy.source).clone()
+        self._tensor(copy.target).copy_(value)
+        root = self.program.root(copy.target)
+        if root.kind == "input":
+            self.inputs[root.name].copy_(self._tensor(root.name))
+        elif root.kind == "state":
+            self.constants[root.name].copy_(self._tensor(root.name))
+
+    def _host(self, call: Host) -> None:
+        args = [self._arg(a) for a in call.args]
+        result = resolve_op(call.op)(*args, **{k: self._arg(v) for k, v in call.kwargs.items()})
+        made = result if isinstance(result, tuple | list) else (result,)
+        for name, value in zip(call.outputs, made, strict=True):
+            if name:
+                self._tensor(name).copy_(value)
+
+    def _arg(self, arg: Arg) -> Any:
+        if isinstance(arg, Ref):
+            return self._tensor(arg.name)
+        if isinstance(arg, Size):
+            return evaluate(arg, self.symbols)
+        if isinstance(arg, Attr):
+            return to_torch(arg)
+        return [self._arg(a) for a in arg] if isinstance(arg, tuple) else arg
+
+    def _number(self, value: Attribute) -> float:
+        return evaluate(value, self.symbols) if isinstance(value, Size) else value
+
+
+def _bind(program: Program, inputs: Sequence[Any]) -> dict[str, int]:
+    given = {b.name: value for b, value in zip(program.inputs, inputs, strict=True)}
+    symbols = {s.name: int(given[s.input].shape[s.axis]) for s in program.symbols}
+    for symbol in program.symbols:
+        if not symbol.low <= symbols[symbol.name] <= symbol.high:
+            raise GuardFailed(f"{symbol.name} is {symbols[symbol.name]}")
+    for buffer in program.inputs:
+        shape = tuple(evaluate(d, symbols) for d in buffer.desc.shape)
+        if tuple(given[buffer.name].shape) != shape:
+            raise GuardFailed(f"input {buffer.name!r} must have shape {shape}")
+    for guard in program.guards:
+        if evaluate(guard.left, symbols) != evaluate(guard.right, symbols):
+            raise GuardFailed(f"{guard.left} is not {guard.right}")
+    return symbols
+
+
+def _dims(mask: float, rank: int) -> list[int]:
+    return [d for d in range(rank) if int(mask) >> d & 1]
+
+
+def _reduction(function: Callable[..., Any]) -> Callable[[Tensors, Numbers], Any]:
+    def run(inputs: Tensors, numbers: Numbers) -> Any:
+        dims = _dims(numbers[0], inputs[0].dim())
+        if not dims:
+            return inputs[0]
+        return function(inputs[0], dims, keepdim=bool(numbers[1]))
+
+    return run
+
+
+def _variance(inputs: Tensors, numbers: Numbers) -> Any:
+    dims = _dims(numbers[0], inputs[0].dim())
+    return torch.var(inputs[0], dims, correction=numbers[2], keepdim=bool(numbers[1]))
+
+
+def _layer_norm(inputs: Tensors, numbers: Numbers) -> Any:
+    rest = list(inputs[1:])
+    weight = rest.pop(0) if numbers[2] else None
+    bias = rest.pop(0) if numbers[3] else None
+    shape = inputs[0].shape[inputs[0].dim() - int(numbers[0]) :]
+    return torch.native_layer_norm(inputs[0], shape, weight, bias, numbers[1])
+
+
+def _matmul(inputs: Tensors, _: Numbers) -> Any:
+    product = inputs[0] @ inputs[1]
+    return product + inputs[2] if len(inputs) == 3 else product
+
+
+def _arange(numbers: Numbers, count: int) -> Any:
+    start, step = map(int, numbers)
+    return start + step * torch.arange(count)
+
+
+def _take(inputs: Tensors, numbers: Numbers) -> Any:
+    table, index = inputs
+    axis = int(numbers[0])
+    flat = torch.index_select(table, axis, index.reshape(-1))
+    return flat.reshape((*table.shape[:axis], *index.shape, *table.shape[axis + 1 :]))
+
+
+def _elementwise(name: str) -> Callable[[Tensors, Numbers], Any]:
+    function = getattr(torch, name)
+    return lambda inputs, _: function(*inputs)
+
+
+_SAME_NAME = """abs acos asin atan ceil cos cosh erf exp exp2 expm1 floor log log10 log1p log2 neg
+reciprocal relu round rsqrt sigmoid sign sin sinh sqrt tan tanh trunc add sub mul div pow maximum
+minimum eq ne lt le gt ge logical_and logical_or logical_not where"""
+
+KERNELS: dict[str, Callable[[Tensors, Numbers], Any]] = {
+    **{name: _elementwise(name) for name in _SAME_NAME.split()},
+    "silu": lambda i, _: torch.nn.functional.silu(i[0]),
+    "gelu": lambda i, _: torch.nn.functional.gelu(i[0]),
+    "gelu_tanh": lambda i, _: torch.nn.functional.gelu(i[0], approximate="tanh"),
+    "clamp": lambda i, n: torch.clamp(i[0], n[0], n[1]),
+    "leaky_relu": lambda i, n: torch.nn.functional.leaky_relu(i[0], n[0]),
+    "matmul": _matmul,
+    "softmax": lambda i, n: torch.softmax(i[0], int(n[0])),
+    "log_softmax": lambda i, n: torch.log_softmax(i[0], int(n[0])),
+    "layer_norm": _layer_norm,
+    "sum": _reduction(torch.sum),
+    "mean": _reduction(torch.mean),
+    "amax": _reduction(torch.amax),
+    "amin": _reduction(torch.amin),
+    "var": _variance,
+    "copy": lambda i, _: i[0],
+    "size": lambda _, n: torch.tensor(int(n[0])),
+    "take": _take,
+    "cat": lambda i, n: torch.cat(list(i), int(n[0])),
+}

@@ -1,0 +1,126 @@
+"""``dovetail compile``, ``inspect``, ``verify`` and ``run``, as a user calls them."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+
+from dovetail.cli import main
+from dovetail.file import container
+from tests.artifact import factories
+from tests.artifact.files import file_bytes
+
+HERE = "tests.artifact.factories"
+
+
+@pytest.fixture
+def file(tmp_path):
+    path = str(tmp_path / "mlp.dvt")
+    assert main(["compile", f"{HERE}:mlp", "-o", path, "-q"]) == 0
+    return path
+
+
+def test_compile_and_run(file, tmp_path, capsys):
+    model, (x,) = factories.mlp()
+    np.save(tmp_path / "x.npy", x.numpy())
+    out = str(tmp_path / "y.npy")
+    assert main(["run", file, "--input", str(tmp_path / "x.npy"), "--output", out]) == 0
+    printed = capsys.readouterr().out
+    assert "shape (2, 8)" in printed
+    assert "first call" in printed
+    torch.testing.assert_close(torch.from_numpy(np.load(out)), model(x), rtol=1e-5, atol=1e-6)
+
+
+def test_compile_says_what_it_made(tmp_path, capsys):
+    assert main(["compile", f"{HERE}:pooled", "-o", str(tmp_path / "p.dvt")]) == 0
+    printed = capsys.readouterr().out
+    assert "needs PyTorch for aten.convolution.default" in printed
+    assert main(["run", str(tmp_path / "p.dvt"), "--random", "--repeat", "1"]) == 0
+
+
+def test_run_with_random_inputs_and_dynamic_sizes(tmp_path, capsys):
+    path = str(tmp_path / "d.dvt")
+    assert main(["compile", f"{HERE}:dynamic", "-o", path, "-q"]) == 0
+    assert main(["run", path, "--random", "--size", "5"]) == 0
+    assert "shape (5, 8)" in capsys.readouterr().out
+    assert main(["run", path, "--random", "--size", "50"]) == 2
+    assert "must be" in capsys.readouterr().err
+
+
+def test_inspect(file, capsys):
+    assert main(["inspect", file, "--program"]) == 0
+    printed = capsys.readouterr().out
+    for text in ("Sequential", "float32[2, 8]", "matmul@1 x1", "constants", "not signed", "arena"):
+        assert text in printed
+    assert "kernel %relu = relu@1(%addmm)" in printed
+    assert main(["inspect", file, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["kernels"] == {"matmul@1": 1, "relu@1": 1}
+    assert found["host_ops"] == []
+    assert sum(s["bytes"] for s in found["sections"]) < found["bytes"]
+    assert found["inputs"][0]["shape"] == [2, 8]
+
+
+def test_inspect_shows_what_cannot_run_here(tmp_path, capsys):
+    path = tmp_path / "later.dvt"
+    text = "program @p\ninput %x: float32[2]\noutput %y: float32[2]\nkernel %y = warp@9(%x)\n"
+    container.write_file(path, [file_bytes(text + "return %y\n")])
+    assert main(["inspect", str(path)]) == 0
+    assert main(["verify", str(path)]) == 0
+    assert main(["run", str(path), "--random"]) == 2
+    assert "no kernel warp@9" in capsys.readouterr().err
+
+
+def test_verify_reads_the_constants_too(file, tmp_path, capsys):
+    assert main(["verify", file]) == 0
+    assert "sound" in capsys.readouterr().out
+    data = bytearray((tmp_path / "mlp.dvt").read_bytes())
+    data[-5] ^= 1  # in the constants, which loading maps and does not read
+    (tmp_path / "bad.dvt").write_bytes(data)
+    assert main(["verify", file, str(tmp_path / "bad.dvt"), str(tmp_path / "none.dvt")]) == 1
+    printed = capsys.readouterr().out
+    assert "section 11 is damaged" in printed
+    assert "no file" in printed
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        (["compile", "nonsense", "-o", "x.dvt"], "module:factory"),
+        (["compile", "no.such.module:f", "-o", "x.dvt"], "cannot import"),
+        (["compile", f"{HERE}:absent", "-o", "x.dvt"], "no function 'absent'"),
+        (["compile", f"{HERE}:NOT_CALLABLE", "-o", "x.dvt"], "no function"),
+        (["compile", f"{HERE}:number", "-o", "x.dvt"], "returned a int"),
+        (["compile", f"{HERE}:breaks", "-o", "x.dvt"], "as one graph"),
+        (["compile", f"{HERE}:mlp", "-o", "no/such/folder/x.dvt"], "cannot write"),
+        (["compile", f"{HERE}:mlp", "-o", "x.dvt", "--backend", "nobody"], "no backend"),
+        (["compile", f"{HERE}:mlp", "-o", "x.dvt", "--key", "none"], "cannot read a key"),
+        (["run", "none.dvt", "--random"], "no file"),
+        (["inspect", "none.dvt"], "no file"),
+        (["inspect", __file__], "no DVT signature"),
+        (["run", __file__, "--random"], "no DVT signature"),
+    ],
+)
+def test_mistakes_end_in_one_line(arguments, problem, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main(arguments) == 2
+    error = capsys.readouterr().err
+    assert problem in error
+    assert [line[:9] for line in error.splitlines()].count("dovetail:") == 1
+    assert "Traceback" not in error
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_run_names_bad_files(file, tmp_path, capsys):
+    (tmp_path / "text.npy").write_text("hello")
+    np.save(tmp_path / "x.npy", np.ones((2, 8), np.float32))
+    for arguments, problem in [
+        (["--input", str(tmp_path / "none.npy")], "cannot read"),
+        (["--input", str(tmp_path / "text.npy")], "cannot read"),
+        ([], "called with 0 tensors"),
+        (["--random", "--output", "a", "--output", "b"], "2 output files, but 1 outputs"),
+        (["--random", "--output", str(tmp_path / "no" / "y.npy")], "cannot write"),
+    ]:
+        assert main(["run", file, *arguments]) == 2
+        assert problem in capsys.readouterr().err

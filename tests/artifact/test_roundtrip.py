@@ -1,0 +1,117 @@
+"""Every model is exported, saved, loaded in a new process, and gives the same bits."""
+
+import copy
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+import dovetail
+from dovetail.backends.portable import PortableBackend
+from tests.artifact.cases import cases
+
+tree_leaves = torch.utils._pytree.tree_leaves
+ROOT = Path(__file__).parents[2]
+
+CHILD = """
+import copy, json, sys, torch, dovetail
+from pathlib import Path
+tree_leaves = torch.utils._pytree.tree_leaves
+results = {}
+for file in sorted(Path(sys.argv[1]).glob("*.dvt")):
+    run, problems = dovetail.load(file), []
+    calls = torch.load(file.with_suffix(".pt"))
+    for args, kwargs, written, outputs in calls:
+        got = tree_leaves(run(*args, **kwargs))
+        for a, b in zip(got + tree_leaves((args, kwargs)), outputs + written, strict=True):
+            if isinstance(b, torch.Tensor):
+                same = a.dtype == b.dtype and a.shape == b.shape
+                same = same and bytes(a.contiguous().flatten().view(torch.uint8).tolist()) == bytes(
+                    b.contiguous().flatten().view(torch.uint8).tolist())
+            else:
+                same = a == b
+            if not same:
+                problems.append(f"{a} is not {b}")
+    results[file.stem] = problems
+print(json.dumps(results))
+"""
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("artifacts")
+    for name, case in cases().items():
+        for backend in (PortableBackend, "aten"):
+            artifact = dovetail.export(
+                case.model, copy.deepcopy(case.args), case.kwargs,
+                dynamic_shapes=case.dynamic, backend=backend,
+            )  # fmt: skip
+            stem = f"{name}-{getattr(backend, 'name', backend)}"
+            artifact.save(folder / f"{stem}.dvt")
+            calls = []
+            for args in [case.args, *case.others]:
+                given, before = copy.deepcopy((args, case.kwargs)), (args, case.kwargs)
+                outputs = tree_leaves(artifact(*given[0], **given[1]))
+                calls.append((*before, tree_leaves(given), outputs))
+            torch.save(calls, folder / f"{stem}.pt")
+    ran = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", CHILD, str(folder)],
+        capture_output=True, text=True, timeout=170, check=False,
+    )  # fmt: skip
+    assert ran.returncode == 0, ran.stderr
+    return json.loads(ran.stdout)
+
+
+@pytest.mark.e2e
+@pytest.mark.parametrize("backend", ["portable", "aten"])
+@pytest.mark.parametrize("name", sorted(cases()))
+def test_same_bits_in_a_new_process(results, name, backend):
+    assert results[f"{name}-{backend}"] == []
+
+
+@pytest.mark.parametrize("name", sorted(cases()))
+def test_portable_is_close_to_eager(name):
+    case = cases()[name]
+    artifact = dovetail.export(
+        case.model, copy.deepcopy(case.args), case.kwargs,
+        dynamic_shapes=case.dynamic, backend=PortableBackend,
+    )  # fmt: skip
+    for args in [case.args, *case.others]:
+        one, two = copy.deepcopy(args), copy.deepcopy(args)
+        got = artifact(*one, **case.kwargs)
+        torch.testing.assert_close(got, case.model(*two, **case.kwargs), rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(one, two)
+
+
+WITHOUT_TORCH = """
+import sys, array
+import dovetail
+run = dovetail.load(sys.argv[1])
+values = memoryview(array.array("f", range(48))).cast("B").cast("f", (3, 16))
+result = memoryview(run(values))
+assert result.shape == (3, 4) and abs(sum(result.tolist()[0]) - 1) < 1e-5
+assert "torch" not in sys.modules, "torch was imported"
+try:
+    dovetail.load(sys.argv[2])
+except dovetail.errors.UnsupportedArtifact as error:
+    print(error)
+"""
+
+
+@pytest.mark.e2e
+def test_a_process_without_torch(tmp_path):
+    case = cases()["mlp"]
+    for backend in (PortableBackend, "aten"):
+        artifact = dovetail.export(case.model, case.args, backend=backend)
+        artifact.save(tmp_path / f"{getattr(backend, 'name', backend)}.dvt")
+    ran = subprocess.run(
+        [sys.executable, "-c", WITHOUT_TORCH, str(tmp_path / "portable.dvt"),
+         str(tmp_path / "aten.dvt")],
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert ran.returncode == 0, ran.stderr
+    for op in ("aten.addmm.default", "aten.gelu.default", "import torch"):
+        assert op in ran.stdout

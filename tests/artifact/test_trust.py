@@ -1,0 +1,296 @@
+"""Native code in a file: loaded by our own loader, and only where it is trusted."""
+
+import contextlib
+import shutil
+import struct
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import dovetail
+from dovetail import _native, errors
+from dovetail.artifact.sign import new_key, read_private_key, sign_file
+from dovetail.cli import main
+from dovetail.file import container
+from dovetail.runtime.loaded import TRUST_CODE, Loaded, open_native
+from dovetail.runtime.trust import parse_keys, trusted_keys
+from tests.artifact.files import ROOT, file_bytes
+
+needs_compiler = pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler")
+
+SOURCE = """
+#include <string.h>
+#include "dovetail.h"
+static const float table[4] = {1.0f, 10.0f, 100.0f, 1000.0f};  /* read-only data */
+static float weight(long i) { return table[i % 4]; }
+dvt_status weigh(const dvt_call *call, dvt_error *error)
+{
+    (void)error;
+    const float *in = call->inputs[0]->data;
+    float *out = call->outputs[0]->data;
+    memset(out, 0, 24);
+    for (long i = 0; i < 6; i++)
+        out[i] = in[i] * weight(i);
+    return DVT_OK;
+}
+"""
+TEXT = """\
+program @weigh
+input %x: float32[2, 3]
+output %y: float32[2, 3]
+kernel %y = NAME@1(%x)
+return %y
+"""
+X = np.ones((2, 3), np.float32)
+WEIGHED = [[1, 10, 100], [1000, 1, 10]]
+
+
+def compiled(folder, source=SOURCE, *flags):
+    (folder / "kernel.c").write_text(source)
+    command = ["cc", "-std=c11", "-O2", "-c", "-fPIC", "-fno-stack-protector", "-mcmodel=small"]
+    command += ["-fcf-protection=none", "-fno-tree-vectorize", *flags]
+    command += [f"-I{ROOT / 'native/include'}", "-o", str(folder / "k.o"), str(folder / "kernel.c")]
+    subprocess.run(command, check=True)
+    return (folder / "k.o").read_bytes()
+
+
+def code_section(*objects):
+    """The code section: a level and an object for each."""
+    head = struct.pack("<2I", len(objects), 0)
+    at = -(-(8 + 24 * len(objects)) // 16) * 16
+    body = b""
+    for level, data in objects:
+        head += struct.pack("<2I2Q", level, 0, at + len(body), len(data))
+        body += data + bytes(-len(data) % 16)
+    return container.section(container.CODE, head + bytes(at - len(head)) + body)
+
+
+def artifact(code, name="weigh", symbol="weigh"):
+    text = TEXT.replace("NAME", name)
+    return file_bytes(text, generated={f"{name}@1": symbol}, sections=[code])
+
+
+@pytest.fixture
+def code(tmp_path):
+    return code_section((1, compiled(tmp_path)))
+
+
+@needs_compiler
+def test_code_runs_where_it_is_trusted(code):
+    native = open_native(artifact(code), flags=TRUST_CODE)
+    assert native.code() == 1
+    assert Loaded(native)(X).tolist() == WEIGHED
+
+
+@needs_compiler
+def test_unsigned_code_is_never_run(code):
+    with pytest.raises(errors.UntrustedCode, match="no signature"):
+        open_native(artifact(code))
+
+
+@needs_compiler
+def test_a_built_in_kernel_serves_where_code_is_not_trusted(code):
+    data = artifact(code, name="neg")
+    with pytest.warns(errors.FallbackWarning, match="not used"):
+        native = open_native(data)
+    assert native.code() == -1
+    assert Loaded(native)(X).tolist() == (-X).tolist()
+    assert Loaded(open_native(data, flags=TRUST_CODE))(X).tolist() == WEIGHED
+
+
+@needs_compiler
+def test_signed_code_runs_for_who_trusts_the_key(code, tmp_path, monkeypatch):
+    path, key = tmp_path / "m.dvt", new_key()
+    container.write_file(path, [artifact(code)])
+    sign_file(path, key)
+    with pytest.raises(errors.UntrustedCode, match="not trusted"):
+        dovetail.load(path)
+    public = _native.public_key(key)
+    assert dovetail.load(path, trusted_keys=[bytes(32), public])(X).tolist() == WEIGHED
+    with pytest.raises(errors.UntrustedCode):
+        dovetail.load(path, trusted_keys=[_native.public_key(new_key())])
+
+    monkeypatch.setenv("DOVETAIL_CONFIG", str(tmp_path))
+    (tmp_path / "trusted_keys").write_text(f"# mine\n{public.hex()}  # me\n")
+    assert trusted_keys() == [public]
+    assert dovetail.load(path)(X).tolist() == WEIGHED
+    (tmp_path / "trusted_keys").chmod(0o666)
+    with pytest.raises(errors.InvalidKey, match="written by others"):
+        dovetail.load(path)
+
+
+@needs_compiler
+def test_a_signature_covers_everything(code, tmp_path):
+    path, key = tmp_path / "m.dvt", new_key()
+    container.write_file(path, [artifact(code)])
+    sign_file(path, key)
+    signed = path.read_bytes()
+    with path.open("rb") as file:
+        header = container.read_header(file)
+    keys = [_native.public_key(key)]
+    assert open_native(signed, keys=keys).signature() == 1
+    for entry in header.entries:  # change each section, with its digests put right
+        sections = []
+        for e in header.entries:
+            body = bytearray(signed[e.offset : e.offset + e.size])
+            if e is entry:
+                if not body:
+                    break
+                body[len(body) // 2] ^= 1
+            sections.append(container.Section(e.kind, [bytes(body)], e.required))
+        else:
+            layout, ordered = container.lay_out(sections, header.features)
+            with pytest.raises(errors.InvalidArtifact):
+                open_native(b"".join(container.chunks(layout, ordered)), keys=keys)
+    layout, ordered = container.lay_out(
+        [container.Section(e.kind, [signed[e.offset : e.offset + e.size]], e.required)
+         for e in header.entries], header.features, version=(1, 0))  # fmt: skip
+    with pytest.raises(errors.InvalidArtifact, match="signature"):
+        open_native(b"".join(container.chunks(layout, ordered)), keys=keys)
+
+
+@needs_compiler
+def test_the_best_object_for_this_processor_is_taken(tmp_path, code):
+    good = compiled(tmp_path)
+    for objects in ([(1, good), (9, b"\x7fELF nonsense")], [(1, good)]):
+        native = open_native(artifact(code_section(*objects)), flags=TRUST_CODE)
+        assert Loaded(native)(X).tolist() == WEIGHED
+    with pytest.raises(errors.UnsupportedArtifact, match="cannot run on this machine"):
+        open_native(artifact(code_section((9, good))), flags=TRUST_CODE)
+
+
+@needs_compiler
+@pytest.mark.parametrize(
+    ("source", "problem"),
+    [
+        ("static int calls; int weigh(void) { return ++calls; }", "writable data"),
+        ("int weigh(void) { return 0; } int other = 3;", "writable data"),
+        ("int system(const char *); int weigh(void) { return system(0); }", "calls system"),
+    ],
+)
+def test_code_that_wants_too_much_is_refused(tmp_path, source, problem):
+    data = artifact(code_section((1, compiled(tmp_path, source))))
+    with pytest.raises((errors.InvalidArtifact, errors.UnsupportedArtifact)) as error:
+        open_native(data, flags=TRUST_CODE)
+    assert problem in str(error.value) or "cannot run" in str(error.value)
+
+
+@needs_compiler
+def test_a_missing_function_is_named(code):
+    with pytest.raises(errors.InvalidArtifact, match="no function weight_of"):
+        open_native(artifact(code, symbol="weight_of"), flags=TRUST_CODE)
+
+
+@needs_compiler
+def test_damaged_objects_are_refused(tmp_path):
+    import random
+
+    rng, good = random.Random(0), compiled(tmp_path)
+    for _ in range(400):
+        data = bytearray(good)
+        for _ in range(rng.randrange(1, 6)):  # headers and tables, not the instructions
+            at = rng.choice([rng.randrange(64), rng.randrange(len(data) * 2 // 3, len(data))])
+            data[at] = rng.randrange(256)
+        with contextlib.suppress(errors.DovetailError):
+            open_native(artifact(code_section((1, bytes(data)))), flags=TRUST_CODE)
+    for size in range(0, len(good), 7):
+        with contextlib.suppress(errors.DovetailError):
+            open_native(artifact(code_section((1, good[:size]))), flags=TRUST_CODE)
+
+
+@needs_compiler
+@pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="needs /proc")
+def test_no_page_is_writable_and_executable(code):
+    def writable_and_executable():  # other libraries of this process may have such pages
+        lines = [line.split() for line in Path("/proc/self/maps").read_text().splitlines()]
+        return {line[0] for line in lines if "w" in line[1] and "x" in line[1]}
+
+    before = writable_and_executable()
+    native = open_native(artifact(code), flags=TRUST_CODE)
+    assert writable_and_executable() <= before
+    assert Loaded(native)(X).tolist() == WEIGHED
+
+
+# ---- keys ----------------------------------------------------------------------------------
+
+
+def test_ed25519_vectors_of_rfc_8032():
+    for seed, public, message, signature in VECTORS:
+        seed, public, message, signature = map(bytes.fromhex, (seed, public, message, signature))
+        assert _native.public_key(seed) == public
+        assert _native.sign(seed, message) == signature
+        assert _native.verify(signature, public, message)
+        assert not _native.verify(signature, public, message + b"!")
+        for at in range(0, 64, 5):
+            damaged = bytearray(signature)
+            damaged[at] ^= 4
+            assert not _native.verify(bytes(damaged), public, message)
+
+
+def test_signatures_that_are_not_canonical_are_refused():
+    order = 2**252 + 27742317777372353535851937790883648493
+    seed = bytes(range(32))
+    public, signature = _native.public_key(seed), _native.sign(seed, b"m")
+    s = int.from_bytes(signature[32:], "little") + order
+    assert not _native.verify(signature[:32] + s.to_bytes(32, "little"), public, b"m")
+    assert not _native.verify(signature, b"\xff" * 32, b"m")
+
+
+def test_bad_keys_are_named(tmp_path):
+    with pytest.raises(errors.InvalidKey, match="32 bytes, not 3"):
+        _native.public_key(b"abc")
+    with pytest.raises(errors.InvalidKey, match="line 2"):
+        parse_keys("# fine\nzz\n", "here")
+    with pytest.raises(errors.InvalidKey, match="cannot read"):
+        read_private_key(tmp_path / "none")
+    (tmp_path / "short").write_text("abcd")
+    with pytest.raises(errors.InvalidKey, match="64 hex digits"):
+        read_private_key(tmp_path / "short")
+
+
+def test_signing_from_the_command_line(tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("DOVETAIL_CONFIG", str(tmp_path))
+    path, key = tmp_path / "m.dvt", tmp_path / "my.key"
+    container.write_file(path, [file_bytes()])
+    assert main(["sign", str(path), "--key", str(key), "--new-key"]) == 0
+    assert key.stat().st_mode & 0o777 == 0o600
+    public = capsys.readouterr().out.split("public key ")[1].split()[0]
+    assert main(["verify", "--signed", str(path)]) == 1
+    (tmp_path / "trusted_keys").write_text(public + "\n")
+    assert main(["verify", "--signed", str(path)]) == 0
+    assert "trusted key" in capsys.readouterr().out
+    assert main(["sign", str(path), "--key", str(key), "--new-key"]) == 2  # never replaced
+    assert main(["sign", str(tmp_path / "none.dvt"), "--key", str(key)]) == 2
+
+
+VECTORS = [  # RFC 8032, section 7.1: tests 1, 2, 3
+    (
+        "9d61b19deffd5a60ba844af492ec2cc44449c5697b326919703bac031cae7f60",
+        "d75a980182b10ab7d54bfed3c964073a0ee172f3daa62325af021a68f707511a",
+        "",
+        (
+            "e5564300c360ac729086e2cc806e828a84877f1eb8e5d974d873e06522490155"
+            "5fb8821590a33bacc61e39701cf9b46bd25bf5f0595bbe24655141438e7a100b"
+        ),
+    ),
+    (
+        "4ccd089b28ff96da9db6c346ec114e0f5b8a319f35aba624da8cf6ed4fb8a6fb",
+        "3d4017c3e843895a92b70aa74d1b7ebc9c982ccf2ec4968cc0cd55f12af4660c",
+        "72",
+        (
+            "92a009a9f0d4cab8720e820b5f642540a2b27b5416503f8fb3762223ebdb69da"
+            "085ac1e43e15996e458f3613d0f11d8c387b2eaeb4302aeeb00d291612bb0c00"
+        ),
+    ),
+    (
+        "c5aa8df43f9f837bedb7442f31dcb7b166d38535076f094b85ce3a2e0b4458f7",
+        "fc51cd8e6218a1a38da47ed00230f0580816ed13ba3303ac5deb911548908025",
+        "af82",
+        (
+            "6291d657deec24024827e69c3abe01a30ce548a284743a445e3680d7db5ac3ac"
+            "18ff9b538d16f290ae67f760984dc6594a7c15e9716ed28dc027beceea1ec40a"
+        ),
+    ),
+]

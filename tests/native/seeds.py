@@ -1,0 +1,97 @@
+"""Artifacts for the fuzzer to start from: ``python -m tests.native.seeds FOLDER``. No torch."""
+
+import sys
+from pathlib import Path
+
+from dovetail.artifact.sign import sign_file
+from tests.artifact.files import RELU, file_bytes, floats
+
+DYNAMIC = """\
+program @dynamic
+symbol s0 = %x[0] in 0..9
+input %x: float32[s0, 3]
+constant %w: float32[3, 4]
+constant %b: float32[4]
+temporary %a: float32[s0, 4]
+temporary %g: float32[s0, 4] of %a
+temporary %n: float32[s0, 4]
+temporary %mean: float32[s0, 1]
+temporary %scale: float32[s0, 1]
+view %t: float32[4, s0] strides [1, 4] of %n
+temporary %s: float32[4, s0]
+output %y: float32[s0]
+output %z: float32[4, s0] strides [1, 4]
+guard s0 % 1 == 0
+kernel %a = matmul@1(%x, %w, %b)
+kernel %g = gelu@1(%a)
+kernel %n, %mean, %scale = layer_norm@1(%g, %b, %b; 1, 0x1.0p-10, 1, 1)
+kernel %s = softmax@1(%t; 1)
+kernel %y = sum@1(%s; 1, 0)
+copy %z = %s
+return %y, %z
+"""
+
+MOVES = """\
+program @moves
+input %i: int64[2, 2]
+input %m: bool[2, 3]
+constant %t: float32[4, 3]
+state %total: float32[2, 3]
+temporary %e: float32[2, 2, 3]
+view %row: float32[2, 3] of %e at 6
+temporary %w: float32[2, 3]
+temporary %r: int64[6]
+output %c: float32[4, 3]
+output %d: float64[2, 3]
+kernel %e = take@1(%t, %i; 0)
+kernel %w = where@1(%m, %row, %total)
+kernel %r = arange@1(; 3, 2)
+kernel %c = cat@1(%w, %row; 0)
+kernel %d = copy@1(%w)
+copy %total = %w
+return %c, %d
+"""
+
+HOST = """\
+program @host
+symbol s0 = %x[1] in 1..8
+input %x: float32[2, s0]
+host %v: float32[2, 1]
+host %i: int64[2, 1]
+view %f: float32[2] of %v
+temporary %n: float32[2]
+output %y: float32[2, 1]
+call %v, %i = aten.topk.default [{"buffer": "x"}, 1, {"size": "s0 - s0"}] {}
+kernel %n = neg@1(%f)
+copy %x = %x
+copy %y = %v
+return %y
+"""
+
+
+def seeds():
+    """Name → bytes."""
+    return {
+        "relu": file_bytes(RELU),
+        "dynamic": file_bytes(DYNAMIC, {"w": floats(*range(12)), "b": floats(1, 2, 3, 4)}),
+        "moves": file_bytes(MOVES, {"t": floats(*range(12)), "total": floats(*range(6))}),
+        "host": file_bytes(HOST),
+    }
+
+
+def write(folder):
+    """Every seed as a file, and one of them signed."""
+    paths = []
+    for name, data in seeds().items():
+        path = Path(folder) / f"{name}.dvt"
+        path.write_bytes(data)
+        paths.append(path)
+    signed = Path(folder) / "signed.dvt"
+    signed.write_bytes(seeds()["relu"])
+    sign_file(signed, bytes(range(32)))
+    return [*paths, signed]
+
+
+if __name__ == "__main__":
+    Path(sys.argv[1]).mkdir(parents=True, exist_ok=True)
+    print(*write(sys.argv[1]))

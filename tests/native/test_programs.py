@@ -1,0 +1,93 @@
+"""C programs: the example under valgrind, and the fuzzer's short form."""
+
+import os
+import shutil
+import subprocess
+import sys
+
+import pytest
+import torch
+
+import dovetail
+from dovetail.backends.portable import PortableBackend
+from tests.artifact.files import ROOT
+from tests.native.seeds import write
+
+pytestmark = [
+    pytest.mark.e2e,
+    pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler"),
+]
+
+
+@pytest.fixture(scope="module")
+def example(tmp_path_factory):
+    """The example as a user would build it, in a folder of its own."""
+    folder = tmp_path_factory.mktemp("example") / "examples" / "c_runtime"
+    ignored = shutil.ignore_patterns("build", "tests", "python")
+    shutil.copytree(ROOT / "examples" / "c_runtime", folder)
+    shutil.copytree(ROOT / "native", folder.parents[1] / "native", ignore=ignored)
+    subprocess.run(["make", "-s", "run"], cwd=folder, check=True, timeout=120)
+    subprocess.run(
+        ["make", "-s", "mlp.dvt", f"PYTHON={sys.executable} -W ignore"],
+        cwd=folder, check=True, timeout=120,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    )  # fmt: skip
+    return folder
+
+
+def test_the_example_agrees_with_python(example):
+    ran = subprocess.run(
+        ["./run", "mlp.dvt"], cwd=example, capture_output=True, text=True, check=True, timeout=60
+    )
+    x = (torch.arange(16) * 0.01).reshape(2, 8)
+    values = dovetail.load(example / "mlp.dvt")(x).flatten().tolist()
+    assert ran.stdout.split(":")[1].split("(")[0].split() == [f"{v:.6f}" for v in values]
+
+
+def test_the_example_names_mistakes(example):
+    for file, problem in (("none.dvt", "cannot open"), ("main.c", "no DVT signature")):
+        ran = subprocess.run(
+            ["./run", file], cwd=example, capture_output=True, text=True, check=False, timeout=60
+        )
+        assert ran.returncode == 1
+        assert problem in ran.stderr
+
+
+VALGRIND = ["valgrind", "-q", "--leak-check=full", "--show-leak-kinds=all"]
+VALGRIND += ["--errors-for-leak-kinds=all", "--error-exitcode=9"]
+
+
+@pytest.mark.skipif(shutil.which("valgrind") is None, reason="needs valgrind")
+def test_the_example_under_valgrind(example, tmp_path):
+    wide = torch.nn.Sequential(torch.nn.Linear(512, 512), torch.nn.Softmax(1)).eval()
+    dovetail.export(wide, (torch.randn(64, 512),), backend=PortableBackend).save(
+        example / "wide.dvt"  # large enough for threads to be started
+    )
+    for file, status in (("mlp.dvt", 0), ("wide.dvt", 0), ("none.dvt", 1), ("main.c", 1)):
+        ran = subprocess.run(
+            [*VALGRIND, "./run", file], cwd=example, capture_output=True, text=True,
+            check=False, timeout=120, env={**os.environ, "DOVETAIL_NUM_THREADS": "2"},
+        )  # fmt: skip
+        assert ran.returncode == status, ran.stderr
+
+
+def test_fuzzing_short_form(tmp_path):
+    """What ``make fuzz`` does, with fewer mutations."""
+    program = tmp_path / "fuzz"
+    sources = [*map(str, (ROOT / "native" / "src").glob("*.c"))]
+    command = ["cc", "-std=c11", "-O1", "-g", "-pthread", "-fno-sanitize-recover=all"]
+    command += ["-fsanitize=address,undefined", f"-I{ROOT / 'native/include'}"]
+    command += [f"-I{ROOT / 'native/src'}", "-o", str(program)]
+    command += [str(ROOT / "native/tests/fuzz_artifact.c"), *sources, "-lm"]
+    built = subprocess.run(command, capture_output=True, text=True, check=False, timeout=170)
+    if built.returncode != 0 and "asan" in built.stderr:
+        pytest.skip("no sanitizers here")
+    assert built.returncode == 0, built.stderr
+    options = "max_allocation_size_mb=256:allocator_may_return_null=1:detect_leaks=1"
+    ran = subprocess.run(
+        [str(program), "3000", "1", *map(str, write(tmp_path))],
+        capture_output=True, text=True, check=False, timeout=170,
+        env={**os.environ, "ASAN_OPTIONS": options},
+    )  # fmt: skip
+    assert ran.returncode == 0, ran.stderr[-3000:]
+    assert "nothing else" in ran.stdout

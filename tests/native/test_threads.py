@@ -1,0 +1,78 @@
+"""Threads: our own pool or PyTorch's OpenMP, the same bits from both, and after a fork."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from tests.artifact.files import file_bytes
+
+TEXT = """\
+program @p
+input %x: float32[256, 256]
+temporary %a: float32[256, 256]
+output %y: float32[256, 256]
+kernel %a = matmul@1(%x, %x)
+kernel %y = softmax@1(%a; 1)
+return %y
+"""
+CHILD = """
+import array, hashlib, os, sys, threading
+if sys.argv[2] == "torch":
+    import torch
+import dovetail
+run = dovetail.load(sys.argv[1])
+x = memoryview(array.array("f", [(i * 37 % 101) / 101 for i in range(65536)]))
+x = x.cast("B").cast("f", (256, 256))
+def digest():
+    return hashlib.sha256(memoryview(run(x)).tobytes()).hexdigest()
+first = digest()
+found = []
+threads = [threading.Thread(target=lambda: found.append(digest())) for _ in range(4)]
+for t in threads: t.start()
+for t in threads: t.join()
+assert found == [first] * 4
+if sys.argv[3] == "fork":
+    child = os.fork()
+    if child == 0:
+        os._exit(0 if digest() == first else 7)
+    assert os.waitpid(child, 0)[1] == 0
+    assert digest() == first
+print(first)
+"""
+
+
+@pytest.mark.e2e
+def test_every_pool_gives_the_same_bits(tmp_path):
+    path = tmp_path / "m.dvt"
+    path.write_bytes(file_bytes(TEXT))
+    found = set()
+    for torch, fork, count in (
+        ("none", "fork", "1"),
+        ("none", "fork", "3"),
+        ("torch", "fork", "2"),
+        ("torch", "no", "5"),
+    ):
+        ran = subprocess.run(
+            [sys.executable, "-W", "ignore", "-c", CHILD, str(path), torch, fork],
+            capture_output=True, text=True, timeout=100, check=False,
+            env={**os.environ, "DOVETAIL_NUM_THREADS": count},
+        )  # fmt: skip
+        assert ran.returncode == 0, ran.stderr
+        found.add(ran.stdout)
+    assert len(found) == 1
+
+
+def test_openmp_is_found_where_torch_is():
+    import torch
+
+    from dovetail import _native
+
+    assert _native.adopt_openmp() == ("GNU" in torch.__config__.parallel_info() or has_gomp())
+
+
+def has_gomp():
+    from pathlib import Path
+
+    return "libgomp" in Path("/proc/self/maps").read_text()
