@@ -217,7 +217,8 @@ class CpuExecutable:
         args = [self._argument(a, operands) for a in call.args]
         keywords = {k: self._argument(a, operands) for k, a in call.kwargs.items()}
         results = [
-            (tuple(map(int, filter(None, k.split(".")))), n) for k, n in step["results"].items()
+            (tuple(map(int, filter(None, path.split(".")))), n, self._dims(self._strides(n)))
+            for path, n in step["results"].items()
         ]
         out = step["out"]
 
@@ -228,13 +229,16 @@ class CpuExecutable:
                 target(*given, out=registers[out])
                 return
             value = target(*given, **named)
-            for path, number in results:
+            for path, number, strides in results:
                 item = value
                 for place in path:
                     item = item[place]
-                registers[number] = item
+                registers[number] = _with_strides(item, strides(sizes))
 
         return host
+
+    def _strides(self, number: int) -> list[int | str]:
+        return self.origins[number]["strides"]  # type: ignore[no-any-return]
 
     def _argument(self, arg: Arg, operands: dict[str, int]) -> Callable[[Registers, Sizes], Any]:
         if isinstance(arg, Ref):
@@ -264,6 +268,16 @@ class CpuExecutable:
             position = next(n for n, i in enumerate(self.segment.inputs) if i.name == value)
             return lambda registers, _: registers[position]
         return lambda _r, _s: value
+
+
+def _with_strides(result: Any, strides: tuple[int, ...]) -> Any:
+    """A library's result in the layout that was promised for it: kernels read by that."""
+    if result is None or result.stride() == strides or not result.numel():
+        return result
+    moved = zip(result.shape, result.stride(), strides, strict=True)
+    if all(size == 1 or have == want for size, have, want in moved):
+        return result
+    return torch.empty_strided(result.shape, strides, dtype=result.dtype).copy_(result)
 
 
 def _remembering(
