@@ -13,7 +13,7 @@ BIN    := $(VENV)/bin
 CC     ?= cc
 
 NATIVE   := $(wildcard native/include/*.h native/src/*.[ch] native/python/*.[ch])
-C_SOURCE := $(NATIVE) $(wildcard native/tests/*.c examples/*/*.c)
+C_SOURCE := $(NATIVE) $(wildcard native/tests/*.c examples/*/*.[ch] tests/plugin/*.c)
 C_TESTS  := $(patsubst native/tests/%.c,native/build/%,$(wildcard native/tests/test_*.c))
 CFLAGS   := -std=c11 -O2 -Wall -Wextra -Werror -Wshadow -Wconversion -Wstrict-prototypes
 INSTALLED := $(VENV)/.installed
@@ -44,7 +44,7 @@ check: $(INSTALLED) $(C_TESTS)
 	$(BIN)/codespell src tests tools docs benchmarks examples native README.md CHANGELOG.md CONTRIBUTING.md
 	$(BIN)/clang-format --dry-run --Werror $(C_SOURCE)
 	$(CC) $(CFLAGS) -fsyntax-only -Inative/include native/src/*.c
-	$(CC) $(CFLAGS) -Wno-conversion -fsyntax-only -Inative/include \
+	$(CC) $(CFLAGS) -Wno-conversion -fsyntax-only -Inative/include -Inative/src \
 	    -I$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("include"))') \
 	    native/python/*.c
 

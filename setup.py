@@ -21,7 +21,7 @@ setup(
                 "-fvisibility=hidden",
                 "-pthread",
             ],
-            libraries=["m", "pthread"],
+            libraries=["m", "pthread", "dl"],
             py_limited_api=True,
         )
     ],

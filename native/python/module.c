@@ -1,5 +1,6 @@
 /* dovetail._native: the runtime as a Python extension, on the stable ABI (3.11). */
 #include "bindings.h"
+#include "plugin_bindings.h"
 
 typedef struct {
     PyObject_HEAD dvt_size_instruction *code;
@@ -136,7 +137,10 @@ static int module_exec(PyObject *module)
 {
     return add_type(module, &size_program_spec, "SizeProgram", NULL) ||
                    add_type(module, &tensor_spec, "Tensor", &tensor_type) ||
-                   add_type(module, &artifact_spec, "Artifact", NULL)
+                   add_type(module, &artifact_spec, "Artifact", NULL) ||
+                   add_type(module, &plugin_spec, "Plugin", &plugin_type) ||
+                   add_type(module, &device_buffer_spec, "DeviceBuffer", &device_buffer_type) ||
+                   add_type(module, &plugin_program_spec, "PluginProgram", NULL)
                ? -1
                : 0;
 }

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from dovetail.artifact import Artifact, export
     from dovetail.backend import Availability, Backend, Blob, Executable, Support
     from dovetail.backends.kernels import KernelBackend, kernel
+    from dovetail.backends.plugin import PluginBackend, load_plugin
     from dovetail.entries import BackendInfo
     from dovetail.errors import DovetailError
     from dovetail.ir import OpCall, Segment, TensorDesc
@@ -45,6 +46,8 @@ _HOME = {
     "Blob": "backend",
     "Executable": "backend",
     "Support": "backend",
+    "PluginBackend": "backends.plugin",
+    "load_plugin": "backends.plugin",
     "BackendInfo": "entries",
     "DovetailError": "errors",
     "explain": "report",
@@ -95,6 +98,7 @@ __all__ = [
     "Pass",
     "PassManager",
     "Passes",
+    "PluginBackend",
     "Report",
     "Segment",
     "Support",
@@ -107,6 +111,7 @@ __all__ = [
     "kernel",
     "list_backends",
     "load",
+    "load_plugin",
     "lookup_backend",
     "passes",
     "refresh",

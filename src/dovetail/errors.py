@@ -267,6 +267,37 @@ class InvalidKey(DovetailError, ValueError):
     """A signing or verifying key cannot be read."""
 
 
+# ---- plug-ins in C -------------------------------------------------------------------------
+
+
+class PluginNotFound(DovetailError, FileNotFoundError):
+    """There is no library of this name, or it cannot be read."""
+
+
+class InvalidPlugin(DovetailError, ImportError):
+    """A file is no library, no plug-in, or one that breaks the rules of dovetail_plugin.h."""
+
+
+class IncompatiblePlugin(DovetailError, ImportError):
+    """A plug-in was built for another version of the plug-in interface."""
+
+
+class PluginFailed(DovetailError, RuntimeError):
+    """A function or kernel of a plug-in failed; the message names the plug-in and the kernel."""
+
+
+class DeviceLost(PluginFailed):
+    """A plug-in's device is gone. The next call opens it again and sends it what it needs."""
+
+
+class PluginLeak(DovetailWarning, ResourceWarning):
+    """A plug-in holds device memory after everything was given back to it."""
+
+
+class ScaffoldExists(DovetailError, FileExistsError):
+    """``dovetail new`` was pointed at a folder that holds something."""
+
+
 def nearest(name: str, known: Iterable[str]) -> str:
     """``" (did you mean 'x'?)"`` for the closest known name, or nothing."""
     match = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)

@@ -48,6 +48,8 @@ def test_the_wheel_holds_the_package_its_types_and_its_licence(wheel):
     names = zipfile.ZipFile(wheel).namelist()
     for name in ("dovetail/py.typed", "dovetail/_native.abi3.so", "dovetail/_native.pyi"):
         assert name in names
+    for name in ("include/dovetail_plugin.h", "cli/templates/c/csrc/kernels.c.in"):
+        assert f"dovetail/{name}" in names
     assert any(name.endswith("LICENSE") for name in names)
     assert all(name.startswith(("dovetail/", "dovetail-")) for name in names)
 

@@ -78,6 +78,9 @@ def _describe_symbol(value: Any) -> ScalarDesc:
         return ScalarDesc(kind)
 
 
+KEPT = "dovetail_kept"  # mark of an input that is the same tensor from call to call
+
+
 class GraphReader:
     """Reads the nodes of one FX graph as calls, keeping track of which symbols are bound.
 
@@ -96,7 +99,8 @@ class GraphReader:
 
     def _bind_placeholder(self, node: fx.Node) -> None:
         desc = describe(node.meta.get("val"))
-        kind = "scalar" if isinstance(desc, ScalarDesc) else "tensor"
+        kind = "constant" if node.meta.get(KEPT) else "tensor"
+        kind = "scalar" if isinstance(desc, ScalarDesc) else kind
         if isinstance(desc, ScalarDesc) and isinstance(desc.size, Size) and desc.size.is_symbol:
             self.bound.add(desc.size.args[0])
             self.args[node] = desc.size

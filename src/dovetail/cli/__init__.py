@@ -18,6 +18,7 @@ COMMANDS = {
     "bench": "time kernels and models against eager and Inductor",
     "compile": "compile a model to a .dvt file",
     "inspect": "show what a .dvt file holds",
+    "new": "write a package with a backend of your own",
     "run": "run a .dvt file on .npy files or random inputs",
     "sign": "sign a .dvt file, or make a key",
     "verify": "check a .dvt file, every byte of it",

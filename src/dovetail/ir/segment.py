@@ -13,9 +13,9 @@ from dovetail.ir.tensor import Desc
 class Input:
     """A value handed to a segment at each call.
 
-    ``kind`` is "tensor", "constant" (the same tensor at every call until told otherwise, so a
-    backend may pack it), "size" (an int that binds the symbol of the same name) or "scalar"
-    (a Python number).
+    ``kind`` is "tensor", "constant" (the same values at every call until its address or version
+    changes, so a backend may keep a copy), "size" (an int that binds the symbol of the same name)
+    or "scalar" (a Python number).
     """
 
     name: str

@@ -16,6 +16,7 @@ import torch
 from torch import fx
 
 from dovetail.capture import _torch
+from dovetail.capture.from_fx import KEPT
 from dovetail.capture.ops import OpOverload
 from dovetail.passes.graphs import escaping, is_pure, is_repeatable, value_of, written
 
@@ -164,6 +165,7 @@ def _every_graph(gm: fx.GraphModule, border: list[fx.Node]) -> fx.GraphModule:
     for node in border:
         copies[node] = graph.placeholder(f"once_{node.name}")
         copies[node].meta = {k: v for k, v in node.meta.items() if k != CONSTANT}
+        copies[node].meta[KEPT] = True
     effects = [n for n in gm.graph.nodes if n.op == "call_function" and not is_pure(n)]
     needed = _ancestors([gm.graph.output_node(), *effects], stop=taken)
     for node in gm.graph.nodes:

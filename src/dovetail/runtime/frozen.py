@@ -26,6 +26,11 @@ def refresh(model: object = None) -> None:
     _epoch = next(_refreshes)
 
 
+def epoch() -> int:
+    """A number that changes at each ``refresh()``."""
+    return _epoch
+
+
 class FrozenRunner:
     """``once`` on the frozen inputs when they change, ``every`` on the rest at each call."""
 

@@ -38,7 +38,9 @@ def runner_for(
     if None in taken or any(key not in placed.results for key in keys):
         return runner
     given_back = [placed.results.index(key) for key in keys if key is not None]
-    return _direct(*executables[0], taken, given_back, len(placed.results))
+    direct = _direct(*executables[0], taken, given_back, len(placed.results))
+    direct.runner = runner  # type: ignore[attr-defined]  # for those that ask what it runs
+    return direct
 
 
 def _direct(

@@ -1,0 +1,88 @@
+"""What one kernel call costs through the plug-in ABI, in nanoseconds, the kernel itself aside.
+
+A program of many relu calls on tensors of no elements, and one of a single call: the difference is
+the runtime's loop and the way through the ABI. Twice: with the smallest plug-in (whose kernel
+returns at once) and with examples/accel_c (which also looks its buffers up and counts). Then a
+whole segment from Python, one kernel, no weights: what a call costs before any kernel runs.
+"""
+
+from __future__ import annotations
+
+import statistics
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+
+from dovetail import _native
+from dovetail.backends.plugin import plugin_backend
+from dovetail.ir import Input, OpCall, Ref, Segment, TensorDesc
+
+ROOT = Path(__file__).parents[1]
+PLUGINS = {
+    "small": ["tests/plugin/small.c"],
+    "accel_c": ["examples/accel_c/device.c", "examples/accel_c/kernels.c"],
+}
+MANY, ROUNDS, CALLS = 2001, 15, 50
+
+
+def build(folder: Path, name: str) -> Path:
+    """A plug-in as a shared library."""
+    output = folder / f"lib{name}.so"
+    sources = [str(ROOT / source) for source in PLUGINS[name]]
+    include = f"-I{ROOT / 'native' / 'include'}"
+    command = ["cc", "-std=c11", "-O2", "-fPIC", "-shared", include, "-o", str(output)]
+    subprocess.run([*command, *sources, "-lm"], check=True)
+    return output
+
+
+def nanoseconds(call: Callable[[], object], calls: int) -> float:
+    """The fastest of several rounds: what the machine needs when nobody disturbs it."""
+    call()
+    times = []
+    for _ in range(ROUNDS):
+        start = time.perf_counter_ns()
+        for _ in range(calls):
+            call()
+        times.append((time.perf_counter_ns() - start) / calls)
+    return min(times)
+
+
+def program(native: _native.Plugin, count: int) -> _native.PluginProgram:
+    empty = (2, 32, (0,), (1,), -1, 0)
+    step = (("aten.relu.default", (empty,), (empty,), ()), "relu", 1, 0)
+    return _native.PluginProgram(native, (step,) * count, (), (), 64, 0)
+
+
+def per_kernel(native: _native.Plugin) -> float:
+    many, one = program(native, MANY), program(native, 1)
+    differences = [
+        nanoseconds(lambda: many.run((), (), ()), CALLS)
+        - nanoseconds(lambda: one.run((), (), ()), CALLS)
+        for _ in range(3)
+    ]
+    return statistics.median(differences) / (MANY - 1)
+
+
+def segment() -> Segment:
+    desc = TensorDesc("float32", (4, 4), (4, 1))
+    call = OpCall("relu", "aten.relu.default", (Ref("x", desc),), {}, desc)
+    return Segment("one", (Input("x", desc),), (call,), (Ref("relu", desc),))
+
+
+def main() -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        for name in PLUGINS:
+            backend = plugin_backend(build(Path(folder), name))()
+            run = backend.load(backend.compile(segment()))
+            x = torch.randn(4, 4)
+            whole = nanoseconds(lambda: run([x]), 2000)  # noqa: B023 - called at once
+            kernel = per_kernel(backend.opened.native)
+            print(f"{name:8} {kernel:7.1f} ns a kernel; {whole / 1000:6.2f} us a segment of one")
+
+
+if __name__ == "__main__":
+    main()

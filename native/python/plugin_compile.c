@@ -1,0 +1,114 @@
+/* Plugin.compile and Plugin.check_blob: whole segments for plug-ins that compile them. */
+#include "plugin_bindings.h"
+
+static int32_t *read_indices(pool **p, PyObject *tuple)
+{
+    if (!PyTuple_Check(tuple)) {
+        PyErr_SetString(PyExc_TypeError, "indices are a tuple of ints");
+        return NULL;
+    }
+    Py_ssize_t count = PyTuple_Size(tuple);
+    int32_t *indices = pool_take(p, (size_t)count, sizeof *indices);
+    for (Py_ssize_t i = 0; indices != NULL && i < count; i++)
+        indices[i] = (int32_t)PyLong_AsLong(PyTuple_GetItem(tuple, i));
+    return PyErr_Occurred() ? NULL : indices;
+}
+
+/* Operations, each (description, input indices, output indices). */
+static int read_ops(pool **p, PyObject *given, dvp_segment *segment)
+{
+    segment->op_count = (uint32_t)PyTuple_Size(given);
+    dvp_op *ops = pool_take(p, segment->op_count, sizeof *ops);
+    const int32_t **in = pool_take(p, segment->op_count, sizeof *in);
+    const int32_t **out = pool_take(p, segment->op_count, sizeof *out);
+    if (ops == NULL || in == NULL || out == NULL)
+        return -1;
+    for (uint32_t i = 0; i < segment->op_count; i++) {
+        PyObject *description, *inputs, *outputs;
+        plugin_step step = {0};
+        if (!PyArg_ParseTuple(PyTuple_GetItem(given, i), "O!OO", &PyTuple_Type, &description,
+                              &inputs, &outputs) ||
+            read_op(p, description, &step) != 0)
+            return -1;
+        ops[i] = step.op;
+        in[i] = read_indices(p, inputs);
+        out[i] = in[i] == NULL ? NULL : read_indices(p, outputs);
+        if (out[i] == NULL)
+            return -1;
+    }
+    segment->ops = ops;
+    segment->op_inputs = in;
+    segment->op_outputs = out;
+    return 0;
+}
+
+static int read_segment(pool **p, PyObject *args, dvp_segment *segment)
+{
+    PyObject *tensors, *bases, *ops, *inputs, *outputs;
+    if (!PyArg_ParseTuple(args, "O!O!O!O!O!", &PyTuple_Type, &tensors, &PyTuple_Type, &bases,
+                          &PyTuple_Type, &ops, &PyTuple_Type, &inputs, &PyTuple_Type, &outputs))
+        return -1;
+    /* The tensors are read as the inputs of an operation that has no name. */
+    PyObject *all = Py_BuildValue("(sO()())", "", tensors);
+    plugin_step step = {0};
+    int failed = all == NULL || read_op(p, all, &step) != 0;
+    Py_XDECREF(all);
+    if (failed)
+        return -1;
+    segment->struct_size = sizeof *segment;
+    segment->tensors = step.inputs;
+    segment->tensor_count = step.op.input_count;
+    segment->input_count = (uint32_t)PyTuple_Size(inputs);
+    segment->output_count = (uint32_t)PyTuple_Size(outputs);
+    segment->bases = read_indices(p, bases);
+    segment->inputs = segment->bases == NULL ? NULL : read_indices(p, inputs);
+    segment->outputs = segment->inputs == NULL ? NULL : read_indices(p, outputs);
+    return segment->outputs == NULL ? -1 : read_ops(p, ops, segment);
+}
+
+PyObject *plugin_compile_segment(PyObject *object, PyObject *args)
+{
+    plugin *p = ((Plugin *)object)->plugin;
+    pool *memory = NULL;
+    dvp_segment segment = {0};
+    plugin_error error = {0};
+    const void *blob = NULL;
+    uint64_t bytes = 0;
+    PyObject *result = NULL;
+    if (read_segment(&memory, args, &segment) == 0) {
+        int failed;
+        Py_BEGIN_ALLOW_THREADS;
+        pthread_mutex_lock(&p->lock);
+        failed = plugin_compile(p, &segment, &blob, &bytes, &error);
+        pthread_mutex_unlock(&p->lock);
+        Py_END_ALLOW_THREADS;
+        if (failed == 0) {
+            result = PyBytes_FromStringAndSize(blob, (Py_ssize_t)bytes);
+            pthread_mutex_lock(&p->lock);
+            plugin_free_blob(p, blob);
+            pthread_mutex_unlock(&p->lock);
+        } else {
+            result = failed > 0 ? Py_NewRef(Py_None) : raise_plugin(&error);
+        }
+    }
+    pool_drop(&memory);
+    return result;
+}
+
+PyObject *plugin_blob_state(PyObject *object, PyObject *args)
+{
+    plugin *p = ((Plugin *)object)->plugin;
+    const char *blob;
+    Py_ssize_t bytes;
+    int32_t state = DVP_BLOB_UNSUPPORTED;
+    plugin_error error = {0};
+    if (!PyArg_ParseTuple(args, "y#", &blob, &bytes))
+        return NULL;
+    int failed;
+    Py_BEGIN_ALLOW_THREADS;
+    pthread_mutex_lock(&p->lock);
+    failed = plugin_check_blob(p, blob, (uint64_t)bytes, &state, &error);
+    pthread_mutex_unlock(&p->lock);
+    Py_END_ALLOW_THREADS;
+    return failed < 0 ? raise_plugin(&error) : PyLong_FromLong(state);
+}

@@ -1,0 +1,206 @@
+"""Operator calls in the words of ``dovetail_plugin.h``: tensors, and attributes by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache
+from typing import Any
+
+from dovetail.capture import _torch
+from dovetail.capture.ops import OpOverload, is_random, is_write, resolve_op
+from dovetail.errors import UnsupportedGraph
+from dovetail.ir import Arg, Attr, OpCall, Ref, Size, TensorDesc
+from dovetail.ir.tensor import Desc
+
+DYNAMIC = -(2**63)  # DVP_DYNAMIC
+DTYPES: Mapping[str, tuple[int, int]] = {
+    "float64": (2, 64),
+    "float32": (2, 32),
+    "float16": (2, 16),
+    "bfloat16": (4, 16),
+    "int64": (0, 64),
+    "int32": (0, 32),
+    "int16": (0, 16),
+    "int8": (0, 8),
+    "uint8": (1, 8),
+    "bool": (6, 8),
+    "complex64": (5, 64),
+    "complex128": (5, 128),
+}
+# Operators whose result is its argument's memory, seen differently.
+_VIEWS = frozenset(
+    f"aten.{op}"
+    for op in [
+        "_unsafe_view.default",
+        "alias.default",
+        "detach.default",
+        "expand.default",
+        "permute.default",
+        "select.int",
+        "slice.Tensor",
+        "squeeze.default",
+        "squeeze.dim",
+        "squeeze.dims",
+        "t.default",
+        "transpose.int",
+        "unsqueeze.default",
+        "view.default",
+    ]
+)
+_RESHAPE = "aten.reshape.default"
+# A tensor as _native reads it: (code, bits, shape, strides, slot, byte offset).
+Tensor = tuple[int, int, tuple[int, ...], tuple[int, ...], int, int]
+# How a value and a number of a call are given; the two differ between asking and running.
+GiveTensor = Callable[[Ref], Tensor]
+GiveNumber = Callable[[Size], int]
+Description = tuple[str, tuple[Any, ...], tuple[Any, ...], tuple[tuple[str, Any], ...]]
+
+
+def is_view(call: OpCall) -> bool:
+    """Whether a call only looks at its argument's memory differently, in a way we can follow."""
+    if call.op not in (*_VIEWS, _RESHAPE) or call.binds or not isinstance(call.args[0], Ref):
+        return False
+    given, made = call.args[0].desc, call.output
+    if not isinstance(given, TensorDesc) or not isinstance(made, TensorDesc):
+        return False
+    # Between dense tensors a reshape moves nothing; otherwise it may.
+    moves = call.op == _RESHAPE and not (given.is_contiguous and made.is_contiguous)
+    return _is_plain(given) and _is_plain(made) and not moves
+
+
+def _is_plain(desc: TensorDesc) -> bool:
+    known = len(desc.strides) == desc.rank and "?" not in desc.symbols()
+    return known and desc.device == "cpu" and desc.dtype in DTYPES
+
+
+def view_offset(
+    call: OpCall, shape: Sequence[int], strides: Sequence[int], number: Callable[[Any], int]
+) -> int:
+    """How many elements into its argument a view starts, given the argument's layout."""
+    if call.op not in ("aten.select.int", "aten.slice.Tensor"):
+        return 0
+    dim = int(_argument(call, 1, "dim", 0))
+    is_slice = call.op == "aten.slice.Tensor"
+    start = number(_argument(call, 2, "start" if is_slice else "index", 0) or 0)
+    start += shape[dim] if start < 0 else 0
+    return strides[dim] * (min(max(start, 0), shape[dim]) if is_slice else start)
+
+
+def _argument(call: OpCall, position: int, name: str, default: Any) -> Any:
+    if position < len(call.args):
+        return call.args[position]
+    return call.kwargs.get(name, default)
+
+
+def describe(
+    call: OpCall,
+    tensor: GiveTensor | None = None,
+    number: GiveNumber | None = None,
+    outputs: tuple[Any, ...] | None = None,
+) -> Description:
+    """What ``query_op`` and ``execute`` are told; UnsupportedGraph for what has no words there."""
+    if call.binds:
+        raise UnsupportedGraph("a size depends on its result")
+    give = _Describer(tensor or _undetermined, number or (lambda _: DYNAMIC))
+    for name, kind, value in _arguments(call):
+        give.argument(name, kind, value)
+    if outputs is None:
+        known = call.output is not None  # it is not while operators are being taken apart
+        outputs = tuple(_output(desc) for _, desc in results(call.output)) if known else ()
+    return call.op, tuple(give.inputs), outputs, tuple(give.attributes)
+
+
+class _Describer:
+    def __init__(self, tensor: GiveTensor, number: GiveNumber) -> None:
+        self.tensor, self.number = tensor, number
+        self.inputs: list[Tensor | None] = []
+        self.attributes: list[tuple[str, Any]] = []
+
+    def argument(self, name: str, kind: str, value: Arg) -> None:
+        if isinstance(value, Ref):
+            self.inputs.append(self._input(value))
+        elif value is None and kind == "Optional[Tensor]":
+            self.inputs.append(None)
+        elif kind in ("List[Tensor]", "List[Optional[Tensor]]"):
+            self.inputs += [None if v is None else self._input(v) for v in value]
+            self.attributes.append((name, len(value)))
+        else:
+            self.attributes.append((name, self._attribute(name, value)))
+
+    def _input(self, ref: Ref) -> Tensor:
+        if not isinstance(ref.desc, TensorDesc):
+            raise UnsupportedGraph("a number that is computed at run time is an argument")
+        return self.tensor(ref)
+
+    def _attribute(self, name: str, value: Arg) -> Any:
+        if value is None or isinstance(value, bool | int | float | str):
+            return value
+        if isinstance(value, Attr):
+            return value.value
+        if isinstance(value, Size):
+            return self.number(value)
+        if isinstance(value, tuple | list):
+            items = tuple(self._attribute(name, v) for v in value)
+            if all(isinstance(i, int | float) for i in items):
+                return items
+        raise UnsupportedGraph(f"the argument {name} is a {type(value).__name__}")
+
+
+def _arguments(call: OpCall) -> Iterator[tuple[str, str, Arg]]:
+    """Every argument of the operator's schema: name, type, and its value in this call."""
+    for position, (name, kind, default) in enumerate(_schema(call.op)):
+        if position < len(call.args):
+            yield name, kind, call.args[position]
+        else:
+            yield name, kind, call.kwargs.get(name, default)
+
+
+@cache
+def _schema(op: str) -> tuple[tuple[str, str, Any], ...]:
+    target = resolve_op(op)
+    if not isinstance(target, OpOverload):
+        raise UnsupportedGraph("it is no operator of PyTorch's dispatcher")
+    if is_write(target):
+        raise UnsupportedGraph("it writes to its arguments")
+    if is_random(target):
+        raise UnsupportedGraph("it draws random numbers, which must be PyTorch's")
+    return tuple((a.name, str(a.type), _default(a)) for a in _torch.schema_of(target).arguments)
+
+
+def _default(argument: Any) -> Any:
+    value = argument.default_value if argument.has_default_value() else None
+    if value is None or isinstance(value, bool | int | float | str | tuple | list):
+        return value
+    return str(value).removeprefix("torch.")
+
+
+def results(desc: Desc, path: tuple[int, ...] = ()) -> Iterator[tuple[tuple[int, ...], Desc]]:
+    """Each value of a call's result, with its path."""
+    if isinstance(desc, tuple):
+        for index, item in enumerate(desc):
+            yield from results(item, (*path, index))
+    else:
+        yield path, desc
+
+
+def _output(desc: Desc) -> Tensor | None:
+    if desc is None:
+        return None
+    if not isinstance(desc, TensorDesc):
+        raise UnsupportedGraph("a result is a number, not a tensor")
+    return _described(desc)
+
+
+def _undetermined(ref: Ref) -> Tensor:
+    assert isinstance(ref.desc, TensorDesc)
+    return _described(ref.desc)
+
+
+def _described(desc: TensorDesc) -> Tensor:
+    if desc.device != "cpu":
+        raise UnsupportedGraph(f"a tensor is on {desc.device}, and only host memory is sent")
+    if not _is_plain(desc):
+        raise UnsupportedGraph(f"a tensor is {desc}, which has no description in the interface")
+    shape = tuple(d if isinstance(d, int) else DYNAMIC for d in desc.shape)
+    strides = tuple(d if isinstance(d, int) else DYNAMIC for d in desc.strides)
+    return (*DTYPES[desc.dtype], shape, strides, -1, 0)

@@ -1,0 +1,1 @@
+../../../native/include/dovetail_plugin.h

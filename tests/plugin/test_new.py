@@ -1,0 +1,92 @@
+"""``dovetail new``: from nothing to a running backend."""
+
+import subprocess
+import sys
+
+import pytest
+
+from dovetail import errors
+from dovetail.cli import main
+from dovetail.cli.new import write_package
+from tests.ground.environments import TemporaryEnvironment
+from tests.plugin.conftest import HEADER
+
+
+@pytest.mark.e2e
+def test_a_package_as_written_installs_passes_its_tests_and_runs_a_model(compiler, tmp_path):
+    folder = tmp_path / "package"
+    assert main(["new", "my_chip", "--kind", "c", "--output", str(folder)]) == 0
+    environment = TemporaryEnvironment(tmp_path)
+    environment.pip("install", "--no-index", "--no-deps", "--no-build-isolation", str(folder))
+    passed = environment.run("-m", "pytest", "-q", "-p", "no:cacheprovider", str(folder / "tests"))
+    assert "3 passed" in passed
+    answer = environment.answer("""
+        import json, sys, torch
+        layer, x = torch.nn.Linear(4, 4), torch.randn(2, 4)
+        torch.testing.assert_close(torch.compile(layer, backend="my_chip")(x), layer(x))
+        import dovetail
+        info = dovetail.backend_info("my_chip")
+        print(json.dumps([info.distribution, info.available, dovetail.list_backends()]))
+    """)
+    assert answer[:2] == ["my-chip", True]
+    assert "my_chip" in answer[2]
+
+
+@pytest.mark.e2e
+def test_its_c_has_no_warnings(compiler, tmp_path):
+    write_package("my_chip", "c", tmp_path / "package")
+    sources = [str(tmp_path / "package" / "csrc" / f"{name}.c") for name in ("device", "kernels")]
+    flags = [
+        "-std=c11",
+        "-Wall",
+        "-Wextra",
+        "-Werror",
+        "-Wshadow",
+        "-Wconversion",
+        "-Wpedantic",
+        "-fsyntax-only",
+    ]
+    done = subprocess.run(["cc", *flags, *sources], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_nothing_of_the_template_is_left(tmp_path):
+    write_package("my_chip", "c", tmp_path / "package")
+    files = [path for path in (tmp_path / "package").rglob("*") if path.is_file()]
+    assert len(files) == 9
+    for path in files:
+        assert "accel" not in path.name
+        assert path.name == HEADER.name or "accel" not in path.read_text()
+    assert (tmp_path / "package" / "csrc" / HEADER.name).read_text() == HEADER.read_text()
+
+
+@pytest.mark.parametrize("name", ["", "a b", "1x", "My", "dovetail", "../x", "a-b", "ü"])
+def test_names_that_cannot_be(name, tmp_path):
+    with pytest.raises(errors.InvalidBackendName):
+        write_package(name, "c", tmp_path / "package")
+    assert not (tmp_path / "package").exists()
+
+
+def test_what_is_there_is_not_overwritten(tmp_path, capsys):
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(errors.ScaffoldExists):
+        write_package("my_chip", "c", tmp_path)
+    assert main(["new", "my_chip", "-o", str(tmp_path / "file")]) == 2
+    assert "exists already" in capsys.readouterr().err
+    assert (tmp_path / "file").read_text() == "mine"
+
+
+def test_an_unknown_kind(capsys):
+    with pytest.raises(SystemExit):
+        main(["new", "my_chip", "--kind", "cobol"])
+    assert "invalid choice: 'cobol'" in capsys.readouterr().err
+
+
+def test_no_torch_is_needed(tmp_path):
+    code = f"""
+import sys
+from dovetail.cli import main
+status = main(["new", "my_chip", "-o", {str(tmp_path / "package")!r}])
+sys.exit(status or "torch" in sys.modules)
+"""
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True).returncode == 0
