@@ -1,6 +1,7 @@
 # make demo    compile a small transformer and compare it with eager
 # make test    the whole test suite
 # make check   formatter, linter, types, import contracts, C warnings
+# make sweep   every operator of PyTorch's op_db and 2,000 random graphs against eager (long)
 # make fuzz    mutated artifacts through the loader, under ASan and UBSan (FUZZ=n: how many)
 # make bench   the benchmarks of benchmarks/
 #
@@ -17,7 +18,7 @@ C_TESTS  := $(patsubst native/tests/%.c,native/build/%,$(wildcard native/tests/t
 CFLAGS   := -std=c11 -O2 -Wall -Wextra -Werror -Wshadow -Wconversion -Wstrict-prototypes
 INSTALLED := $(VENV)/.installed
 
-.PHONY: demo test test-fast check format bench clean setup fuzz
+.PHONY: demo sweep test test-fast check format bench clean setup fuzz
 
 setup: $(INSTALLED)
 
@@ -28,6 +29,10 @@ test: $(INSTALLED) $(C_TESTS)
 	@for test in $(C_TESTS); do $$test || exit 1; done
 	@$(BIN)/python -m pytest -q -n 2 --dist loadgroup $(ARGS)
 
+sweep: $(INSTALLED)
+	@DOVETAIL_SWEEP=1 DOVETAIL_RANDOM_GRAPHS=2000 $(BIN)/python -m pytest -q -n 2 \
+	    tests/codegen/test_op_db.py tests/codegen/test_random_graphs.py $(ARGS)
+
 test-fast: $(INSTALLED)
 	@$(BIN)/python -m pytest -q -m "not e2e" $(ARGS)
 
@@ -36,7 +41,7 @@ check: $(INSTALLED) $(C_TESTS)
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/codespell src tests docs benchmarks examples native README.md CHANGELOG.md CONTRIBUTING.md
+	$(BIN)/codespell src tests tools docs benchmarks examples native README.md CHANGELOG.md CONTRIBUTING.md
 	$(BIN)/clang-format --dry-run --Werror $(C_SOURCE)
 	$(CC) $(CFLAGS) -fsyntax-only -Inative/include native/src/*.c
 	$(CC) $(CFLAGS) -Wno-conversion -fsyntax-only -Inative/include -Inative/src \
@@ -61,7 +66,7 @@ $(INSTALLED): pyproject.toml setup.py constraints.txt $(NATIVE)
 	@echo "installing dovetail into $(VENV) (the first time takes a minute)"
 	@$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt setuptools
 	@$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt \
-	    --no-build-isolation -e '.[torch,dev]'
+	    --no-build-isolation -e '.[torch,cpu,dev]'
 	@touch $@
 
 FUZZ ?= 50000

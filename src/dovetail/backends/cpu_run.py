@@ -22,6 +22,13 @@ from dovetail.ir.kernel import CHECKS
 from dovetail.ir.size import Dim, parse_size
 from dovetail.ir.tensor import TensorDesc
 
+# Python's own bindings are a little faster to call than operator objects.
+_OUT_FORMS = {
+    "aten.mm.out": torch.mm,
+    "aten.addmm.out": torch.addmm,
+    "aten.bmm.out": torch.bmm,
+    "aten.baddbmm.out": torch.baddbmm,
+}
 Registers = list[Any]
 Sizes = Sequence[int]
 
@@ -177,6 +184,9 @@ class CpuExecutable:
             return lambda _, sizes: torch.empty_strided(shape(sizes), strides(sizes), dtype=dtype)
         base, offset = origin["of"], self._dim(origin["offset"])
         make_base = self._maker(base) if self._is_made(base) else None
+        origin_is_input = self.origins[base]["kind"] == "input"
+        dims = (*origin["shape"], *origin["strides"], origin["offset"])
+        sizes_vary = not all(isinstance(d, int) for d in dims)
 
         def view(registers: Registers, sizes: Sizes) -> Any:
             if registers[base] is None and make_base is not None:
@@ -185,7 +195,7 @@ class CpuExecutable:
             start = root.storage_offset() + offset(sizes)
             return root.as_strided(shape(sizes), strides(sizes), start)
 
-        return view
+        return _remembering(view, base) if origin_is_input and not sizes_vary else view
 
     def _fetch(self, number: int) -> Callable[[Registers, Sizes], Any]:
         if not self._is_made(number):
@@ -202,12 +212,13 @@ class CpuExecutable:
 
     def _call(self, step: dict[str, Any]) -> Callable[[Registers, Sizes, Workspace], None]:
         call: OpCall = self.segment.calls[step["call"]]
-        target = resolve_op(step["form"] or call.op)
+        target = _OUT_FORMS.get(step["form"]) or resolve_op(call.op)
         operands: dict[str, int] = step["operands"]
         args = [self._argument(a, operands) for a in call.args]
         keywords = {k: self._argument(a, operands) for k, a in call.kwargs.items()}
         results = [
-            (tuple(map(int, filter(None, k.split(".")))), n) for k, n in step["results"].items()
+            (tuple(map(int, filter(None, path.split(".")))), n, self._dims(self._strides(n)))
+            for path, n in step["results"].items()
         ]
         out = step["out"]
 
@@ -218,13 +229,16 @@ class CpuExecutable:
                 target(*given, out=registers[out])
                 return
             value = target(*given, **named)
-            for path, number in results:
+            for path, number, strides in results:
                 item = value
                 for place in path:
                     item = item[place]
-                registers[number] = item
+                registers[number] = _with_strides(item, strides(sizes))
 
         return host
+
+    def _strides(self, number: int) -> list[int | str]:
+        return self.origins[number]["strides"]  # type: ignore[no-any-return]
 
     def _argument(self, arg: Arg, operands: dict[str, int]) -> Callable[[Registers, Sizes], Any]:
         if isinstance(arg, Ref):
@@ -254,6 +268,36 @@ class CpuExecutable:
             position = next(n for n, i in enumerate(self.segment.inputs) if i.name == value)
             return lambda registers, _: registers[position]
         return lambda _r, _s: value
+
+
+def _with_strides(result: Any, strides: tuple[int, ...]) -> Any:
+    """A library's result in the layout that was promised for it: kernels read by that."""
+    if result is None or result.stride() == strides or not result.numel():
+        return result
+    moved = zip(result.shape, result.stride(), strides, strict=True)
+    if all(size == 1 or have == want for size, have, want in moved):
+        return result
+    return torch.empty_strided(result.shape, strides, dtype=result.dtype).copy_(result)
+
+
+def _remembering(
+    view: Callable[[Registers, Sizes], Any], base: int
+) -> Callable[[Registers, Sizes], Any]:
+    """``view``, kept from one call to the next as long as it is of the same parameter."""
+    kept: tuple[Any, int, Any] = (None, 0, None)
+
+    def remember(registers: Registers, sizes: Sizes) -> Any:
+        nonlocal kept
+        root = registers[base]
+        parameter, address, made = kept
+        if root is parameter and root.data_ptr() == address:
+            return made
+        made = view(registers, sizes)
+        if isinstance(root, torch.nn.Parameter):  # anything else should be freed when it can
+            kept = (root, root.data_ptr(), made)
+        return made
+
+    return remember
 
 
 def _failure(code: int) -> Exception:

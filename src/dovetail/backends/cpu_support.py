@@ -65,8 +65,9 @@ def _callable(call: OpCall) -> bool:
     """Whether PyTorch may run it between kernels: deterministic, on CPU, tensors in and out."""
     if not call.op.startswith("aten.") or any(True for _ in call.subgraphs()):
         return False
-    if any(desc.device != "cpu" for desc in (*call.inputs, *call.outputs)):
-        return False
+    for desc in (*call.inputs, *call.outputs):
+        if desc.device != "cpu" or len(desc.strides) != len(desc.shape):  # sparse has no strides
+            return False
     if not _only_tensors(call.output):
         return False
     return _deterministic(call.op)

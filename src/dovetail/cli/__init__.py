@@ -15,6 +15,7 @@ from dovetail.errors import DovetailError
 # Each names a module here with add_arguments(parser) and run(arguments) -> exit status.
 COMMANDS = {
     "backends": "list what torch.compile(backend=...) can be given here",
+    "bench": "time kernels and models against eager and Inductor",
     "compile": "compile a model to a .dvt file",
     "inspect": "show what a .dvt file holds",
     "new": "write a package with a backend of your own",

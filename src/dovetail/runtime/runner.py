@@ -24,38 +24,40 @@ Registers = list[Any]
 def runner_for(
     placement: Placement, executables: Sequence[tuple[str, Executable]], *, check: bool = False
 ) -> Callable[[list[Any]], Any]:
-    """The runner of a placement; the executable itself where there is nothing to hand on.
+    """The runner of a placement; little more than the executable where there is only one.
 
-    That is so when one segment takes the graph's inputs in order and gives its outputs in order.
+    That is so when one segment takes nothing but inputs of the graph and gives all its outputs.
     """
     runner = Runner(placement, executables, check=check)
-    if check:
+    if check or len(placement.segments) != 1 or placement.constants:
         return runner
-    if len(placement.segments) == 1 and _is_direct(placement, placement.segments[0]):
-        direct = _checked(*executables[0], len(placement.outputs))
-        direct.runner = runner  # type: ignore[attr-defined]  # for those that ask what it runs
-        return direct
-    return runner
+    (placed,) = placement.segments
+    inputs: dict[Any, int] = {(given.name, ()): n for n, given in enumerate(placement.inputs)}
+    taken = [inputs.get(key) for key in placed.sources]
+    keys = [(o.name, o.path) if isinstance(o, Ref) else None for o in placement.outputs]
+    if None in taken or any(key not in placed.results for key in keys):
+        return runner
+    given_back = [placed.results.index(key) for key in keys if key is not None]
+    direct = _direct(*executables[0], taken, given_back, len(placed.results))
+    direct.runner = runner  # type: ignore[attr-defined]  # for those that ask what it runs
+    return direct
 
 
-def _is_direct(placement: Placement, placed: PlacedSegment) -> bool:
-    wanted = [(i.name, ()) for i in placement.inputs]
-    given = [(o.name, o.path) for o in placement.outputs if isinstance(o, Ref)]
-    everything = len(given) == len(placement.outputs) and not placement.constants
-    return everything and list(placed.sources) == wanted and list(placed.results) == given
-
-
-def _checked(backend: str, run: Executable, count: int) -> Callable[[list[Any]], Any]:
-    """The executable, its outputs counted at the first call."""
-    counted = False
+def _direct(
+    backend: str, run: Executable, taken: Sequence[Any], given: Sequence[int], count: int
+) -> Callable[[list[Any]], Any]:
+    """The executable on inputs in its own order; its outputs are counted at the first call."""
+    counted, in_order = False, list(given) == list(range(count))
 
     def direct(inputs: list[Any]) -> Any:
         nonlocal counted
-        results = run(inputs)
+        own = [inputs[n] for n in taken]
+        inputs.clear()
+        results = run(own)
         if not counted:
             check_outputs(results, count, backend)
             counted = True
-        return results
+        return results if in_order else [results[n] for n in given]
 
     return direct
 

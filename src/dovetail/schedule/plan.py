@@ -183,12 +183,17 @@ class _Storage:
                     self.stored.add(read)
 
     def _recompute(self, value: Value, cluster: Cluster) -> bool:
-        if isinstance(value, Reduction):
+        if isinstance(value, Reduction) or self._written_between(value, cluster):
             return False
         if self._cost(value) <= CHEAP:
             return True
         alone = self.readers.get(value, set()) <= {cluster.number}
         return alone and value.numel == product(cluster.domain.sizes)
+
+    def _written_between(self, value: Value, cluster: Cluster) -> bool:
+        """Whether an input is written between a value's place and a later cluster."""
+        first = self.clusterer.home[value].number
+        return any(c.barrier for c in self.clusterer.clusters[first : cluster.number])
 
     def _cost(self, value: Value) -> float:
         """What computing one element again would take."""

@@ -127,7 +127,7 @@ class _Writer:
         if value in self.arena:
             origin = {"kind": "arena", "offset": self.arena[value], **self._layout(value)}
         elif isinstance(value, Host):
-            origin = {"kind": "result"}
+            origin = {"kind": "result", **self._layout(value)}
         elif isinstance(value, Source):
             origin = {"kind": "input", "name": value.name}
         else:

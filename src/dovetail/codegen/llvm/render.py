@@ -218,7 +218,9 @@ class Renderer:
 
             return run
 
-        for count in dict.fromkeys((unroll, 1)):
+        extent = self.axis.extent
+        unrolled = isinstance(extent, int) and extent % (width * unroll) == 0
+        for count in (unroll,) if unrolled else dict.fromkeys((unroll, 1)):
             span = c.op("sub", high, low)
             step = c.const(width * count, "int64")
             whole = c.op("mul", c.op("sdiv", span, step), step)

@@ -1,0 +1,1 @@
+"""What ``dovetail bench`` measures, and the process that measures one case."""
