@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-BACKENDS = ("reference", "aten")
+BACKENDS = ("reference", "aten", "cpu")
 
 
 @dataclass

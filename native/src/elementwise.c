@@ -4,7 +4,7 @@
 
 #include <tgmath.h>
 
-#define GRAIN 16384
+#define GRAIN 32768 /* elements worth a thread of their own */
 
 typedef struct {
     const dvt_loop *loops; /* by the type of the operands */

@@ -19,7 +19,8 @@ static pthread_t threads_made[MAX_THREADS];
 static int started;           /* how many of them there are; guarded by busy */
 static bool stopping;         /* guarded by lock */
 static unsigned long current; /* number of the job; guarded by lock, as are the rest */
-static int wanted, working;
+static int wanted, active;
+static bool is_open;     /* whether the job still takes helpers */
 static atomic_int limit; /* 0: not decided yet */
 
 static struct {
@@ -46,17 +47,18 @@ static void *worker(void *argument)
     unsigned long seen = 0;
     pthread_mutex_lock(&lock);
     for (;;) {
-        while (!stopping && (current == seen || number >= wanted)) {
+        while (!stopping && (current == seen || number >= wanted || !is_open)) {
             seen = current;
             pthread_cond_wait(&start, &lock);
         }
         if (stopping)
             break;
         seen = current;
+        active++;
         pthread_mutex_unlock(&lock);
         work();
         pthread_mutex_lock(&lock);
-        if (--working == 0)
+        if (--active == 0)
             pthread_cond_signal(&done);
     }
     pthread_mutex_unlock(&lock);
@@ -121,7 +123,8 @@ static void after_fork(void)
     pthread_cond_init(&start, NULL);
     pthread_cond_init(&done, NULL);
     started = 0;
-    wanted = working = 0;
+    wanted = active = 0;
+    is_open = false;
     atomic_store(&openmp, NULL); /* GNU's library does not survive a fork either */
 }
 
@@ -212,13 +215,15 @@ void dvt_parallel(int64_t count, int64_t grain, dvt_body body, void *context)
     job.grain = balanced;
     atomic_store(&job.next, 0);
     pthread_mutex_lock(&lock);
-    wanted = working = helpers;
+    wanted = helpers;
+    is_open = true;
     current++;
     pthread_cond_broadcast(&start);
     pthread_mutex_unlock(&lock);
     work();
     pthread_mutex_lock(&lock);
-    while (working > 0)
+    is_open = false; /* a helper that the system has not woken yet is not waited for */
+    while (active > 0)
         pthread_cond_wait(&done, &lock);
     pthread_mutex_unlock(&lock);
     pthread_mutex_unlock(&busy);

@@ -245,8 +245,8 @@ static dvt_status run_matmul(const dvt_call *c, dvt_error *error)
     p.rows_each = 128;
     p.blocks = (p.rows - 1) / p.rows_each + 1;
     int64_t each = (p.rows < p.rows_each ? p.rows : p.rows_each) * width * (p.inner + 1);
-    c->parallel(p.batch * p.panels * p.blocks, 65536 / each, single ? pieces_f32 : pieces_f64,
-                &p);
+    c->parallel(p.batch * p.panels * p.blocks, (1 << 20) / each,
+                single ? pieces_f32 : pieces_f64, &p);
     return DVT_OK;
 }
 

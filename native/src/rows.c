@@ -136,7 +136,7 @@ static dvt_status softmax_of(const dvt_call *c, bool logarithm)
     for (int32_t d = 0; d < in->ndim; d++)
         if (d != axis)
             add_dimension(&s.outer, in->shape[d], in->strides[d], out->strides[d]);
-    c->parallel(s.outer.count, 4096 / (s.length + 1), softmax_rows, &s);
+    c->parallel(s.outer.count, 16384 / (s.length + 1), softmax_rows, &s);
     return DVT_OK;
 }
 
@@ -288,7 +288,7 @@ static dvt_status run_layer_norm(const dvt_call *c, dvt_error *error)
     for (int32_t d = outer; d < in->ndim; d++)
         add_dimension(&l.factors, in->shape[d], l.weight ? l.weight->strides[d - outer] : 0,
                       l.bias ? l.bias->strides[d - outer] : 0);
-    c->parallel(l.outer.count, 4096 / (l.inner.count + 1), layer_norm_rows, &l);
+    c->parallel(l.outer.count, 16384 / (l.inner.count + 1), layer_norm_rows, &l);
     return DVT_OK;
 }
 
@@ -469,7 +469,7 @@ static dvt_status run_reduction(const dvt_call *c, reducer reduce, double correc
         else
             add_dimension(&w.r.kept, in->shape[d], in->strides[d], out->strides[place]);
     }
-    c->parallel(w.r.kept.count, 16384 / (w.r.gone.count + 1), reduce_range, &w);
+    c->parallel(w.r.kept.count, 32768 / (w.r.gone.count + 1), reduce_range, &w);
     return DVT_OK;
 }
 

@@ -9,7 +9,7 @@ from typing import Literal
 from dovetail.errors import InvalidBackendName, InvalidTags
 
 # Built-in names complete in an editor; any other string is fine.
-BuiltinBackend = Literal["dovetail", "aten", "eager", "reference"]
+BuiltinBackend = Literal["dovetail", "aten", "cpu", "eager", "reference"]
 BackendName = BuiltinBackend | str
 
 _USABLE = re.compile(r"[\w.-]+")

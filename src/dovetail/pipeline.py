@@ -32,7 +32,7 @@ from dovetail.passes.inplace import reinplace
 from dovetail.passes.text import graph_text
 from dovetail.place import PlacedSegment, place, without_collection
 from dovetail.runtime.frozen import FrozenRunner
-from dovetail.runtime.runner import Runner
+from dovetail.runtime.runner import runner_for
 
 log = logging.getLogger(__name__)
 
@@ -136,7 +136,7 @@ class Compiler:
         )
         self.record.graphs.append(history.CompiledGraph(kind, placement.verdicts, texts))
         log.info("%s graph: %d calls in %d segments", kind, len(placement.verdicts), len(texts))
-        return Runner(placement, loaded, check=self.options.debug)
+        return runner_for(placement, loaded, check=self.options.debug)
 
     def compile_segment(self, placed: PlacedSegment) -> tuple[str, Executable]:
         """Code for a segment from the best backend that manages it, and that backend's name."""

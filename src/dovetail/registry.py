@@ -38,6 +38,7 @@ from dovetail.names import BackendName, check_name, check_tags
 
 BUILTIN = {
     "aten": "dovetail.backends.aten:AtenBackend",
+    "cpu": "dovetail.backends.cpu:CpuBackend",
     "dovetail": "dovetail.dynamo:default_backend",
     "eager": "dovetail.backends.eager:eager [debug]",
     "reference": "dovetail.backends.reference:ReferenceBackend [debug]",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 from dataclasses import dataclass, field
 from typing import Any
@@ -180,18 +181,26 @@ def cases() -> dict[str, Case]:
 
 
 @functools.cache
-def package_of(name: str, backend: str) -> Any:
-    """A model as a package, made once a process; its contents are its own."""
+def artifact_of(name: str, backend: str) -> Any:
+    """A model compiled, once a process. Tests that call it do so after ``package_of``."""
     import dovetail
-    from dovetail.artifact.save import pack
-    from dovetail.backends.portable import PortableBackend
 
     case = cases()[name]
-    artifact = dovetail.export(
+    return dovetail.export(
         case.model,
-        case.args,
+        copy.deepcopy(case.args),
         case.kwargs,
         dynamic_shapes=case.dynamic,
-        backend=PortableBackend if backend == "portable" else backend,
+        backend=backend,
+        options={"debug": False},
     )
-    return pack(artifact)
+
+
+@functools.cache
+def package_of(name: str, backend: str) -> Any:
+    """A model as a package; its contents are its own, whatever state the model is in later."""
+    from dovetail.artifact.save import Package, pack
+
+    made = pack(artifact_of(name, backend))
+    contents = {key: bytes(data) for key, data in made.contents.items()}
+    return Package(made.program, contents, made.manifest)

@@ -8,13 +8,12 @@ import numpy as np
 import pytest
 import torch
 
-import dovetail
 from dovetail import errors
-from dovetail.artifact.save import pack
-from dovetail.backends.portable import PortableBackend
 from dovetail.runtime.loaded import Loaded, open_native
-from tests.artifact.cases import cases
+from tests.artifact.cases import cases, package_of
 from tests.artifact.files import file_bytes, floats, open_package
+
+pytestmark = pytest.mark.xdist_group("artifact")
 
 ADD = """\
 program @add
@@ -161,10 +160,7 @@ def test_aliasing_inputs():
 
 
 def writes():
-    case = cases()["writes"]
-    return Loaded(
-        open_package(pack(dovetail.export(case.model, case.args, backend=PortableBackend)))
-    )
+    return Loaded(open_package(package_of("writes", "portable")))
 
 
 def test_a_model_that_writes_to_its_inputs():
@@ -265,8 +261,8 @@ def test_arguments_are_not_kept(add):
 
 def test_state_is_kept_and_private():
     case = cases()["counter"]
-    artifact = dovetail.export(case.model, case.args, backend=PortableBackend)
-    first, second = (Loaded(open_package(pack(artifact))) for _ in range(2))
+    package = package_of("counter", "portable")
+    first, second = (Loaded(open_package(package)) for _ in range(2))
     x = torch.ones(3, 4)
     assert first(x).tolist() == [6.0] * 4
     assert first(x).tolist() == [12.0] * 4
@@ -277,10 +273,7 @@ def test_state_is_kept_and_private():
 @pytest.mark.parametrize("name", ["language_dynamic", "counter", "convolutions"])
 def test_many_threads_at_once(name):
     case = cases()[name]
-    artifact = dovetail.export(
-        case.model, case.args, dynamic_shapes=case.dynamic, backend=PortableBackend
-    )
-    run = Loaded(open_package(pack(artifact)))
+    run = Loaded(open_package(package_of(name, "portable")))
     inputs = [case.args, *case.others]
     expected = [run(*args) for args in inputs]
     problems = []

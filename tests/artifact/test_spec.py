@@ -14,6 +14,8 @@ from dovetail.ir.size import Size
 from dovetail.ir.tensor import TensorDesc
 from tests.artifact.cases import cases, package_of
 
+pytestmark = pytest.mark.xdist_group("artifact")
+
 KINDS = ["input", "output", "constant", "state", "temporary", "host", "view"]
 DTYPES = {(0, 64): "int64", (0, 32): "int32", (2, 32): "float32", (2, 64): "float64"}
 DTYPES |= {(2, 16): "float16", (4, 16): "bfloat16", (6, 8): "bool"}

@@ -70,7 +70,7 @@ def test_it_works_in_an_environment_that_has_nothing_else(wheel, tmp_path, monke
     bare = TemporaryEnvironment(tmp_path, shares_packages=False)
     bare.pip("install", "--no-index", "--no-deps", str(wheel))
     rows = json.loads(bare.run("-m", "dovetail", "backends", "--all", "--json", "--check"))
-    assert {row["name"] for row in rows} == {"aten", "dovetail", "eager", "reference"}
+    assert {row["name"] for row in rows} == {"aten", "cpu", "dovetail", "eager", "reference"}
     answer = bare.answer("""
         import importlib.util, json, dovetail
         from dovetail.ir import parse_size, SizeProgram

@@ -29,6 +29,7 @@ def test_decorator_with_name_and_tags(registry):
     assert info.experimental
     assert registry.list_backends(exclude_tags=("fast",)) == [
         "aten",
+        "cpu",
         "dovetail",
         "eager",
         "reference",

@@ -129,7 +129,7 @@ def test_with_numbers(dtype):
     close(call("leaky_relu", [x], [x], (0.125,))[0], torch.nn.functional.leaky_relu(x, 0.125))
 
 
-SIZES = [(1, 1, 1), (3, 16, 5), (1, 300, 70), (7, 64, 33), (9, 257, 31), (130, 40, 100), (4, 0, 3)]
+SIZES = [(1, 1, 1), (3, 16, 5), (1, 300, 70), (9, 257, 31), (130, 40, 50), (4, 0, 3)]
 
 
 @pytest.mark.parametrize("dtype", FLOATS)

@@ -15,6 +15,7 @@ from tests.native.seeds import write
 
 pytestmark = [
     pytest.mark.e2e,
+    pytest.mark.xdist_group("c_programs"),
     pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler"),
 ]
 

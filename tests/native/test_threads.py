@@ -23,6 +23,9 @@ if sys.argv[2] == "torch":
     import torch
 import dovetail
 run = dovetail.load(sys.argv[1])
+if sys.argv[4] == "shared":
+    from dovetail.runtime.host import share_threads
+    share_threads()
 x = memoryview(array.array("f", [(i * 37 % 101) / 101 for i in range(65536)]))
 x = x.cast("B").cast("f", (256, 256))
 def digest():
@@ -48,14 +51,15 @@ def test_every_pool_gives_the_same_bits(tmp_path):
     path = tmp_path / "m.dvt"
     path.write_bytes(file_bytes(TEXT))
     found = set()
-    for torch, fork, count in (
-        ("none", "fork", "1"),
-        ("none", "fork", "3"),
-        ("torch", "fork", "2"),
-        ("torch", "no", "5"),
+    for torch, fork, pool, count in (
+        ("none", "fork", "own", "1"),
+        ("none", "fork", "own", "3"),
+        ("torch", "fork", "own", "2"),
+        ("torch", "fork", "shared", "2"),
+        ("torch", "no", "shared", "5"),
     ):
         ran = subprocess.run(
-            [sys.executable, "-W", "ignore", "-c", CHILD, str(path), torch, fork],
+            [sys.executable, "-W", "ignore", "-c", CHILD, str(path), torch, fork, pool],
             capture_output=True, text=True, timeout=100, check=False,
             env={**os.environ, "DOVETAIL_NUM_THREADS": count},
         )  # fmt: skip

@@ -11,6 +11,8 @@ from dovetail.ir.program_text import parse_program
 from dovetail.ir.tensor import TensorDesc
 from tests.artifact.cases import cases, package_of
 
+pytestmark = pytest.mark.xdist_group("artifact")
+
 
 def check(program, symbols):
     plan = plan_memory(program, symbols)

@@ -11,6 +11,8 @@ from dovetail.runtime.oracle import KERNELS, run_program
 from tests.artifact.cases import cases, package_of
 from tests.artifact.files import contents_as_tensors, open_package
 
+pytestmark = pytest.mark.xdist_group("artifact")
+
 
 @pytest.mark.parametrize("backend", ["portable", "aten"])
 @pytest.mark.parametrize("name", sorted(cases()))

@@ -194,6 +194,7 @@ def _graph_inputs(artifact: Artifact) -> tuple[Runner, list[_Given]]:
         given = [g for i, g in enumerate(given) if i not in frozen]
         given += [_Given("constant", "", value) for value in values]
         run = run.every
+    run = getattr(run, "runner", run)  # a single segment may stand for the whole graph
     if not isinstance(run, Runner):
         raise CannotSave("the graph runs in PyTorch as captured, so there is no program to write")
     return run, given

@@ -230,6 +230,21 @@ def core_aten_decompositions() -> dict[Any, Callable[..., Any]]:
     return dict(core().items())
 
 
+def named_decompositions(names: Iterable[str]) -> dict[Any, Callable[..., Any]]:
+    """PyTorch's decompositions of ATen operators, by name; those it has none for are left out."""
+    import torch
+    from torch._decomp import decomposition_table
+
+    found = {}
+    for name in names:
+        packet = getattr(torch.ops.aten, name, None)
+        for overload in packet.overloads() if packet is not None else ():
+            op = getattr(packet, overload)
+            if op in decomposition_table:
+                found[op] = decomposition_table[op]
+    return found
+
+
 def keep_composites(rules: Mapping[Any, Callable[..., Any]]) -> Any:
     """Within the context, each composite operator is decomposed by its rule.
 

@@ -88,3 +88,45 @@ def _arg(value: Any) -> Arg:
         if isinstance(value, getattr(torch, kind)):
             return Attr(kind, str(value).removeprefix("torch."))
     return value
+
+
+@functools.cache
+def extra_decompositions() -> Mapping[Any, Rule]:
+    """Rules for operators that core ATen keeps but generated code is better off without."""
+    table = _torch.named_decompositions(EXTRA)
+    return {op: rule for op, rule in table.items() if not is_random(op)}
+
+
+EXTRA = (
+    "native_layer_norm_backward",
+    "native_group_norm_backward",
+    "_softmax_backward_data",
+    "_log_softmax_backward_data",
+    "gelu_backward",
+    "silu_backward",
+    "sigmoid_backward",
+    "tanh_backward",
+    "threshold_backward",
+    "hardtanh_backward",
+    "native_batch_norm",
+    "native_batch_norm_backward",
+    "_native_batch_norm_legit",
+    "_native_batch_norm_legit_functional",
+    "_native_batch_norm_legit_no_training",
+    "nll_loss_forward",
+    "nll_loss_backward",
+    "mse_loss",
+    "mse_loss_backward",
+    "leaky_relu",
+    "leaky_relu_backward",
+    "elu",
+    "elu_backward",
+    "hardswish",
+    "hardsigmoid",
+    "softplus",
+    "logit",
+    "addcmul",
+    "addcdiv",
+    "lerp",
+    "_fused_rms_norm",
+)

@@ -1,1 +1,1 @@
-"""From calls to code: which kernel serves a call, and a segment as a Program."""
+"""From calls to code: a segment as a Program, or as values that compute their elements."""

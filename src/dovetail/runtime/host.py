@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import json
+import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -24,8 +25,19 @@ Getter = Callable[[Sequence[Any], Sequence[int]], Any]
 
 
 @functools.cache
+def match_threads() -> None:
+    """Use as many threads as PyTorch does, unless the environment says how many."""
+    from dovetail import _native
+
+    if "DOVETAIL_NUM_THREADS" not in os.environ:
+        _native.set_threads(torch.get_num_threads())
+
+
 def share_threads() -> bool:
-    """Have kernels run on PyTorch's OpenMP threads, so that there is one pool and not two."""
+    """Have kernels run on PyTorch's OpenMP threads from now on: one pool instead of two.
+
+    False where PyTorch was built without GNU's OpenMP. See docs/decisions/0014 for when it pays.
+    """
     from dovetail import _native
 
     return _native.adopt_openmp()

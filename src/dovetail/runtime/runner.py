@@ -21,6 +21,45 @@ from dovetail.runtime.check import mismatch
 Registers = list[Any]
 
 
+def runner_for(
+    placement: Placement, executables: Sequence[tuple[str, Executable]], *, check: bool = False
+) -> Callable[[list[Any]], Any]:
+    """The runner of a placement; the executable itself where there is nothing to hand on.
+
+    That is so when one segment takes the graph's inputs in order and gives its outputs in order.
+    """
+    runner = Runner(placement, executables, check=check)
+    if check:
+        return runner
+    if len(placement.segments) == 1 and _is_direct(placement, placement.segments[0]):
+        direct = _checked(*executables[0], len(placement.outputs))
+        direct.runner = runner  # type: ignore[attr-defined]  # for those that ask what it runs
+        return direct
+    return runner
+
+
+def _is_direct(placement: Placement, placed: PlacedSegment) -> bool:
+    wanted = [(i.name, ()) for i in placement.inputs]
+    given = [(o.name, o.path) for o in placement.outputs if isinstance(o, Ref)]
+    everything = len(given) == len(placement.outputs) and not placement.constants
+    return everything and list(placed.sources) == wanted and list(placed.results) == given
+
+
+def _checked(backend: str, run: Executable, count: int) -> Callable[[list[Any]], Any]:
+    """The executable, its outputs counted at the first call."""
+    counted = False
+
+    def direct(inputs: list[Any]) -> Any:
+        nonlocal counted
+        results = run(inputs)
+        if not counted:
+            check_outputs(results, count, backend)
+            counted = True
+        return results
+
+    return direct
+
+
 class Runner:
     """A placement and one loaded executable for each of its segments."""
 

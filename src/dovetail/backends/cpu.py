@@ -1,0 +1,84 @@
+"""``cpu``: fused kernels generated with LLVM, PyTorch's own for products and the rest."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from dovetail.backend import Availability, Backend, Blob, Executable, Support
+from dovetail.ir.encode import segment_from_bytes, segment_to_bytes
+
+if TYPE_CHECKING:
+    from dovetail.ir import OpCall, Segment
+
+log = logging.getLogger(__name__)
+_MAGIC = b"DVTCPU1\n"
+
+
+class CpuBackend(Backend):
+    """Generates code for what has a lowering rule and calls ATen for library operations."""
+
+    name = "cpu"
+    device: ClassVar[str] = "cpu"
+
+    def available(self) -> Availability:
+        """Code generation needs llvmlite."""
+        from dovetail.codegen.llvm.target import missing
+
+        reason = missing()
+        return Availability(not reason, reason)
+
+    def fingerprint(self) -> str:
+        """The processor the code is for."""
+        from dovetail.codegen.llvm.target import host
+
+        target = host()
+        return f"cpu-1 {target.triple} {target.cpu} {target.features}"
+
+    def supports(self, call: OpCall) -> Support:
+        """What has a rule for its types, and library calls that fit between kernels."""
+        from dovetail.backends.cpu_support import refusal
+
+        reason = refusal(call)
+        return Support.no(reason) if reason else Support.yes()
+
+    def keeps_whole(self, call: OpCall) -> bool:
+        """Library calls and operators with a rule of their own stay whole."""
+        from dovetail.backends.cpu_support import stays_whole
+
+        return stays_whole(call)
+
+    def decompositions(self) -> Mapping[Any, Callable[..., Any]]:
+        """Core ATen's, and those of normalisations, losses and activations."""
+        from dovetail.capture.decompose import core_decompositions, extra_decompositions
+
+        return {**core_decompositions(), **extra_decompositions()}
+
+    def compile(self, segment: Segment) -> Blob:
+        """A description in JSON, then object code; what no plan is found for stays a segment."""
+        from dovetail.codegen.llvm.program import build_program
+        from dovetail.codegen.llvm.target import host
+        from dovetail.schedule.plan import Unschedulable, make_plan
+
+        try:
+            program = build_program(make_plan(segment), host())
+        except Unschedulable as reason:
+            log.info("%s runs call by call: %s", segment.name, reason)
+            return Blob(segment_to_bytes(segment))
+        head = json.dumps(program.description, separators=(",", ":")).encode()
+        return Blob(_MAGIC + len(head).to_bytes(8, "little") + head + program.code)
+
+    def load(self, blob: Blob) -> Executable:
+        """Load the object code and number the registers."""
+        if not blob.data.startswith(_MAGIC):
+            from dovetail.backends.interpreter import Interpreter
+
+            return Interpreter(segment_from_bytes(blob.data))
+        from dovetail.backends.cpu_run import CpuExecutable
+
+        start = len(_MAGIC) + 8
+        size = int.from_bytes(blob.data[len(_MAGIC) : start], "little")
+        description = json.loads(blob.data[start : start + size])
+        return CpuExecutable(description, blob.data[start + size :])

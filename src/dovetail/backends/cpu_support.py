@@ -1,0 +1,86 @@
+"""What the CPU backend takes, and why not the rest."""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING
+
+import dovetail.lower.indexing
+import dovetail.lower.norms
+import dovetail.lower.pointwise
+import dovetail.lower.reductions
+import dovetail.lower.reindex  # noqa: F401  # registers rules
+from dovetail.capture.ops import is_random, resolve_op
+from dovetail.errors import UnsupportedGraph
+from dovetail.ir.tensor import TensorDesc
+from dovetail.lower.library import is_library
+from dovetail.schedule.plan import verdict
+
+if TYPE_CHECKING:
+    from dovetail.ir import OpCall
+
+# Operators that PyTorch has a decomposition for, but that have a rule of their own here.
+_WHOLE = frozenset(
+    {
+        "aten._softmax.default",
+        "aten._log_softmax.default",
+        "aten.native_layer_norm.default",
+        "aten.native_group_norm.default",
+        "aten.gelu.default",
+        "aten.silu.default",
+        "aten.hardtanh.default",
+        "aten.embedding.default",
+        "aten.var_mean.correction",
+        "aten.var.correction",
+        "aten.std.correction",
+        "aten.masked_fill.Scalar",
+        "aten.masked_fill.Tensor",
+        "aten.split_with_sizes.default",
+        "aten.unbind.int",
+        "aten.t.default",
+        "aten.transpose.int",
+        "aten.rsub.Scalar",
+        "aten._unsafe_view.default",
+        "aten.detach.default",
+    }
+)
+
+
+def refusal(call: OpCall) -> str:
+    """Why a call is not taken; empty when it is."""
+    if call.binds:
+        return "it defines a size that depends on data"
+    reason = verdict(call)
+    if not reason:
+        return ""
+    return "" if _callable(call) else reason
+
+
+def stays_whole(call: OpCall) -> bool:
+    """Whether an operator with a decomposition is better kept."""
+    return call.op in _WHOLE or is_library(call)
+
+
+def _callable(call: OpCall) -> bool:
+    """Whether PyTorch may run it between kernels: deterministic, on CPU, tensors in and out."""
+    if not call.op.startswith("aten.") or any(True for _ in call.subgraphs()):
+        return False
+    if any(desc.device != "cpu" for desc in (*call.inputs, *call.outputs)):
+        return False
+    if not _only_tensors(call.output):
+        return False
+    return _deterministic(call.op)
+
+
+def _only_tensors(desc: object) -> bool:
+    if isinstance(desc, tuple):
+        return all(map(_only_tensors, desc))
+    return desc is None or isinstance(desc, TensorDesc)
+
+
+@functools.cache
+def _deterministic(name: str) -> bool:
+    try:
+        return not is_random(resolve_op(name))
+    except UnsupportedGraph:
+        return False

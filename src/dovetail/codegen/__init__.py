@@ -1,0 +1,1 @@
+"""From kernel IR to code for a target: one folder a target."""

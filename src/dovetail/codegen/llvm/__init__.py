@@ -1,0 +1,1 @@
+"""Object code for the CPU, by way of LLVM IR text and llvmlite."""

@@ -1,0 +1,225 @@
+"""Writes LLVM IR as text: values with a type and a lane count, constants, blocks, intrinsics.
+
+Loop counters and accumulators live in stack slots; LLVM's SROA pass turns them into registers.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+
+TYPES = {
+    "float64": "double",
+    "float32": "float",
+    "float16": "half",
+    "bfloat16": "bfloat",
+    "int64": "i64",
+    "int32": "i32",
+    "int16": "i16",
+    "int8": "i8",
+    "uint8": "i8",
+    "bool": "i1",
+    "ptr": "ptr",
+}
+SUFFIXES = {
+    "float64": "f64",
+    "float32": "f32",
+    "float16": "f16",
+    "bfloat16": "bf16",
+    "int64": "i64",
+    "int32": "i32",
+    "int16": "i16",
+    "int8": "i8",
+    "uint8": "i8",
+    "bool": "i1",
+    "ptr": "p0",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Val:
+    """An LLVM value: its text, element dtype, and lanes (1: a scalar)."""
+
+    text: str
+    dtype: str
+    lanes: int = 1
+
+    @property
+    def type(self) -> str:
+        """Its LLVM type."""
+        return vector_type(self.dtype, self.lanes)
+
+
+def vector_type(dtype: str, lanes: int) -> str:
+    """The LLVM type of ``lanes`` elements."""
+    return TYPES[dtype] if lanes == 1 else f"<{lanes} x {TYPES[dtype]}>"
+
+
+def suffix(dtype: str, lanes: int) -> str:
+    """How intrinsics name the type."""
+    return SUFFIXES[dtype] if lanes == 1 else f"v{lanes}{SUFFIXES[dtype]}"
+
+
+def literal(value: float | int | bool, dtype: str) -> str:
+    """A constant as LLVM writes it."""
+    if dtype == "bool":
+        return "true" if value else "false"
+    if dtype in ("float32", "float64"):
+        number = _round32(float(value)) if dtype == "float32" else float(value)
+        return f"0x{struct.unpack('>Q', struct.pack('>d', number))[0]:016X}"
+    return str(_wrap(int(value), dtype))
+
+
+def _round32(value: float) -> float:
+    try:
+        return struct.unpack("f", struct.pack("f", value))[0]  # type: ignore[no-any-return]
+    except OverflowError:
+        return float("inf") if value > 0 else float("-inf")
+
+
+def _wrap(value: int, dtype: str) -> int:
+    bits = 8 if dtype == "uint8" else int(dtype[3:])
+    value &= (1 << bits) - 1
+    return value - (1 << bits) if value >> (bits - 1) else value
+
+
+class Code:
+    """One function's text under construction."""
+
+    def __init__(self, lanes: int) -> None:
+        self.lanes = lanes
+        self.lines: list[str] = []
+        self.slots: list[str] = []
+        self.declared: dict[str, str] = {}
+        self.globals: dict[str, str] = {}
+        self._count = 0
+
+    # ---- text ------------------------------------------------------------------------------
+
+    def line(self, text: str) -> None:
+        """An instruction without a result."""
+        self.lines.append("  " + text)
+
+    def new(self, text: str, dtype: str, lanes: int) -> Val:
+        """An instruction with a result."""
+        self._count += 1
+        name = f"%t{self._count}"
+        self.lines.append(f"  {name} = {text}")
+        return Val(name, dtype, lanes)
+
+    def label(self, stem: str) -> str:
+        """A block's name, not used before."""
+        self._count += 1
+        return f"{stem}{self._count}"
+
+    def block(self, label: str) -> None:
+        """Start a block; the one before falls through."""
+        self.line(f"br label %{label}")
+        self.lines.append(f"{label}:")
+
+    def start(self, label: str) -> None:
+        """Start a block after a terminator."""
+        self.lines.append(f"{label}:")
+
+    def slot(self, dtype: str, lanes: int) -> str:
+        """A stack slot, allocated in the entry block."""
+        self._count += 1
+        name = f"%slot{self._count}"
+        self.slots.append(f"  {name} = alloca {vector_type(dtype, lanes)}")
+        return name
+
+    def put(self, slot: str, value: Val) -> None:
+        """Write a stack slot."""
+        self.line(f"store {value.type} {value.text}, ptr {slot}")
+
+    def get(self, slot: str, dtype: str, lanes: int) -> Val:
+        """Read a stack slot."""
+        return self.new(f"load {vector_type(dtype, lanes)}, ptr {slot}", dtype, lanes)
+
+    # ---- values ----------------------------------------------------------------------------
+
+    def const(self, value: float | int | bool, dtype: str, lanes: int = 1) -> Val:
+        """A number, in every lane."""
+        text = literal(value, dtype)
+        return Val(text if lanes == 1 else f"splat ({TYPES[dtype]} {text})", dtype, lanes)
+
+    def like(self, value: float | int | bool, other: Val) -> Val:
+        """A number of another value's type."""
+        return self.const(value, other.dtype, other.lanes)
+
+    def splat(self, value: Val, lanes: int) -> Val:
+        """A scalar in every lane."""
+        if value.lanes == lanes:
+            return value
+        empty = f"{vector_type(value.dtype, lanes)} poison"
+        text = f"insertelement {empty}, {value.type} {value.text}, i64 0"
+        one = self.new(text, value.dtype, lanes)
+        return self.new(
+            f"shufflevector {one.type} {one.text}, {one.type} poison, "
+            f"<{lanes} x i32> zeroinitializer",
+            value.dtype,
+            lanes,
+        )
+
+    def alike(self, *values: Val) -> tuple[Val, ...]:
+        """The values with one lane count."""
+        lanes = max(v.lanes for v in values)
+        return tuple(self.splat(v, lanes) for v in values)
+
+    def op(self, name: str, left: Val, right: Val) -> Val:
+        """A two-operand instruction; its result has the operands' type."""
+        left, right = self.alike(left, right)
+        text = f"{name} {left.type} {left.text}, {right.text}"
+        return self.new(text, left.dtype, left.lanes)
+
+    def compare(self, kind: str, left: Val, right: Val) -> Val:
+        """A comparison: "fcmp olt", "icmp sge", …."""
+        left, right = self.alike(left, right)
+        return self.new(f"{kind} {left.type} {left.text}, {right.text}", "bool", left.lanes)
+
+    def select(self, mask: Val, yes: Val, no: Val) -> Val:
+        """Lane by lane, ``yes`` where ``mask`` is true."""
+        if mask.lanes == 1:
+            yes, no = self.alike(yes, no)
+        else:
+            mask, yes, no = self.alike(mask, yes, no)
+        text = f"select {mask.type} {mask.text}, {yes.type} {yes.text}, {no.type} {no.text}"
+        return self.new(text, yes.dtype, yes.lanes)
+
+    def convert(self, kind: str, value: Val, dtype: str) -> Val:
+        """A conversion: "fpext", "sitofp", "bitcast", …."""
+        to = vector_type(dtype, value.lanes)
+        return self.new(f"{kind} {value.type} {value.text} to {to}", dtype, value.lanes)
+
+    def intrinsic(self, name: str, *args: Val, result: str = "") -> Val:
+        """An LLVM intrinsic overloaded on the type of its first operand."""
+        args = self.alike(*args)
+        first = args[0]
+        full = f"llvm.{name}.{suffix(first.dtype, first.lanes)}"
+        dtype = result or first.dtype
+        lanes = 1 if name.startswith("vector.reduce") else first.lanes
+        to = vector_type(dtype, lanes)
+        self.declare(full, to, [a.type for a in args])
+        given = ", ".join(f"{a.type} {a.text}" for a in args)
+        return self.new(f"call {to} @{full}({given})", dtype, lanes)
+
+    def intrinsic_to(self, name: str, value: Val, dtype: str) -> Val:
+        """An LLVM intrinsic overloaded on its result and its operand."""
+        full = f"llvm.{name}.{suffix(dtype, value.lanes)}.{suffix(value.dtype, value.lanes)}"
+        to = vector_type(dtype, value.lanes)
+        self.declare(full, to, [value.type])
+        return self.new(f"call {to} @{full}({value.type} {value.text})", dtype, value.lanes)
+
+    def fold(self, name: str, start: Val | None, value: Val) -> Val:
+        """An LLVM vector reduction, with a start value where the intrinsic takes one."""
+        full = f"llvm.vector.reduce.{name}.{suffix(value.dtype, value.lanes)}"
+        operands = [v for v in (start, value) if v is not None]
+        to = vector_type(value.dtype, 1)
+        self.declare(full, to, [v.type for v in operands])
+        given = ", ".join(f"{v.type} {v.text}" for v in operands)
+        flag = "reassoc " if start is not None else ""
+        return self.new(f"call {flag}{to} @{full}({given})", value.dtype, 1)
+
+    def declare(self, name: str, to: str, types: list[str]) -> None:
+        """Note that a function is needed."""
+        self.declared[name] = f"declare {to} @{name}({', '.join(types)})"

@@ -1,0 +1,241 @@
+"""Loads, stores and index checks of the LLVM renderer."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from dovetail.codegen.llvm import scalar
+from dovetail.codegen.llvm.emit import TYPES, Code, Val, suffix, vector_type
+from dovetail.ir.kernel import CHECKS, COMPUTE, Index, Instruction, Load, Store
+from dovetail.ir.segment import item_bytes
+from dovetail.ir.size import Dim
+
+if TYPE_CHECKING:
+    from dovetail.codegen.llvm.render import Renderer
+
+Inner = tuple[str, dict[Instruction, Val]] | None
+_STORED = {"bool": "uint8", "bfloat16": "int16"}
+
+
+def lane_numbers(lanes: int) -> Val:
+    """0, 1, 2, … as a constant vector."""
+    items = ", ".join(f"i64 {n}" for n in range(lanes))
+    return Val(f"<{items}>" if lanes > 1 else "0", "int64", lanes)
+
+
+def base(r: Renderer, buffer: str, index: Index, skip: str) -> Val:
+    """The address of an access with the axis ``skip`` at zero and no gathered values."""
+    total = _scalar_offset(r, index, skip)
+    return _address(r.c, r.pointers[buffer], total, r.dtypes[buffer])
+
+
+def _address(c: Code, pointer: Val, offset: Val, dtype: str) -> Val:
+    if offset.text == "0":
+        return pointer
+    kind = TYPES[_STORED.get(dtype, dtype)]
+    text = f"getelementptr {kind}, ptr {pointer.text}, {offset.type} {offset.text}"
+    return c.new(text, "ptr", offset.lanes)
+
+
+def _scalar_offset(r: Renderer, index: Index, skip: str) -> Val:
+    """Offset + Σ axis * stride in elements, the vector axis at its first lane."""
+    c = r.c
+    total = r.size(index.offset)
+    for axis, stride in index.axes:
+        if axis != skip:
+            total = _plus(c, total, _times(r, r.axes[axis], stride))
+    return total
+
+
+def _plus(c: Code, left: Val, right: Val) -> Val:
+    if left.text == "0" and left.lanes == 1:
+        return right
+    return left if right.text == "0" else c.op("add", left, right)
+
+
+def _times(r: Renderer, value: Val, stride: Dim) -> Val:
+    return value if stride == 1 else r.c.op("mul", value, r.size(stride))
+
+
+def _gathered(r: Renderer, index: Index) -> Val | None:
+    """Σ value * stride, or None when nothing is gathered."""
+    total: Val | None = None
+    for name, stride in index.values:
+        term = _times(r, r.values[name], stride)
+        total = term if total is None else r.c.op("add", total, term)
+    return total
+
+
+class _Access:
+    """One access, sorted out: an address, and whether it is scalar, dense or scattered."""
+
+    def __init__(self, r: Renderer, access: Load | Store, inner: Inner) -> None:
+        c, index = r.c, access.index
+        dtype = r.dtypes[access.buffer]
+        if inner is None:
+            start = base(r, access.buffer, index, "")
+        else:
+            start = inner[1][access]
+            stride = index.stride(inner[0])
+            if stride != 0:
+                start = _address(c, start, _times(r, r.axes[inner[0]], stride), dtype)
+        step: Dim = 0 if r.axis is None else index.stride(r.axis.name)
+        gathered = _gathered(r, index)
+        self.dense = step == 1
+        if gathered is not None:
+            if gathered.lanes == 1:
+                start = _address(c, start, gathered, dtype)
+            else:
+                self.dense = False
+        self.address = start
+        if not self.dense and (step != 0 or (gathered is not None and gathered.lanes > 1)):
+            offsets = _times(r, lane_numbers(r.lanes), step) if step != 0 else None
+            if gathered is not None and gathered.lanes > 1:
+                offsets = gathered if offsets is None else c.op("add", offsets, gathered)
+            assert offsets is not None
+            self.address = _address(c, start, offsets, dtype)
+        self.lanes = r.lanes if self.dense else self.address.lanes
+
+
+def load(r: Renderer, instruction: Load, inner: Inner) -> Val:
+    """The loaded value, in the type it is computed in."""
+    c = r.c
+    access = _Access(r, instruction, inner)
+    mask = None if instruction.mask is None else r.values[instruction.mask]
+    dtype = r.dtypes[instruction.buffer]
+    stored = _STORED.get(dtype, dtype)
+    if access.lanes == 1 and mask is not None and mask.lanes > 1:
+        raw = _gather(c, stored, c.splat(access.address, r.lanes), _both(c, mask, r.mask))
+    elif access.lanes == 1:
+        raw = _load_scalar(c, stored, access.address, mask)
+    else:
+        lanes_in_use = _both(c, mask, r.mask)
+        lanes_in_use = None if lanes_in_use is None else c.splat(lanes_in_use, r.lanes)
+        if access.dense:
+            raw = _load_dense(c, stored, access.address, lanes_in_use, r.lanes)
+        else:
+            raw = _gather(c, stored, access.address, lanes_in_use)
+    return _widen(c, raw, dtype)
+
+
+def _both(c: Code, left: Val | None, right: Val | None) -> Val | None:
+    if left is None or right is None:
+        return left if right is None else right
+    return c.op("and", left, right)
+
+
+def _load_scalar(c: Code, dtype: str, address: Val, mask: Val | None) -> Val:
+    kind = vector_type(dtype, 1)
+    if mask is None:
+        return c.new(f"load {kind}, ptr {address.text}", dtype, 1)
+    nothing = c.slot(dtype, 1)
+    c.put(nothing, Val("zeroinitializer", dtype, 1))
+    place = c.new(f"select i1 {mask.text}, ptr {address.text}, ptr {nothing}", "ptr", 1)
+    return c.new(f"load {kind}, ptr {place.text}", dtype, 1)
+
+
+def _load_dense(c: Code, dtype: str, address: Val, mask: Val | None, lanes: int) -> Val:
+    kind, size = vector_type(dtype, lanes), item_bytes(dtype)
+    if mask is None:
+        return c.new(f"load {kind}, ptr {address.text}, align {size}", dtype, lanes)
+    full = f"llvm.masked.load.{suffix(dtype, lanes)}.p0"
+    c.declare(full, kind, ["ptr", "i32", mask.type, kind])
+    text = (
+        f"call {kind} @{full}(ptr {address.text}, i32 {size}, {mask.type} {mask.text}, "
+        f"{kind} zeroinitializer)"
+    )
+    return c.new(text, dtype, lanes)
+
+
+def _gather(c: Code, dtype: str, address: Val, mask: Val | None) -> Val:
+    lanes = address.lanes
+    kind, size = vector_type(dtype, lanes), item_bytes(dtype)
+    mask = mask or c.const(True, "bool", lanes)
+    full = f"llvm.masked.gather.{suffix(dtype, lanes)}.v{lanes}p0"
+    c.declare(full, kind, [address.type, "i32", mask.type, kind])
+    text = (
+        f"call {kind} @{full}({address.type} {address.text}, i32 {size}, "
+        f"{mask.type} {mask.text}, {kind} zeroinitializer)"
+    )
+    return c.new(text, dtype, lanes)
+
+
+def _widen(c: Code, raw: Val, dtype: str) -> Val:
+    if dtype == "bool":
+        return c.compare("icmp ne", raw, c.like(0, raw))
+    if dtype == "bfloat16":
+        bits = c.op("shl", c.convert("zext", raw, "int32"), c.const(16, "int32", raw.lanes))
+        return c.convert("bitcast", bits, "float32")
+    if dtype == "float16":
+        return c.convert("fpext", raw, "float32")
+    return raw
+
+
+def _narrow(c: Code, value: Val, dtype: str) -> Val:
+    if value.dtype != COMPUTE[dtype]:
+        value = scalar.cast(c, value, COMPUTE[dtype])
+    if dtype == "bool":
+        return c.convert("zext", value, "uint8")
+    if dtype == "bfloat16":
+        bits = c.convert("bitcast", scalar.round_brain(c, value), "int32")
+        return c.convert("trunc", c.op("lshr", bits, c.like(16, bits)), "int16")
+    if dtype == "float16":
+        return c.convert("fptrunc", value, "float16")
+    return value
+
+
+def store(r: Renderer, instruction: Store, inner: Inner) -> None:
+    """Write a value, in the type of its buffer."""
+    c = r.c
+    access = _Access(r, instruction, inner)
+    dtype = r.dtypes[instruction.buffer]
+    value = _narrow(c, r.values[instruction.value], dtype)
+    if access.lanes == 1:
+        c.line(f"store {value.type} {value.text}, ptr {access.address.text}")
+        return
+    value, size = c.splat(value, r.lanes), item_bytes(dtype)
+    if access.dense and r.mask is None:
+        c.line(f"store {value.type} {value.text}, ptr {access.address.text}, align {size}")
+        return
+    mask = r.mask or c.const(True, "bool", r.lanes)
+    name = "masked.store" if access.dense else "masked.scatter"
+    place = "p0" if access.dense else f"v{r.lanes}p0"
+    full = f"llvm.{name}.{suffix(value.dtype, r.lanes)}.{place}"
+    address = access.address
+    c.declare(full, "void", [value.type, address.type, "i32", mask.type])
+    c.line(
+        f"call void @{full}({value.type} {value.text}, {address.type} {address.text}, "
+        f"i32 {size}, {mask.type} {mask.text})"
+    )
+
+
+def position(r: Renderer, index: Index) -> Val:
+    """An affine expression's value, lane by lane."""
+    total = _scalar_offset(r, index, "")
+    step: Dim = 0 if r.axis is None else index.stride(r.axis.name)
+    if step == 0 or r.lanes == 1:
+        return total
+    return r.c.op("add", r.c.splat(total, r.lanes), _times(r, lane_numbers(r.lanes), step))
+
+
+def check(r: Renderer, kind: str, index: Val, extent: Val, allowed: Val) -> Val:
+    """An index, wrapped if negative where that is meant; out of range sets the flag and gives 0.
+
+    ``allowed`` is false where the index is not going to be used.
+    """
+    c = r.c
+    if kind == "check":
+        wrapped = c.op("add", index, extent)
+        negative = c.compare("icmp slt", index, c.like(0, index))
+        index = c.select(negative, wrapped, index)
+    bad = c.compare("icmp uge", index, extent)
+    reported = c.op("and", bad, allowed)
+    if r.mask is not None and reported.lanes > 1:
+        reported = c.op("and", reported, r.mask)
+    some = reported if reported.lanes == 1 else c.intrinsic("vector.reduce.or", reported)
+    wrong, fine = c.label("wrong"), c.label("fine")
+    c.line(f"br i1 {some.text}, label %{wrong}, label %{fine}")
+    c.start(wrong)
+    c.line(f"store i64 {CHECKS.index(kind) + 1}, ptr {r.flag.text}")
+    c.block(fine)
+    return c.select(bad, c.like(0, index), index)

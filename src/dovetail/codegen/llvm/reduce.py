@@ -1,0 +1,165 @@
+"""Accumulators of a loop's reductions."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from dovetail.codegen.llvm import scalar
+from dovetail.codegen.llvm.emit import Code, Val
+from dovetail.ir.kernel import FLOATS, Reduce
+
+_INT_RANGE = {
+    "int64": (-(2**63), 2**63 - 1),
+    "int32": (-(2**31), 2**31 - 1),
+    "int16": (-(2**15), 2**15 - 1),
+    "int8": (-128, 127),
+    "uint8": (0, 255),
+    "bool": (0, 1),
+}
+_LAST = 2**63 - 1
+
+
+def identity(op: str, dtype: str) -> float | int | bool:
+    """What folding starts from."""
+    if op in ("sum", "any"):
+        return 0
+    if op in ("prod", "all"):
+        return 1
+    low, high = (-math.inf, math.inf) if dtype in FLOATS else _INT_RANGE[dtype]
+    return low if op in ("max", "argmax") else high
+
+
+class Accumulators:
+    """For each reduction: ``copies`` running values, and a total they are added to."""
+
+    def __init__(
+        self,
+        c: Code,
+        reduces: Sequence[tuple[Reduce, tuple[str, ...], int]],
+        copies: int,
+        *,
+        in_lanes: bool,
+    ) -> None:
+        """``reduces`` gives each reduction with the types and the lanes it is folded in."""
+        self.c, self.copies, self.in_lanes = c, copies, in_lanes
+        self.reduces = tuple(r for r, _, _ in reduces)
+        self.types = {r.name: types for r, types, _ in reduces}
+        self.lanes = {r.name: lanes for r, _, lanes in reduces}
+        self.totals = {r.name: self._slots(r) for r in self.reduces}
+        self.running = {r.name: [self._slots(r) for _ in range(copies)] for r in self.reduces}
+        for r in self.reduces:
+            self._start(r, self.totals[r.name])
+
+    @property
+    def needed(self) -> bool:
+        """Whether there is anything to reduce."""
+        return bool(self.reduces)
+
+    def begin(self) -> None:
+        """Start the running values."""
+        for r in self.reduces:
+            for slots in self.running[r.name]:
+                self._start(r, slots)
+
+    def _slots(self, r: Reduce) -> list[str]:
+        return [self.c.slot(dtype, self.lanes[r.name]) for dtype in self.types[r.name]]
+
+    def _start(self, r: Reduce, slots: list[str]) -> None:
+        lanes, types = self.lanes[r.name], self.types[r.name]
+        starts = [self.c.const(identity(r.op, types[0]), types[0], lanes)]
+        starts += [self.c.const(_LAST, "int64", lanes)] * (len(types) - 1)
+        for slot, value in zip(slots, starts, strict=True):
+            self.c.put(slot, value)
+
+    def fold(self, r: Reduce, args: tuple[Val, ...], copy: int, mask: Val | None) -> None:
+        """Take one more value (where ``mask`` allows)."""
+        c, lanes = self.c, self.lanes[r.name]
+        slots, types = self.running[r.name][copy], self.types[r.name]
+        old = tuple(c.get(s, t, lanes) for s, t in zip(slots, types, strict=True))
+        given = tuple(
+            c.splat(scalar.cast(c, a, t), lanes) for a, t in zip(args, types, strict=True)
+        )
+        new = combine(c, r.op, old, given)
+        for slot, before, after in zip(slots, old, new, strict=True):
+            c.put(slot, after if mask is None else c.select(mask, after, before))
+
+    def end(self) -> None:
+        """Add the running values to the totals."""
+        c = self.c
+        for r in self.reduces:
+            lanes, types = self.lanes[r.name], self.types[r.name]
+            groups = [
+                tuple(c.get(s, t, lanes) for s, t in zip(slots, types, strict=True))
+                for slots in self.running[r.name]
+            ]
+            while len(groups) > 1:
+                pairs = zip(groups[::2], groups[1::2], strict=True)
+                groups = [combine(c, r.op, a, b) for a, b in pairs]
+            slots = self.totals[r.name]
+            total = tuple(c.get(s, t, lanes) for s, t in zip(slots, types, strict=True))
+            for slot, value in zip(slots, combine(c, r.op, total, groups[0]), strict=True):
+                c.put(slot, value)
+
+    def results(self) -> dict[str, Val]:
+        """Each reduction's value, lanes folded where the loop ran along them."""
+        found = {}
+        for r in self.reduces:
+            lanes, types = self.lanes[r.name], self.types[r.name]
+            slots = self.totals[r.name]
+            total = tuple(self.c.get(s, t, lanes) for s, t in zip(slots, types, strict=True))
+            if self.in_lanes and lanes > 1:
+                total = _across(self.c, r.op, total)
+            found[r.name] = total[-1]
+        return found
+
+
+def combine(c: Code, op: str, left: tuple[Val, ...], right: tuple[Val, ...]) -> tuple[Val, ...]:
+    """Fold two partial results."""
+    if op.startswith("arg"):
+        return _better(c, op, left, right)
+    (a,), (b,) = left, right
+    if op == "max":
+        return (scalar.maximum(c, b, a),)
+    if op == "min":
+        return (scalar.minimum(c, b, a),)
+    name = {"sum": "add", "prod": "mul", "any": "or", "all": "and"}[op]
+    return (scalar.apply(c, name, a.dtype, (a, b)),)
+
+
+def _better(c: Code, op: str, left: tuple[Val, ...], right: tuple[Val, ...]) -> tuple[Val, ...]:
+    """The larger (smaller) value's position; a NaN beats all, the first of equals wins."""
+    (a, i), (b, j) = left, right
+    better = scalar.apply(c, "gt" if op == "argmax" else "lt", "bool", (b, a))
+    equal = scalar.apply(c, "eq", "bool", (a, b))
+    if scalar.is_float(a):
+        a_broken, b_broken = c.compare("fcmp uno", a, a), c.compare("fcmp uno", b, b)
+        healthy = c.op("xor", a_broken, c.like(True, a_broken))
+        better = c.op("or", better, c.op("and", b_broken, healthy))
+        equal = c.op("or", equal, c.op("and", a_broken, b_broken))
+    earlier = c.compare("icmp slt", j, i)
+    better = c.op("or", better, c.op("and", equal, earlier))
+    return c.select(better, b, a), c.select(better, j, i)
+
+
+def _across(c: Code, op: str, total: tuple[Val, ...]) -> tuple[Val, ...]:
+    """Fold the lanes: halves, quarters, ….."""
+    lanes = total[0].lanes
+    while lanes > 1:
+        half = lanes // 2
+        low = tuple(_part(c, v, 0, half) for v in total)
+        high = tuple(_part(c, v, half, half) for v in total)
+        total = combine(c, op, low, high)
+        lanes = half
+    return total
+
+
+def _part(c: Code, value: Val, start: int, count: int) -> Val:
+    if count == 1:
+        text = f"extractelement {value.type} {value.text}, i64 {start}"
+        return c.new(text, value.dtype, 1)
+    picks = ", ".join(f"i32 {start + n}" for n in range(count))
+    text = (
+        f"shufflevector {value.type} {value.text}, {value.type} poison, <{count} x i32> <{picks}>"
+    )
+    return c.new(text, value.dtype, count)

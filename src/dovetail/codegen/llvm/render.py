@@ -1,0 +1,416 @@
+"""A kernel as an LLVM function over a range of its units of work.
+
+Every value is a scalar or a vector along one axis, the vector axis. A unit of work is one point
+of the remaining parallel axes, times (where the vector axis is parallel) one block of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+
+from dovetail.codegen.llvm import memory, scalar
+from dovetail.codegen.llvm.emit import Code, Val
+from dovetail.codegen.llvm.reduce import Accumulators
+from dovetail.ir.affine import mul, product
+from dovetail.ir.kernel import (
+    CHECKS,
+    Apply,
+    Axis,
+    Const,
+    Instruction,
+    Kernel,
+    Load,
+    Loop,
+    Position,
+    Reduce,
+    Store,
+)
+from dovetail.ir.size import Dim
+
+BLOCK = 4096  # elements of the vector axis in one unit of work, where that axis is parallel
+CHUNK = 8192  # elements summed before their sum is added to the total
+COLUMN_CHUNK = 32  # the same for sums down a column
+UNROLL = 4  # independent accumulators along the vector axis
+
+SizeOf = Callable[[Dim], Val]
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where a kernel finds its pointers and sizes in the table it is given."""
+
+    pointers: Mapping[str, int]
+    sizes: Mapping[Dim, int]
+    flag: int
+
+
+def vector_axis(kernel: Kernel) -> Axis | None:
+    """The axis to vectorise: where most accesses are next to each other in memory."""
+    candidates = []
+    inner = next((loop.axes for loop in kernel.loops if loop.axes), ())
+    if inner:
+        candidates.append(inner[-1])
+    if kernel.axes:
+        candidates.append(kernel.axes[-1])
+    if not candidates:
+        return None
+    return max(candidates, key=lambda axis: _score(kernel, axis))
+
+
+def _score(kernel: Kernel, axis: Axis) -> float:
+    if isinstance(axis.extent, int) and axis.extent == 1:
+        return -1e9
+    score = 0.0
+    for instruction in kernel.instructions():
+        if isinstance(instruction, Load | Store):
+            stride = instruction.index.stride(axis.name)
+            weight = 2.0 if isinstance(instruction, Store) else 1.0
+            score += weight if stride == 1 else (0 if stride == 0 else -2 * weight)
+    if isinstance(axis.extent, int) and axis.extent < 16:
+        score -= 4 * (16 - axis.extent) / 16
+    return score
+
+
+def units(kernel: Kernel) -> Dim:
+    """How many units of work a kernel has."""
+    axis = vector_axis(kernel)
+    outer = product(a.extent for a in kernel.axes if a is not axis)
+    if axis is None or axis not in kernel.axes:
+        return outer
+    return mul(outer, _blocks(axis.extent))
+
+
+def _blocks(extent: Dim) -> Dim:
+    from dovetail.ir.size import Size
+
+    more = Size.binary("add", extent, BLOCK - 1)
+    return Size.binary("floordiv", more, BLOCK)
+
+
+class Renderer:
+    """Writes one kernel."""
+
+    def __init__(self, kernel: Kernel, name: str, layout: Layout, lanes: int) -> None:
+        self.kernel, self.name, self.layout = kernel, name, layout
+        self.c = Code(lanes)
+        self.axis = vector_axis(kernel)
+        self.lanes = lanes if self.axis is not None else 1
+        self.is_row = self.axis is not None and self.axis not in kernel.axes
+        self.axes: dict[str, Val] = {}
+        self.values: dict[str, Val] = {}
+        self.pointers: dict[str, Val] = {}
+        self.sizes: dict[Dim, Val] = {}
+        self.mask: Val | None = None  # the lanes in use, None for all
+        self.dtypes = {b.name: b.dtype for b in kernel.buffers}
+        self.types = {i.name: i.dtype for i in kernel.instructions()}
+        self.varies = _varying(kernel, self.axis)
+
+    def render(self) -> str:
+        """The function's text."""
+        c = self.c
+        self._load_table()
+        self._for(Val("%begin", "int64"), Val("%end", "int64"), 1, self._unit)
+        c.line("ret void")
+        head = f"define internal void @{self.name}(ptr %table, i64 %begin, i64 %end) #0 {{"
+        return "\n".join([head, "entry:", *c.slots, *c.lines, "}"])
+
+    # ---- the table -------------------------------------------------------------------------
+
+    def _load_table(self) -> None:
+        c = self.c
+        for buffer in self.kernel.buffers:
+            self.pointers[buffer.name] = self._entry(self.layout.pointers[buffer.name], "ptr")
+        for dim in dict.fromkeys(self.kernel.dims()):
+            if not isinstance(dim, int):
+                self.sizes[dim] = self._entry(self.layout.sizes[dim], "int64")
+        self.flag = self._entry(self.layout.flag, "ptr") if self._checks() else c.const(0, "int64")
+
+    def _checks(self) -> bool:
+        return any(isinstance(i, Apply) and i.op in CHECKS for i in self.kernel.instructions())
+
+    def _entry(self, position: int, dtype: str) -> Val:
+        c = self.c
+        place = c.new(f"getelementptr i64, ptr %table, i64 {position}", "ptr", 1)
+        kind = "ptr" if dtype == "ptr" else "i64"
+        return c.new(f"load {kind}, ptr {place.text}", dtype, 1)
+
+    def size(self, dim: Dim) -> Val:
+        """A size as an i64."""
+        return self.c.const(dim, "int64") if isinstance(dim, int) else self.sizes[dim]
+
+    # ---- units of work ---------------------------------------------------------------------
+
+    def _unit(self, number: Val) -> None:
+        c = self.c
+        outer = [a for a in self.kernel.axes if a is not self.axis]
+        block = c.const(0, "int64")
+        if self.axis is not None and not self.is_row:
+            number, block = self._split_block(number)
+        self._decode(number, outer)
+        if self.axis is None or self.is_row:
+            self._loops()
+            return
+        low = c.op("mul", block, c.const(BLOCK, "int64"))
+        high = c.op("add", low, c.const(BLOCK, "int64"))
+        extent = self.size(self.axis.extent)
+        high = c.select(c.compare("icmp slt", extent, high), extent, high)
+        self.along_vector(low, high, self._divides(), lambda _: self._loops())
+
+    def _divides(self) -> bool:
+        extent = self.axis.extent if self.axis is not None else 0
+        return isinstance(extent, int) and extent % self.lanes == 0
+
+    def _split_block(self, number: Val) -> tuple[Val, Val]:
+        assert self.axis is not None
+        extent = self.axis.extent
+        if isinstance(extent, int) and extent <= BLOCK:
+            return number, self.c.const(0, "int64")
+        c = self.c
+        more = c.op("add", self.size(extent), c.const(BLOCK - 1, "int64"))
+        blocks = c.op("udiv", more, c.const(BLOCK, "int64"))
+        return c.op("udiv", number, blocks), c.op("urem", number, blocks)
+
+    def _decode(self, number: Val, outer: list[Axis]) -> None:
+        """A unit's number as a position on each outer axis."""
+        for axis in reversed(outer[1:]):
+            extent = self.size(axis.extent)
+            self.axes[axis.name] = self.c.op("urem", number, extent)
+            number = self.c.op("udiv", number, extent)
+        if outer:
+            self.axes[outer[0].name] = number
+
+    # ---- loops -----------------------------------------------------------------------------
+
+    def _for(self, low: Val, high: Val, step: int, body: Callable[[Val], None]) -> None:
+        """``for i in range(low, high, step)``."""
+        c = self.c
+        slot = c.slot("int64", 1)
+        head, inside, end = c.label("head"), c.label("body"), c.label("end")
+        c.put(slot, low)
+        c.block(head)
+        i = c.get(slot, "int64", 1)
+        more = c.compare("icmp slt", i, high)
+        c.line(f"br i1 {more.text}, label %{inside}, label %{end}")
+        c.start(inside)
+        body(i)
+        c.put(slot, c.op("add", i, c.const(step, "int64")))
+        c.line(f"br label %{head}")
+        c.start(end)
+
+    def along_vector(
+        self, low: Val, high: Val, exact: bool, body: Callable[[int], None], unroll: int = 1
+    ) -> None:
+        """Run ``body`` along the vector axis: unrolled, whole vectors, then a masked rest.
+
+        It is told which of ``unroll`` copies it is.
+        """
+        assert self.axis is not None
+        c, width, name = self.c, self.lanes, self.axis.name
+
+        def copies(count: int) -> Callable[[Val], None]:
+            def run(i: Val) -> None:
+                for copy in range(count):
+                    shift = c.const(copy * width, "int64")
+                    self.axes[name] = c.op("add", i, shift) if copy else i
+                    self._scoped(partial(body, copy))
+
+            return run
+
+        for count in dict.fromkeys((unroll, 1)):
+            span = c.op("sub", high, low)
+            step = c.const(width * count, "int64")
+            whole = c.op("mul", c.op("sdiv", span, step), step)
+            stop = c.op("add", low, whole)
+            self._for(low, stop, width * count, copies(count))
+            low = stop
+        if not exact:
+            self._masked(low, high, body)
+
+    def _masked(self, low: Val, high: Val, body: Callable[[int], None]) -> None:
+        assert self.axis is not None
+        c = self.c
+        some, end = c.label("rest"), c.label("done")
+        more = c.compare("icmp slt", low, high)
+        c.line(f"br i1 {more.text}, label %{some}, label %{end}")
+        c.start(some)
+        self.axes[self.axis.name] = low
+        left = c.splat(c.op("sub", high, low), self.lanes)
+        self.mask = c.compare("icmp slt", memory.lane_numbers(self.lanes), left)
+        self._scoped(lambda: body(0))
+        self.mask = None
+        c.block(end)
+
+    def _scoped(self, body: Callable[[], None]) -> None:
+        """Run ``body``; what it defines is not seen afterwards."""
+        values = self.values
+        self.values = dict(values)
+        body()
+        self.values = values
+
+    def _loops(self) -> None:
+        for loop in self.kernel.loops:
+            if loop.axes:
+                self._nest(loop)
+            else:
+                for instruction in loop.body:
+                    self._emit(instruction, None)
+
+    def _nest(self, loop: Loop) -> None:
+        """A loop over its axes; what depends on outer axes only is computed outside."""
+        reduces = [i for i in loop.body if isinstance(i, Reduce)]
+        vector_loop = self.is_row
+        copies = UNROLL if vector_loop and reduces else 1
+        folded = [(r, self._folded_in(r), self._fold_lanes(r)) for r in reduces]
+        sums = Accumulators(self.c, folded, copies, in_lanes=vector_loop)
+        depth = self._depths(loop)
+        kept = dict(self.values)
+        self._level(loop, 0, depth, sums)
+        self.values = kept
+        self.values |= sums.results()
+
+    def _folded_in(self, r: Reduce) -> tuple[str, ...]:
+        """The types a reduction is folded in: argmax compares values and keeps positions."""
+        return (self.types[r.args[0]], "int64") if r.op.startswith("arg") else (r.dtype,)
+
+    def _fold_lanes(self, r: Reduce) -> int:
+        return self.lanes if self.is_row or self.varies[r.name] else 1
+
+    def _depths(self, loop: Loop) -> dict[str, int]:
+        """How many of the loop's axes an instruction needs to know: 0 for none."""
+        place = {axis.name: n + 1 for n, axis in enumerate(loop.axes)}
+        depth: dict[str, int] = {}
+        for i in loop.body:
+            needs = [depth.get(name, 0) for name in i.uses]
+            if isinstance(i, Load | Position):
+                needs += [place.get(name, 0) for name, _ in i.index.axes]
+            if isinstance(i, Reduce | Store):
+                needs.append(len(loop.axes))
+            depth[i.name] = max(needs, default=0)
+        return depth
+
+    def _level(self, loop: Loop, level: int, depth: dict[str, int], sums: Accumulators) -> None:
+        for instruction in loop.body:
+            if not isinstance(instruction, Reduce | Store) and depth[instruction.name] == level:
+                if level < len(loop.axes):
+                    self._emit(instruction, None)
+        axis = loop.axes[level]
+        if level + 1 < len(loop.axes):
+            low, high = self.c.const(0, "int64"), self.size(axis.extent)
+
+            def inside(i: Val) -> None:
+                self.axes[axis.name] = i
+                self._scoped(lambda: self._level(loop, level + 1, depth, sums))
+
+            self._for(low, high, 1, inside)
+            return
+        self._innermost(loop, axis, depth, sums)
+
+    def _innermost(self, loop: Loop, axis: Axis, depth: dict[str, int], sums: Accumulators) -> None:
+        last = len(loop.axes)
+        body = [i for i in loop.body if isinstance(i, Reduce | Store) or depth[i.name] == last]
+        bases = self._bases(body, axis.name)
+
+        def run(copy: int) -> None:
+            for instruction in body:
+                if isinstance(instruction, Reduce):
+                    args = tuple(self.values[a] for a in instruction.args)
+                    sums.fold(instruction, args, copy, self.mask if self.is_row else None)
+                else:
+                    self._emit(instruction, (axis.name, bases))
+
+        low, high = self.c.const(0, "int64"), self.size(axis.extent)
+        if self.is_row:
+            self._along_row(axis, sums, run, high)
+            return
+
+        def step(i: Val) -> None:
+            self.axes[axis.name] = i
+            self._scoped(lambda: run(0))
+
+        def walk(start: Val, stop: Val) -> None:
+            sums.begin()
+            self._for(start, stop, 1, step)
+            sums.end()
+
+        self._in_chunks(axis, sums, COLUMN_CHUNK, low, high, walk)
+
+    def _in_chunks(
+        self,
+        axis: Axis,
+        sums: Accumulators,
+        size: int,
+        low: Val,
+        high: Val,
+        walk: Callable[[Val, Val], None],
+    ) -> None:
+        """Walk an axis; where there is much to sum, in chunks, so that errors grow slowly."""
+        if not sums.needed or (isinstance(axis.extent, int) and axis.extent <= size):
+            walk(low, high)
+            return
+        c = self.c
+
+        def chunk(start: Val) -> None:
+            stop = c.op("add", start, c.const(size, "int64"))
+            walk(start, c.select(c.compare("icmp slt", high, stop), high, stop))
+
+        self._for(low, high, size, chunk)
+
+    def _along_row(
+        self, axis: Axis, sums: Accumulators, run: Callable[[int], None], high: Val
+    ) -> None:
+        """The innermost loop is along the vector axis; long sums go in chunks."""
+        low, exact = self.c.const(0, "int64"), self._divides()
+
+        def walk(start: Val, stop: Val) -> None:
+            sums.begin()
+            self.along_vector(start, stop, exact, run, sums.copies)
+            sums.end()
+
+        self._in_chunks(axis, sums, CHUNK, low, high, walk)
+
+    def _bases(self, body: list[Instruction], innermost: str) -> dict[Instruction, Val]:
+        """Where each access of the innermost loop starts, computed before it."""
+        return {
+            i: memory.base(self, i.buffer, i.index, innermost)
+            for i in body
+            if isinstance(i, Load | Store)
+        }
+
+    # ---- instructions ----------------------------------------------------------------------
+
+    def _emit(
+        self, instruction: Instruction, inner: tuple[str, dict[Instruction, Val]] | None
+    ) -> None:
+        c = self.c
+        if isinstance(instruction, Load):
+            self.values[instruction.name] = memory.load(self, instruction, inner)
+        elif isinstance(instruction, Store):
+            memory.store(self, instruction, inner)
+        elif isinstance(instruction, Const):
+            self.values[instruction.name] = c.const(instruction.value, instruction.dtype)
+        elif isinstance(instruction, Position):
+            self.values[instruction.name] = memory.position(self, instruction.index)
+        elif isinstance(instruction, Apply):
+            args = tuple(self.values[a] for a in instruction.args)
+            if instruction.op in CHECKS:
+                self.values[instruction.name] = memory.check(self, instruction.op, *args)
+            else:
+                result = scalar.apply(c, instruction.op, instruction.dtype, args)
+                self.values[instruction.name] = result
+        else:
+            raise AssertionError(f"{type(instruction).__name__} outside a loop")
+
+
+def _varying(kernel: Kernel, axis: Axis | None) -> dict[str, bool]:
+    varies: dict[str, bool] = {}
+    inner = {a.name for loop in kernel.loops for a in loop.axes}
+    for i in kernel.instructions():
+        found = any(varies.get(name, False) for name in i.uses)
+        if isinstance(i, Load | Position | Store) and axis is not None:
+            found |= i.index.stride(axis.name) != 0
+        if isinstance(i, Reduce) and axis is not None and axis.name in inner:
+            found = False
+        varies[i.name] = found
+    return varies

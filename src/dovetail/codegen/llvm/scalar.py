@@ -1,0 +1,220 @@
+"""Kernel IR's operations, one LLVM sequence each; the same code for scalars and vectors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from dovetail.codegen.llvm import math
+from dovetail.codegen.llvm.emit import Code, Val
+from dovetail.ir.kernel import FLOATS
+
+_FLOAT_BINARY = {"add": "fadd", "sub": "fsub", "mul": "fmul", "div": "fdiv", "rem": "frem"}
+_INT_BINARY = {"add": "add", "sub": "sub", "mul": "mul", "and": "and", "or": "or", "xor": "xor"}
+_FLOAT_COMPARE = {"eq": "oeq", "ne": "une", "lt": "olt", "le": "ole", "gt": "ogt", "ge": "oge"}
+_ROUNDINGS = {"floor": "floor", "ceil": "ceil", "trunc": "trunc", "round": "roundeven"}
+_BITS = {"int64": 64, "int32": 32, "int16": 16, "int8": 8, "uint8": 8, "bool": 1}
+
+
+def apply(c: Code, op: str, dtype: str, args: tuple[Val, ...]) -> Val:
+    """The LLVM for one operation."""
+    if op == "cast":
+        return cast(c, args[0], dtype)
+    if op in math.FUNCTIONS:
+        return math.FUNCTIONS[op](c, args[0])
+    rule = _RULES.get(op)
+    if rule is not None:
+        return rule(c, *args)
+    if op in _FLOAT_COMPARE:
+        return _compare(c, op, *args)
+    return _binary(c, op, *args)
+
+
+def is_float(value: Val) -> bool:
+    """Whether a value is a floating-point number."""
+    return value.dtype in FLOATS
+
+
+def _binary(c: Code, op: str, left: Val, right: Val) -> Val:
+    if is_float(left):
+        return c.op(_FLOAT_BINARY[op], left, right)
+    if left.dtype == "bool" and op in ("add", "mul"):
+        return c.op("or" if op == "add" else "and", left, right)
+    return c.op(_INT_BINARY[op], left, right)
+
+
+def _compare(c: Code, op: str, left: Val, right: Val) -> Val:
+    if is_float(left):
+        return c.compare(f"fcmp {_FLOAT_COMPARE[op]}", left, right)
+    signed = "u" if left.dtype in ("uint8", "bool") else "s"
+    return c.compare(f"icmp {op if op in ('eq', 'ne') else signed + op}", left, right)
+
+
+def cast(c: Code, value: Val, dtype: str) -> Val:
+    """A conversion with C's rules, as ATen does it."""
+    if value.dtype == dtype:
+        return value
+    if dtype == "bool":
+        kind = "fcmp une" if is_float(value) else "icmp ne"
+        return c.compare(kind, value, c.like(0, value))
+    if is_float(value):
+        return _from_float(c, value, dtype)
+    unsigned = value.dtype in ("uint8", "bool")
+    if dtype in FLOATS:
+        return c.convert("uitofp" if unsigned else "sitofp", value, dtype)
+    have, want = _BITS[value.dtype], _BITS[dtype]
+    if have == want:
+        return Val(value.text, dtype, value.lanes)
+    return c.convert(("zext" if unsigned else "sext") if want > have else "trunc", value, dtype)
+
+
+def _from_float(c: Code, value: Val, dtype: str) -> Val:
+    if dtype in FLOATS:
+        return c.convert("fpext" if dtype == "float64" else "fptrunc", value, dtype)
+    # Out of range is undefined in C; the machine's own conversion is what eager shows then.
+    wide = "int64" if dtype == "int64" else "int32"
+    number = c.convert("fptosi", value, wide)
+    number = c.new(f"freeze {number.type} {number.text}", wide, number.lanes)
+    return number if dtype == wide else c.convert("trunc", number, dtype)
+
+
+def _negative(c: Code, x: Val) -> Val:
+    if is_float(x):
+        return c.new(f"fneg {x.type} {x.text}", x.dtype, x.lanes)
+    return c.op("sub", c.like(0, x), x)
+
+
+def _absolute(c: Code, x: Val) -> Val:
+    if is_float(x):
+        return c.intrinsic("fabs", x)
+    if x.dtype == "uint8":
+        return x
+    return c.select(c.compare("icmp slt", x, c.like(0, x)), _negative(c, x), x)
+
+
+def _inverse(c: Code, x: Val) -> Val:
+    return c.op("xor", x, c.like(True if x.dtype == "bool" else -1, x))
+
+
+def _sign(c: Code, x: Val) -> Val:
+    """-1, 0 or 1; zero for a NaN, as ATen's sign."""
+    greater, less = _compare(c, "gt", x, c.like(0, x)), _compare(c, "lt", x, c.like(0, x))
+    value = c.select(greater, c.like(1, x), c.like(0, x))
+    return c.select(less, c.like(-1, x), value)
+
+
+def minimum(c: Code, left: Val, right: Val) -> Val:
+    """The smaller; a NaN wins."""
+    return _extreme(c, "lt", left, right)
+
+
+def maximum(c: Code, left: Val, right: Val) -> Val:
+    """The larger; a NaN wins."""
+    return _extreme(c, "gt", left, right)
+
+
+def _extreme(c: Code, op: str, left: Val, right: Val) -> Val:
+    better = _compare(c, op, left, right)
+    if is_float(left):
+        # The comparison is false for a NaN: take the right side then, unless the left is one.
+        broken = c.compare("fcmp uno", left, c.like(0.0, left))
+        better = c.op("or", better, broken)
+    return c.select(better, left, right)
+
+
+def _where(c: Code, mask: Val, yes: Val, no: Val) -> Val:
+    return c.select(mask, yes, no)
+
+
+def _copysign(c: Code, size: Val, sign: Val) -> Val:
+    return c.intrinsic("copysign", size, sign)
+
+
+def _shift(name: str) -> Callable[[Code, Val, Val], Val]:
+    def rule(c: Code, x: Val, amount: Val) -> Val:
+        """Shift; by the width or more (or a negative number), as ATen defines it."""
+        bits = _BITS[x.dtype]
+        kind = "shl" if name == "shl" else ("lshr" if x.dtype == "uint8" else "ashr")
+        inside = c.compare("icmp ult", amount, c.like(bits, amount))
+        safe = c.select(inside, amount, c.like(0, amount))
+        shifted = c.op(kind, x, safe)
+        beyond = c.like(0, x) if kind != "ashr" else c.op("ashr", x, c.like(bits - 1, x))
+        return c.select(inside, shifted, beyond)
+
+    return rule
+
+
+def _floor_division(c: Code, left: Val, right: Val) -> Val:
+    """Integers, rounded towards minus infinity; the divisor is never zero here."""
+    if left.dtype == "uint8":
+        return c.op("udiv", left, right)
+    quotient, rest = c.op("sdiv", left, right), c.op("srem", left, right)
+    wrong = c.op(
+        "and",
+        c.compare("icmp ne", rest, c.like(0, rest)),
+        c.compare("icmp slt", c.op("xor", rest, right), c.like(0, rest)),
+    )
+    return c.select(wrong, c.op("sub", quotient, c.like(1, quotient)), quotient)
+
+
+def _floor_modulo(c: Code, left: Val, right: Val) -> Val:
+    if left.dtype == "uint8":
+        return c.op("urem", left, right)
+    rest = c.op("srem", left, right)
+    wrong = c.op(
+        "and",
+        c.compare("icmp ne", rest, c.like(0, rest)),
+        c.compare("icmp slt", c.op("xor", rest, right), c.like(0, rest)),
+    )
+    return c.select(wrong, c.op("add", rest, right), rest)
+
+
+def _integer_division(c: Code, left: Val, right: Val) -> Val:
+    return c.op("udiv" if left.dtype == "uint8" else "sdiv", left, right)
+
+
+def round_brain(c: Code, x: Val) -> Val:
+    """A float32 rounded to bfloat16's precision: to nearest even, a NaN stays one."""
+    bits = c.convert("bitcast", x, "int32")
+    odd = c.op("and", c.op("lshr", bits, c.like(16, bits)), c.like(1, bits))
+    rounded = c.op("add", bits, c.op("add", odd, c.like(0x7FFF, bits)))
+    rounded = c.op("and", rounded, c.like(-0x10000, bits))
+    value = c.convert("bitcast", rounded, "float32")
+    broken = c.compare("fcmp uno", x, c.like(0.0, x))
+    return c.select(broken, c.like(float("nan"), x), value)
+
+
+def _round_half(c: Code, x: Val) -> Val:
+    return c.convert("fpext", c.convert("fptrunc", x, "float16"), "float32")
+
+
+def _is_nan(c: Code, x: Val) -> Val:
+    return c.compare("fcmp uno", x, c.like(0.0, x))
+
+
+def _rounding(name: str) -> Callable[[Code, Val], Val]:
+    return lambda c, x: c.intrinsic(_ROUNDINGS[name], x)
+
+
+_RULES: dict[str, Callable[..., Val]] = {
+    **{name: _rounding(name) for name in _ROUNDINGS},
+    "neg": _negative,
+    "abs": _absolute,
+    "not": _inverse,
+    "sign": _sign,
+    "sgn": _sign,
+    "sqrt": lambda c, x: c.intrinsic("sqrt", x),
+    "isnan": _is_nan,
+    "min": minimum,
+    "max": maximum,
+    "where": _where,
+    "fma": math.fma,
+    "pow": math.power,
+    "copysign": _copysign,
+    "shl": _shift("shl"),
+    "shr": _shift("shr"),
+    "floordiv": _floor_division,
+    "floormod": _floor_modulo,
+    "div_int": _integer_division,
+    "round_brain": round_brain,
+    "round_half": _round_half,
+}

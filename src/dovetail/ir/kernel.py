@@ -1,0 +1,214 @@
+"""Kernel IR: what a generated kernel computes, with no target in it.
+
+A kernel runs a parallel iteration space (``axes``); for every point of it the ``loops`` run in
+order. A loop has axes of its own (none: straight-line code per point) and a body of instructions.
+A ``Reduce`` folds a value over the loop's axes, and its result, like everything computed in a
+loop without axes, can be read by later loops of the same point. Softmax is three loops over a
+row: the maximum, the sum of exponentials, the stores.
+
+Memory is addressed in elements by affine expressions over axes, plus gathered integer values.
+float16 and bfloat16 exist in memory only: a load widens them to float32, a store rounds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from dovetail.ir.size import Dim, symbols_of
+
+# What a loaded element of each storage type is computed in.
+COMPUTE = {
+    "float64": "float64",
+    "float32": "float32",
+    "float16": "float32",
+    "bfloat16": "float32",
+    "int64": "int64",
+    "int32": "int32",
+    "int16": "int16",
+    "int8": "int8",
+    "uint8": "uint8",
+    "bool": "bool",
+}
+FLOATS = frozenset({"float32", "float64"})
+INTEGERS = frozenset({"int64", "int32", "int16", "int8", "uint8"})
+
+# An index, the size it must lie in, and whether it is going to be used: the index itself, or 0
+# where it is out of range, which the program then reports. The first wraps negative indices.
+CHECKS = ("check", "check_index", "check_bounds")
+
+# "exp_normal" may give zero for results that are no normal numbers.
+# Operation → number of operands. The result's dtype stands in the instruction.
+OPERATIONS = {
+    **dict.fromkeys(("neg", "abs", "not", "cast", "round_half", "round_brain", "isnan"), 1),
+    **dict.fromkeys(("floor", "ceil", "trunc", "round", "sqrt", "sign", "sgn"), 1),
+    **dict.fromkeys(("exp", "exp_normal", "exp2", "expm1", "log", "log2", "log10", "log1p"), 1),
+    **dict.fromkeys(("sin", "cos", "tan", "tanh", "sigmoid", "erf", "erfc"), 1),
+    **dict.fromkeys(("add", "sub", "mul", "div", "div_int", "floordiv", "floormod"), 2),
+    **dict.fromkeys(("min", "max", "pow", "copysign"), 2),
+    **dict.fromkeys(("eq", "ne", "lt", "le", "gt", "ge"), 2),
+    **dict.fromkeys(("and", "or", "xor", "shl", "shr"), 2),
+    **dict.fromkeys(("where", "fma", *CHECKS), 3),
+}
+# "argmax" and "argmin" take the value and the position that is to be returned for it.
+REDUCTIONS = {"sum": 1, "prod": 1, "max": 1, "min": 1, "any": 1, "all": 1, "argmax": 2, "argmin": 2}
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """One dimension of an iteration space, from 0 up to ``extent``."""
+
+    name: str
+    extent: Dim
+
+
+@dataclass(frozen=True, slots=True)
+class Index:
+    """A position in a buffer, in elements: offset + Σ axis * stride + Σ value * stride."""
+
+    offset: Dim = 0
+    axes: tuple[tuple[str, Dim], ...] = ()
+    values: tuple[tuple[str, Dim], ...] = ()
+
+    def stride(self, axis: str) -> Dim:
+        """How far a step along ``axis`` moves."""
+        return next((stride for name, stride in self.axes if name == axis), 0)
+
+    def dims(self) -> Iterator[Dim]:
+        """Every size in this expression."""
+        yield self.offset
+        yield from (stride for _, stride in (*self.axes, *self.values))
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """Read an element; where ``mask`` is false memory is not touched and the value is zero."""
+
+    name: str
+    dtype: str
+    buffer: str
+    index: Index
+    mask: str | None = None
+
+    @property
+    def uses(self) -> tuple[str, ...]:
+        """The values it reads."""
+        mask = () if self.mask is None else (self.mask,)
+        return (*(name for name, _ in self.index.values), *mask)
+
+
+@dataclass(frozen=True, slots=True)
+class Const:
+    """A number."""
+
+    name: str
+    dtype: str
+    value: float | int | bool
+    uses: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """An affine expression over axes and sizes, as an int64 value."""
+
+    name: str
+    index: Index
+    dtype: str = "int64"
+    uses: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Apply:
+    """A pure operation on values."""
+
+    name: str
+    dtype: str
+    op: str
+    args: tuple[str, ...]
+
+    @property
+    def uses(self) -> tuple[str, ...]:
+        """The values it reads."""
+        return self.args
+
+
+@dataclass(frozen=True, slots=True)
+class Reduce:
+    """Fold a value over the axes of its loop."""
+
+    name: str
+    dtype: str
+    op: str
+    args: tuple[str, ...]
+
+    @property
+    def uses(self) -> tuple[str, ...]:
+        """The values it folds."""
+        return self.args
+
+
+@dataclass(frozen=True, slots=True)
+class Store:
+    """Write an element."""
+
+    buffer: str
+    index: Index
+    value: str
+    dtype: str = ""
+    name: str = ""
+
+    @property
+    def uses(self) -> tuple[str, ...]:
+        """The values it reads."""
+        return (self.value, *(name for name, _ in self.index.values))
+
+
+Instruction = Load | Const | Position | Apply | Reduce | Store
+
+
+@dataclass(frozen=True, slots=True)
+class Loop:
+    """Instructions run for every point of the loop's axes, the last one fastest."""
+
+    axes: tuple[Axis, ...]
+    body: tuple[Instruction, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Buffer:
+    """Memory a kernel reads ("in"), writes ("out") or both ("inout")."""
+
+    name: str
+    dtype: str
+    role: str = "in"
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """Buffers, a parallel iteration space, and the loops that run at each of its points."""
+
+    name: str
+    buffers: tuple[Buffer, ...]
+    axes: tuple[Axis, ...]
+    loops: tuple[Loop, ...]
+    notes: tuple[str, ...] = field(default=(), compare=False)
+
+    def instructions(self) -> Iterator[Instruction]:
+        """Every instruction, in order."""
+        for loop in self.loops:
+            yield from loop.body
+
+    def all_axes(self) -> tuple[Axis, ...]:
+        """The axes of the kernel and of its loops, each once."""
+        return tuple(dict.fromkeys((*self.axes, *(a for loop in self.loops for a in loop.axes))))
+
+    def dims(self) -> Iterator[Dim]:
+        """Every size in the kernel."""
+        yield from (axis.extent for axis in self.all_axes())
+        for instruction in self.instructions():
+            if isinstance(instruction, Load | Store | Position):
+                yield from instruction.index.dims()
+
+    def symbols(self) -> frozenset[str]:
+        """The symbols its sizes depend on."""
+        return frozenset().union(*map(symbols_of, self.dims()))

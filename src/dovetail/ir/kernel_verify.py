@@ -1,0 +1,93 @@
+"""The kernel verifier: definitions before uses, known names, types that fit."""
+
+from __future__ import annotations
+
+from dovetail.errors import UnsupportedGraph
+from dovetail.ir.kernel import (
+    COMPUTE,
+    OPERATIONS,
+    REDUCTIONS,
+    Apply,
+    Instruction,
+    Kernel,
+    Load,
+    Loop,
+    Position,
+    Reduce,
+    Store,
+)
+
+_COMPARISONS = frozenset({"eq", "ne", "lt", "le", "gt", "ge"})
+_SAME = frozenset({"add", "sub", "mul", "div", "min", "max", "pow", "and", "or", "xor"})
+
+
+class InvalidKernel(UnsupportedGraph):
+    """A kernel breaks a rule of the IR."""
+
+
+def verify_kernel(kernel: Kernel) -> Kernel:
+    """The kernel, when it is well formed; InvalidKernel says what is wrong with it."""
+    names = [b.name for b in kernel.buffers]
+    _require(len(set(names)) == len(names), "two buffers of one name")
+    _require(all(b.dtype in COMPUTE for b in kernel.buffers), "a buffer of an unknown type")
+    axes = {a.name for a in kernel.axes}
+    _require(len(axes) == len(kernel.axes), "two axes of one name")
+    visible: dict[str, str] = {}
+    for loop in kernel.loops:
+        visible |= _verify_loop(kernel, loop, visible, axes)
+    return kernel
+
+
+def _require(condition: bool, problem: str) -> None:
+    if not condition:
+        raise InvalidKernel(problem)
+
+
+def _verify_loop(
+    kernel: Kernel, loop: Loop, outside: dict[str, str], outer: set[str]
+) -> dict[str, str]:
+    """Check one loop; what later loops may read."""
+    inner = {a.name for a in loop.axes}
+    _require(not inner & outer, "a loop's axis is one of the kernel's")
+    types, folds = dict(outside), {}
+    for i in loop.body:
+        for name in i.uses:
+            _require(name in types, f"{name} is used before it is defined")
+        _verify_instruction(kernel, i, types, inner | outer)
+        if isinstance(i, Reduce):
+            _require(bool(loop.axes), "a fold in a loop without axes")
+            folds[i.name] = i.dtype
+        elif not isinstance(i, Store):
+            _require(i.name not in types, f"{i.name} is defined twice")
+            types[i.name] = i.dtype
+    return {n: t for n, t in types.items() if not loop.axes and n not in outside} | folds
+
+
+def _verify_instruction(
+    kernel: Kernel, i: Instruction, types: dict[str, str], axes: set[str]
+) -> None:
+    buffers = {b.name: b for b in kernel.buffers}
+    if isinstance(i, Load | Store | Position):
+        _require(all(n in axes for n, _ in i.index.axes), "an index along an unknown axis")
+        _require(all(types[n] == "int64" for n, _ in i.index.values), "an index that is not int64")
+    if isinstance(i, Load | Store):
+        _require(i.buffer in buffers, f"an unknown buffer {i.buffer}")
+        role = buffers[i.buffer].role
+        _require(role != ("out" if isinstance(i, Load) else "in"), f"{i.buffer} is {role}")
+    if isinstance(i, Load):
+        _require(i.dtype == COMPUTE[buffers[i.buffer].dtype], "a load of another type")
+    if isinstance(i, Apply):
+        _verify_apply(i, types)
+    if isinstance(i, Reduce):
+        _require(REDUCTIONS.get(i.op) == len(i.args), f"a fold {i.op} of {len(i.args)}")
+
+
+def _verify_apply(i: Apply, types: dict[str, str]) -> None:
+    _require(OPERATIONS.get(i.op) == len(i.args), f"{i.op} of {len(i.args)} operands")
+    given = [types[a] for a in i.args]
+    if i.op in _COMPARISONS:
+        _require(given[0] == given[1] and i.dtype == "bool", f"{i.op} of {given}")
+    if i.op in _SAME:
+        _require(set(given) == {i.dtype}, f"{i.op} of {given} as {i.dtype}")
+    if i.op == "where":
+        _require(given == ["bool", i.dtype, i.dtype], f"where of {given} as {i.dtype}")

@@ -1,0 +1,248 @@
+"""Gathers and joins: embedding, index, gather, cat, pad, flip, scatters of slices."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+from dovetail.ir.affine import Affine
+from dovetail.ir.call import OpCall, Ref
+from dovetail.ir.size import Dim
+from dovetail.lower.rules import Lower, Refused, argument, compute, number, rule, static, tensor
+from dovetail.lower.values import Builder, Indices, Pointwise, Value, broadcast_index
+
+_MOST_PIECES = 4  # more are better copied one by one
+
+
+def between(b: Builder, place: Affine, low: Dim | None, high: Dim | None) -> str:
+    """Low <= place < high."""
+    position = b.position(place)
+    mask = ""
+    if low is not None:
+        mask = b.apply("ge", "bool", position, b.position(Affine(low)))
+    if high is not None:
+        below = b.apply("lt", "bool", position, b.position(Affine(high)))
+        mask = b.apply("and", "bool", mask, below) if mask else below
+    return mask or b.const(True, "bool")
+
+
+def _moved(index: Indices, dim: int, amount: Dim) -> Indices:
+    return tuple(i.shift(amount) if n == dim else i for n, i in enumerate(index))
+
+
+@rule("cat.default")
+def lower_cat(lower: Lower, call: OpCall) -> Pointwise:
+    """Each element from the piece it lies in; loads of the others do not happen."""
+    desc = tensor(call.output)
+    pieces = [lower.value(ref) for ref in call.args[0]]
+    pieces = [p for p in pieces if p.shape != (0,)]
+    dim = static(argument(call, 1, "dim", 0), "a dimension") % len(desc.shape)
+    if len(pieces) > _MOST_PIECES:
+        raise Refused("too many pieces")
+    ends, end = [], 0
+    for piece in pieces:
+        end += static(piece.shape[dim], "the size of a piece")
+        ends.append(end)
+    result = compute(desc.dtype)
+
+    def body(b: Builder, index: Indices) -> str:
+        total = ""
+        for n in reversed(range(len(pieces))):
+            start = ends[n - 1] if n else 0
+            place = _moved(index, dim, -start)
+            low = start if n else None
+            high = ends[n] if n + 1 < len(pieces) else None
+            mask = between(b, index[dim], low, high)
+            value = b.cast(b.masked(mask, partial(b.read, pieces[n], place)), result)
+            total = b.apply("where", result, mask, value, total) if total else value
+        return total
+
+    return lower.pointwise(call, body, tuple(pieces), 2.0 * len(pieces))
+
+
+@rule("constant_pad_nd.default")
+def lower_pad(lower: Lower, call: OpCall) -> Pointwise:
+    """A number around; negative padding cuts."""
+    source, desc = lower.value(call.args[0]), tensor(call.output)
+    fill = argument(call, 2, "value", 0)
+    pads = call.args[1]
+    if not number(fill) or not all(isinstance(p, int) for p in pads):
+        raise Refused("padding that is not constant")
+    rank, dtype = len(source.shape), compute(desc.dtype)
+    before = {rank - 1 - n // 2: pads[n] for n in range(0, len(pads), 2)}
+    after = {rank - 1 - n // 2: pads[n + 1] for n in range(0, len(pads), 2)}
+
+    def body(b: Builder, index: Indices) -> str:
+        masks = []
+        place = index
+        for d in before:
+            place = _moved(place, d, -before[d])
+            if before[d] > 0 or after[d] > 0:
+                masks.append(between(b, place[d], 0, source.shape[d]))
+        if not masks:
+            return b.read(source, place)
+        mask = masks[0]
+        for other in masks[1:]:
+            mask = b.apply("and", "bool", mask, other)
+        value = b.masked(mask, lambda: b.read(source, place))
+        return b.apply("where", dtype, mask, value, b.const(fill, dtype))
+
+    return lower.pointwise(call, body, (source,), 3.0)
+
+
+@rule("flip.default")
+def lower_flip(lower: Lower, call: OpCall) -> Pointwise:
+    """Dimensions backwards."""
+    source = lower.value(call.args[0])
+    dims = {static(d, "a dimension") % max(len(source.shape), 1) for d in call.args[1]}
+
+    def body(b: Builder, index: Indices) -> str:
+        place = tuple(
+            i.scale(-1).shift(source.shape[n]).shift(-1) if n in dims else i
+            for n, i in enumerate(index)
+        )
+        return b.read(source, place)
+
+    return lower.pointwise(call, body, (source,))
+
+
+@rule("slice_scatter.default")
+def lower_slice_scatter(lower: Lower, call: OpCall) -> Pointwise:
+    """A value with a range of one dimension replaced."""
+    source, piece = lower.value(call.args[0]), lower.value(call.args[1])
+    dim = static(argument(call, 2, "dim", 0), "a dimension") % len(source.shape)
+    start, step = argument(call, 3, "start", 0) or 0, argument(call, 5, "step", 1)
+    size = static(source.shape[dim], "a size")
+    start = static(start, "a start")
+    if step != 1:
+        raise Refused("a step")
+    start = min(max(start + size if start < 0 else start, 0), size)
+    return _scatter(lower, call, source, piece, dim, start, piece.shape[dim], squeezed=False)
+
+
+@rule("select_scatter.default")
+def lower_select_scatter(lower: Lower, call: OpCall) -> Pointwise:
+    """A value with one position of a dimension replaced."""
+    source, piece = lower.value(call.args[0]), lower.value(call.args[1])
+    dim = static(call.args[2], "a dimension") % len(source.shape)
+    size = static(source.shape[dim], "a size")
+    place = static(call.args[3], "a position") % max(size, 1)
+    return _scatter(lower, call, source, piece, dim, place, 1, squeezed=True)
+
+
+def _scatter(
+    lower: Lower,
+    call: OpCall,
+    source: Value,
+    piece: Value,
+    dim: int,
+    start: int,
+    count: Dim,
+    *,
+    squeezed: bool,
+) -> Pointwise:
+    dtype = compute(tensor(call.output).dtype)
+    end = start + static(count, "a size")
+
+    def body(b: Builder, index: Indices) -> str:
+        mask = between(b, index[dim], start, end)
+        place = _moved(index, dim, -start)
+        if squeezed:
+            place = tuple(i for n, i in enumerate(place) if n != dim)
+        inside = b.cast(b.masked(mask, lambda: b.read(piece, place)), dtype)
+        return b.apply("where", dtype, mask, inside, b.read(source, index))
+
+    return lower.pointwise(call, body, (source, piece), 3.0)
+
+
+# ---- gathers -----------------------------------------------------------------------------------
+
+
+def checked(b: Builder, name: str, extent: Dim, kind: str) -> Affine:
+    """An index read from memory, in range; out of range is reported when the kernel ends."""
+    name = b.cast(name, "int64")
+    return Affine.value(b.apply(kind, "int64", name, b.position(Affine(extent)), b.mask_or_true()))
+
+
+def _index_value(lower: Lower, arg: Any) -> Value:
+    value = lower.value(arg)
+    if value.dtype not in ("int64", "int32"):
+        raise Refused(f"an index of {value.dtype}")
+    return value
+
+
+@rule("embedding.default")
+def lower_embedding(lower: Lower, call: OpCall) -> Pointwise:
+    """Rows of a table."""
+    table, places = lower.value(call.args[0]), _index_value(lower, call.args[1])
+    if len(table.shape) != 2:
+        raise Refused("a table that is no matrix")
+
+    def body(b: Builder, index: Indices) -> str:
+        row = checked(b, b.read(places, index[:-1]), table.shape[0], "check_index")
+        return b.read(table, (row, index[-1]))
+
+    return lower.pointwise(call, body, (table, places), 4.0)
+
+
+@rule("index_select.default")
+def lower_index_select(lower: Lower, call: OpCall) -> Pointwise:
+    """Positions of one dimension."""
+    source, places = lower.value(call.args[0]), _index_value(lower, call.args[2])
+    if len(places.shape) != 1 or not source.shape:
+        raise Refused("an index that is no vector")
+    dim = static(call.args[1], "a dimension") % len(source.shape)
+
+    def body(b: Builder, index: Indices) -> str:
+        place = checked(b, b.read(places, (index[dim],)), source.shape[dim], "check_index")
+        return b.read(source, (*index[:dim], place, *index[dim + 1 :]))
+
+    return lower.pointwise(call, body, (source, places), 4.0)
+
+
+@rule("gather.default")
+def lower_gather(lower: Lower, call: OpCall) -> Pointwise:
+    """Along one dimension, the position an index tensor names."""
+    source, places = lower.value(call.args[0]), _index_value(lower, call.args[2])
+    rank = len(source.shape)
+    if len(places.shape) != rank or not rank:
+        raise Refused("ranks that differ")
+    dim = static(call.args[1], "a dimension") % rank
+
+    def body(b: Builder, index: Indices) -> str:
+        place = checked(b, b.read(places, index), source.shape[dim], "check_bounds")
+        return b.read(source, (*index[:dim], place, *index[dim + 1 :]))
+
+    return lower.pointwise(call, body, (source, places), 4.0)
+
+
+@rule("index.Tensor")
+def lower_index(lower: Lower, call: OpCall) -> Pointwise:
+    """Advanced indexing by integer tensors that stand next to each other."""
+    source = lower.value(call.args[0])
+    given = call.args[1]
+    used = [n for n, g in enumerate(given) if isinstance(g, Ref)]
+    if not used or used != list(range(used[0], used[-1] + 1)):
+        raise Refused("indices that stand apart")
+    places = [_index_value(lower, given[n]) for n in used]
+    first, after = used[0], used[-1] + 1
+    shape = tensor(call.output).shape
+    broad = len(shape) - (len(source.shape) - len(used))
+
+    def body(b: Builder, index: Indices) -> str:
+        middle = index[first : first + broad]
+        found = [
+            checked(
+                b,
+                b.read(p, broadcast_index(middle, p.shape)),
+                source.shape[first + n],
+                "check",
+            )
+            for n, p in enumerate(places)
+        ]
+        rest = index[first + broad :]
+        if len(source.shape) - after != len(rest):
+            raise AssertionError("ranks of an index do not add up")
+        return b.read(source, (*index[:first], *found, *rest))
+
+    return lower.pointwise(call, body, (source, *places), 4.0 + len(places))

@@ -1,0 +1,291 @@
+"""Sums, products, extremes, variances: folds over dimensions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from dovetail.ir.affine import Affine, product
+from dovetail.ir.call import OpCall
+from dovetail.ir.kernel import FLOATS
+from dovetail.ir.size import Dim
+from dovetail.ir.tensor import TensorDesc
+from dovetail.lower.pointwise import element
+from dovetail.lower.rules import Lower, Refused, argument, compute, dims_of, number, rule, tensor
+from dovetail.lower.values import (
+    Builder,
+    Indices,
+    Pointwise,
+    Reduction,
+    Value,
+    View,
+    contiguous_strides,
+)
+
+# What is done to an element before it is folded.
+Prologue = Callable[[Builder, str], str]
+
+
+def reduction(
+    lower: Lower,
+    source: Value,
+    op: str,
+    dims: tuple[int, ...],
+    dtype: str,
+    accumulate: str,
+    prologue: Prologue | None = None,
+) -> Reduction:
+    """A fold of ``source`` over ``dims``; ``dtype`` is the result's storage type."""
+
+    def body(b: Builder, index: Indices) -> tuple[str, ...]:
+        value = b.cast(b.read(source, index), accumulate)
+        return (value if prologue is None else prologue(b, value),)
+
+    name = lower.fresh(op)
+    return Reduction(name, dtype, op, source.shape, dims, body, (source,), accumulate)
+
+
+def kept_index(dims: tuple[int, ...], rank: int) -> Callable[[Indices, Any], Indices]:
+    """From the index of a result with its reduced dimensions kept to one without them."""
+    return lambda index, _: tuple(index[n] for n in range(rank) if n not in dims)
+
+
+def keep_dims(lower: Lower, value: Value, dims: tuple[int, ...], rank: int, name: str = "") -> View:
+    """The value with size 1 for every reduced dimension."""
+    sizes = iter(value.shape)
+    shape = tuple(1 if n in dims else next(sizes) for n in range(rank))
+    index = kept_index(dims, rank)
+    return View(name or lower.fresh("keep"), value, shape, contiguous_strides(shape), 0, index)
+
+
+def finish(
+    lower: Lower,
+    call: OpCall,
+    desc: TensorDesc,
+    value: Value,
+    dims: tuple[int, ...],
+    rank: int,
+    last: Prologue | None = None,
+    name: str = "",
+) -> Value:
+    """The call's result: a last step applied to the fold, in the shape and type asked for."""
+    result = compute(desc.dtype)
+    kept = len(desc.shape) == rank and rank > 0
+    keep = kept_index(dims, rank)
+
+    def body(b: Builder, index: Indices) -> str:
+        x = b.read(value, keep(index, None) if kept else index)
+        return b.cast(x if last is None else last(b, x), result)
+
+    return Pointwise(name or call.name, desc.dtype, desc.shape, desc.strides, body, (value,), 1.0)
+
+
+def _source(lower: Lower, call: OpCall) -> Value:
+    return lower.value(call.args[0])
+
+
+def _nonempty(source: Value, dims: tuple[int, ...]) -> None:
+    """Extremes of nothing raise in eager."""
+    if any(not isinstance(source.shape[d], int) or source.shape[d] == 0 for d in dims):
+        if any(source.shape[d] == 0 for d in dims):
+            raise Refused("an extreme of nothing")
+
+
+@rule("sum.default", "sum.dim_IntList", "mean.default", "mean.dim", "prod.default", "prod.dim_int")
+def lower_sum(lower: Lower, call: OpCall) -> Value:
+    """Sums, means and products, folded in float32 (or the integer type of the result)."""
+    source, desc = _source(lower, call), tensor(call.output)
+    rank = len(source.shape)
+    kind, overload = call.op.split(".")[1:]
+    given = None if overload == "default" else argument(call, 1, "dim")
+    dims = dims_of(given, rank)
+    accumulate = compute(desc.dtype)
+    if accumulate == "bool":
+        raise Refused("not for bool")
+    op = "prod" if kind == "prod" else "sum"
+    folded = reduction(lower, source, op, dims, _stored(accumulate), accumulate)
+    last = None
+    if kind == "mean":
+        count = product(source.shape[d] for d in dims)
+        last = divide_by(count)
+    return finish(lower, call, desc, folded, dims, rank, last)
+
+
+def divide_by(count: Dim, correction: float = 0) -> Prologue:
+    """Division by a number of elements."""
+
+    def last(b: Builder, x: str) -> str:
+        dtype = b.dtype_of(x)
+        if isinstance(count, int):
+            return b.apply("div", dtype, x, b.const(max(count - correction, 0), dtype))
+        total = b.cast(b.position(Affine(count)), dtype)
+        left = b.apply("sub", dtype, total, b.const(correction, dtype))
+        return b.apply("div", dtype, x, b.apply("max", dtype, left, b.const(0, dtype)))
+
+    return last
+
+
+def _stored(accumulate: str) -> str:
+    """Folds keep the precision they are computed in."""
+    return accumulate
+
+
+@rule(
+    "amax.default",
+    "amin.default",
+    "any.default",
+    "any.dim",
+    "any.dims",
+    "all.default",
+    "all.dim",
+    "all.dims",
+)
+def lower_extreme(lower: Lower, call: OpCall) -> Value:
+    """Extremes and quantifiers."""
+    source, desc = _source(lower, call), tensor(call.output)
+    rank, kind = len(source.shape), call.op.split(".")[1]
+    given = None if "default" in call.op and kind in ("any", "all") else argument(call, 1, "dim")
+    dims = dims_of(given, rank)
+    if kind in ("any", "all"):
+        if desc.dtype != "bool":
+            raise Refused("a result that is not bool")
+        folded = reduction(lower, source, kind, dims, "bool", "bool")
+    else:
+        _nonempty(source, dims)
+        accumulate = compute(source.dtype)
+        op = "any" if (kind, accumulate) == ("amax", "bool") else kind[1:]
+        op = "all" if (kind, accumulate) == ("amin", "bool") else op
+        folded = reduction(lower, source, op, dims, _stored(accumulate), accumulate)
+    return finish(lower, call, desc, folded, dims, rank)
+
+
+@rule("argmax.default", "argmin.default")
+def lower_argmax(lower: Lower, call: OpCall) -> Value:
+    """The position of the extreme; over all elements it counts in row-major order."""
+    source, desc = _source(lower, call), tensor(call.output)
+    rank, given = len(source.shape), argument(call, 1, "dim")
+    dims = dims_of(given, rank)
+    _nonempty(source, dims)
+    strides = contiguous_strides(source.shape)
+
+    def body(b: Builder, index: Indices) -> tuple[str, ...]:
+        place = Affine()
+        for d in dims:
+            place += index[d].scale(strides[d] if given is None else 1)
+        return b.read(source, index), b.position(place)
+
+    op = call.op.split(".")[1]
+    name = lower.fresh(op)
+    folded = Reduction(name, "int64", op, source.shape, dims, body, (source,), "int64")
+    return finish(lower, call, desc, folded, dims, rank)
+
+
+def moments(
+    lower: Lower, source: Value, dims: tuple[int, ...], correction: float
+) -> tuple[Value, Value]:
+    """Mean and variance in two passes; both in the shape without the reduced dimensions."""
+    rank = len(source.shape)
+    dtype = compute(source.dtype)
+    count = product(source.shape[d] for d in dims)
+    total = reduction(lower, source, "sum", dims, dtype, dtype)
+    mean = _scaled(lower, total, divide_by(count))
+    keep = kept_index(dims, rank)
+
+    def body(b: Builder, index: Indices) -> tuple[str, ...]:
+        centre = b.read(mean, keep(index, None))
+        off = b.apply("sub", dtype, b.cast(b.read(source, index), dtype), centre)
+        return (b.apply("mul", dtype, off, off),)
+
+    name = lower.fresh("squares")
+    squares = Reduction(name, dtype, "sum", source.shape, dims, body, (source, mean), dtype)
+    return mean, _scaled(lower, squares, divide_by(count, correction))
+
+
+def _scaled(lower: Lower, value: Value, last: Prologue) -> Pointwise:
+    return lower.inner(
+        "scaled", value.dtype, value.shape, lambda b, index: last(b, b.read(value, index)), (value,)
+    )
+
+
+@rule("var.correction", "var_mean.correction", "std.correction", "var.dim", "var_mean.dim")
+def lower_var(lower: Lower, call: OpCall) -> Any:
+    """Variances, with their means where asked."""
+    source = _source(lower, call)
+    rank = len(source.shape)
+    dims = dims_of(argument(call, 1, "dim"), rank)
+    correction = argument(call, 2, "correction") if "correction" in call.op else None
+    if "correction" not in call.op:
+        correction = 1 if argument(call, 2, "unbiased", True) else 0
+    correction = 1 if correction is None else correction
+    if not number(correction) or compute(source.dtype) not in FLOATS:
+        raise Refused("a correction that is no number")
+    mean, variance = moments(lower, source, dims, correction)
+    if "var_mean" not in call.op:
+        last = _root if "std" in call.op else None
+        return finish(lower, call, tensor(call.output), variance, dims, rank, last)
+    first, second = (tensor(d) for d in call.output)  # type: ignore[union-attr]
+    return (
+        finish(lower, call, first, variance, dims, rank, name=f"{call.name}.0"),
+        finish(lower, call, second, mean, dims, rank, name=f"{call.name}.1"),
+    )
+
+
+def _root(b: Builder, x: str) -> str:
+    return b.apply("sqrt", b.dtype_of(x), x)
+
+
+@rule("_softmax.default", "_log_softmax.default")
+def lower_softmax(lower: Lower, call: OpCall) -> Value:
+    """Stable softmax: subtract the maximum, exponentiate, divide by the sum."""
+    source, desc = _source(lower, call), tensor(call.output)
+    rank, dtype = len(source.shape), compute(desc.dtype)
+    if call.args[2] and source.dtype != "float16":
+        raise Refused("half to float")
+    dims = dims_of(call.args[1], rank) if rank else ()
+    if not rank:
+        raise Refused("a softmax of a number")
+    top = reduction(lower, source, "max", dims, dtype, dtype)
+    keep = kept_index(dims, rank)
+
+    def shifted(b: Builder, index: Indices) -> str:
+        highest = b.read(top, keep(index, None))
+        return b.apply("sub", dtype, b.cast(b.read(source, index), dtype), highest)
+
+    def body(b: Builder, index: Indices) -> str:
+        return b.apply("exp_normal", dtype, b.read(moved, index))
+
+    moved = lower.inner("shifted", dtype, source.shape, shifted, (source, top))
+    powers = lower.inner("powers", dtype, source.shape, body, (moved,), 12)
+    total = reduction(lower, powers, "sum", dims, dtype, dtype)
+    if "log" in call.op:
+        logs = lower.inner(
+            "logs",
+            dtype,
+            total.shape,
+            lambda b, i: b.apply("log", dtype, b.read(total, i)),
+            (total,),
+        )
+        return lower.pointwise(
+            call,
+            lambda b, i: b.cast(
+                b.apply("sub", dtype, b.read(moved, i), b.read(logs, keep(i, None))), dtype
+            ),
+            (moved, logs),
+        )
+    inverse = lower.inner(
+        "inverse",
+        dtype,
+        total.shape,
+        lambda b, i: b.apply("div", dtype, b.const(1, dtype), b.read(total, i)),
+        (total,),
+    )
+    return lower.pointwise(
+        call,
+        lambda b, i: b.apply("mul", dtype, b.read(powers, i), b.read(inverse, keep(i, None))),
+        (powers, inverse),
+    )
+
+
+def affine_element(b: Builder, given: Value | None, index: Indices, dtype: str) -> str | None:
+    """An element of a weight or bias, if there is one."""
+    return None if given is None else element(b, given, index, dtype)

@@ -1,0 +1,249 @@
+"""Views as index maps: no copy is ever made for one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from dovetail.ir.affine import Affine, NotAffine, add, divide, mul, product
+from dovetail.ir.call import OpCall
+from dovetail.ir.size import Dim
+from dovetail.lower.rules import Lower, Refused, argument, rule, static, tensor, view
+from dovetail.lower.values import Indices, Value, View, contiguous_strides
+
+Extents = Mapping[str, Dim]
+
+
+def _base(lower: Lower, call: OpCall) -> Value:
+    return lower.value(call.args[0])
+
+
+@rule("permute.default", "transpose.int", "t.default")
+def lower_permute(lower: Lower, call: OpCall) -> View:
+    """Dimensions in another order."""
+    base, desc = _base(lower, call), tensor(call.output)
+    rank = len(base.shape)
+    if "permute" in call.op:
+        order = [static(d, "a dimension") % rank for d in call.args[1]]
+    else:
+        order = list(range(rank))
+        if rank:
+            pair = call.args[1:3] if "transpose" in call.op else (0, -1)
+            first, second = (static(d, "a dimension") % rank for d in pair)
+            order[first], order[second] = order[second], order[first]
+
+    def index(i: Indices, _: Extents) -> Indices:
+        back = dict(zip(order, i, strict=True))
+        return tuple(back[d] for d in range(rank))
+
+    return view(lower, call, base, desc.shape, tuple(base.strides[d] for d in order), 0, index)
+
+
+@rule("expand.default")
+def lower_expand(lower: Lower, call: OpCall) -> View:
+    """Size 1 repeated: stride 0."""
+    base, desc = _base(lower, call), tensor(call.output)
+    extra = len(desc.shape) - len(base.shape)
+    repeated = [
+        n < extra or (base.shape[n - extra] == 1 and size != 1) for n, size in enumerate(desc.shape)
+    ]
+    strides = tuple(0 if again else base.strides[n - extra] for n, again in enumerate(repeated))
+
+    def index(i: Indices, _: Extents) -> Indices:
+        return tuple(
+            Affine() if base.shape[n] == 1 else i[n + extra] for n in range(len(base.shape))
+        )
+
+    return view(lower, call, base, desc.shape, strides, 0, index)
+
+
+@rule("slice.Tensor")
+def lower_slice(lower: Lower, call: OpCall) -> View:
+    """A range of one dimension."""
+    base, desc = _base(lower, call), tensor(call.output)
+    dim = static(argument(call, 1, "dim", 0), "a dimension") % len(base.shape)
+    start, step = argument(call, 2, "start", 0), argument(call, 4, "step", 1)
+    start = 0 if start is None else start
+    size = base.shape[dim]
+    if not isinstance(start, int) or not isinstance(step, int):
+        raise Refused("a start that is not a constant")
+    if start < 0:
+        if not isinstance(size, int):
+            raise Refused("a start counted from a symbolic end")
+        start = max(start + size, 0)
+    if isinstance(size, int):
+        start = min(start, size)
+    elif start != 0:
+        raise Refused("a start within a symbolic size")
+
+    def index(i: Indices, _: Extents) -> Indices:
+        return tuple(x.scale(step).shift(start) if n == dim else x for n, x in enumerate(i))
+
+    strides = tuple(mul(s, step) if n == dim else s for n, s in enumerate(base.strides))
+    return view(lower, call, base, desc.shape, strides, mul(base.strides[dim], start), index)
+
+
+@rule("select.int")
+def lower_select(lower: Lower, call: OpCall) -> View:
+    """One position of a dimension."""
+    base, desc = _base(lower, call), tensor(call.output)
+    dim = static(call.args[1], "a dimension") % len(base.shape)
+    return _select(lower, call.name, base, desc.shape, dim, static(call.args[2], "a position"))
+
+
+def _select(
+    lower: Lower, name: str, base: Value, shape: tuple[Dim, ...], dim: int, place: int
+) -> View:
+    size = base.shape[dim]
+    position: Dim = place if place >= 0 else add(size, place)
+
+    def index(i: Indices, _: Extents) -> Indices:
+        return (*i[:dim], Affine(position), *i[dim:])
+
+    strides = tuple(s for n, s in enumerate(base.strides) if n != dim)
+    return view(lower, name, base, shape, strides, mul(base.strides[dim], position), index)
+
+
+@rule("unsqueeze.default")
+def lower_unsqueeze(lower: Lower, call: OpCall) -> View:
+    """A dimension of size 1 more."""
+    base, desc = _base(lower, call), tensor(call.output)
+    rank = len(desc.shape)
+    dim = static(call.args[1], "a dimension") % rank
+
+    def index(i: Indices, _: Extents) -> Indices:
+        return (*i[:dim], *i[dim + 1 :])
+
+    step = mul(base.shape[dim], base.strides[dim]) if dim < rank - 1 else 1
+    strides = (*base.strides[:dim], step, *base.strides[dim:])
+    return view(lower, call, base, desc.shape, strides, 0, index)
+
+
+@rule("squeeze.dim", "squeeze.dims", "squeeze.default")
+def lower_squeeze(lower: Lower, call: OpCall) -> View:
+    """Dimensions of size 1 less."""
+    base, desc = _base(lower, call), tensor(call.output)
+    rank = len(base.shape)
+    given = call.args[1] if len(call.args) > 1 else tuple(range(rank))
+    listed = given if isinstance(given, tuple) else (given,)
+    dims = {static(d, "a dimension") % max(rank, 1) for d in listed}
+    gone = {d for d in dims if d < rank and base.shape[d] == 1}
+    if rank - len(gone) != len(desc.shape):
+        raise Refused("a squeeze that depends on symbols")
+
+    def index(i: Indices, _: Extents) -> Indices:
+        rest = iter(i)
+        return tuple(Affine() if d in gone else next(rest) for d in range(rank))
+
+    strides = tuple(s for d, s in enumerate(base.strides) if d not in gone)
+    return view(lower, call, base, desc.shape, strides, 0, index)
+
+
+@rule("view.default", "reshape.default", "_unsafe_view.default", "_reshape_alias.default")
+def lower_view(lower: Lower, call: OpCall) -> View:
+    """Another shape for the same row-major order of elements."""
+    base, desc = _base(lower, call), tensor(call.output)
+    if "view" not in call.op:
+        raise Refused("a reshape that may copy")
+    return reshape(lower, call.name, base, desc.shape, desc.strides)
+
+
+@rule("alias.default", "detach.default")
+def lower_alias(lower: Lower, call: OpCall) -> View:
+    """The value itself."""
+    base = _base(lower, call)
+    return view(lower, call, base, base.shape, base.strides, 0, lambda i, _: i)
+
+
+def reshape(
+    lower: Lower, name: str, base: Value, shape: tuple[Dim, ...], strides: tuple[Dim, ...]
+) -> View:
+    """A view with another shape; an index that is not affine is found out when it is asked for."""
+    groups = _matching(base.shape, shape)
+
+    def index(i: Indices, extents: Extents) -> Indices:
+        found: list[Affine] = []
+        for mine, theirs in groups:
+            position = Affine()
+            for d, step in zip(mine, contiguous_strides([shape[d] for d in mine]), strict=True):
+                position += i[d].scale(step)
+            found += _unravel(position, [base.shape[d] for d in theirs], extents)
+        return tuple(found)
+
+    return view(lower, name, base, shape, strides, 0, index)
+
+
+def _unravel(position: Affine, shape: list[Dim], extents: Extents) -> list[Affine]:
+    found = []
+    for size in reversed(shape[1:]):
+        position, rest = position.divmod(size, extents)
+        found.append(rest)
+    return [*([position] if shape else []), *reversed(found)]
+
+
+def _matching(old: tuple[Dim, ...], new: tuple[Dim, ...]) -> list[tuple[list[int], list[int]]]:
+    """Runs of new and old dimensions with equal products, in order."""
+    if old == new:
+        return [([d], [d]) for d in range(len(old))]
+    groups: list[tuple[list[int], list[int]]] = []
+    i = j = 0
+    while i < len(new) or j < len(old):
+        mine, theirs = [], []
+        if i < len(new):
+            mine.append(i)
+            i += 1
+        if j < len(old):
+            theirs.append(j)
+            j += 1
+        while (step := _compare([new[d] for d in mine], [old[d] for d in theirs])) != 0:
+            if step < 0 and i < len(new):
+                mine.append(i)
+                i += 1
+            elif step > 0 and j < len(old):
+                theirs.append(j)
+                j += 1
+            else:
+                return [(list(range(len(new))), list(range(len(old))))]
+        groups.append((mine, theirs))
+    return groups
+
+
+def _compare(left: list[Dim], right: list[Dim]) -> int:
+    """-1, 0 or 1 as the product of ``left`` is smaller, equal or larger; symbols by division."""
+    a, b = product(left), product(right)
+    if a == b:
+        return 0
+    if isinstance(a, int) and isinstance(b, int):
+        return -1 if a < b else 1
+    if divide(b, a) is not None:
+        return -1
+    return 1 if divide(a, b) is not None else -1
+
+
+@rule("split_with_sizes.default", "unbind.int", "split.Tensor")
+def lower_split(lower: Lower, call: OpCall) -> Any:
+    """Several slices of one value."""
+    base = _base(lower, call)
+    outputs = call.output if isinstance(call.output, tuple) else ()
+    if "unbind" in call.op:
+        dim = static(argument(call, 1, "dim", 0), "a dimension") % len(base.shape)
+        return tuple(
+            _select(lower, f"{call.name}.{n}", base, tensor(d).shape, dim, n)
+            for n, d in enumerate(outputs)
+        )
+    dim = static(argument(call, 2, "dim", 0), "a dimension") % len(base.shape)
+    found, start = [], 0
+    for n, desc in enumerate(outputs):
+        found.append(_piece(f"{call.name}.{n}", base, tensor(desc).shape, dim, start))
+        start += static(tensor(desc).shape[dim], "a size")
+    return tuple(found)
+
+
+def _piece(name: str, base: Value, shape: tuple[Dim, ...], dim: int, start: int) -> View:
+    def index(i: Indices, _: Extents) -> Indices:
+        return tuple(x.shift(start) if n == dim else x for n, x in enumerate(i))
+
+    return View(name, base, shape, base.strides, mul(base.strides[dim], start), index)
+
+
+__all__ = ["NotAffine", "reshape"]

@@ -1,0 +1,155 @@
+"""Which operations have a rule, and what a rule is given."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from dovetail.ir.call import OpCall, Ref
+from dovetail.ir.kernel import COMPUTE, FLOATS
+from dovetail.ir.size import Dim, Size
+from dovetail.ir.tensor import TensorDesc
+from dovetail.lower.values import Body, Indices, Pointwise, Value, View
+
+
+class Refused(Exception):
+    """A rule does not cover this call; the message says why."""
+
+
+Lowering = Callable[["Lower", OpCall], Any]
+RULES: dict[str, Lowering] = {}
+
+
+def rule(*names: str) -> Callable[[Lowering], Lowering]:
+    """Register a lowering for operators of ATen, by name without the namespace."""
+
+    def register(fn: Lowering) -> Lowering:
+        for name in names:
+            if name in RULES:
+                raise ValueError(f"two rules for {name}")
+            RULES[name] = fn
+        return fn
+
+    return register
+
+
+@dataclass
+class Lower:
+    """The values lowered so far, by name and path; rules read operands from here."""
+
+    values: dict[tuple[str, tuple[int, ...]], Value] = field(default_factory=dict)
+    _count: int = 0
+
+    def value(self, ref: Any) -> Value:
+        """The value of a tensor operand."""
+        if not isinstance(ref, Ref):
+            raise Refused(f"an operand that is no tensor: {ref!r}")
+        if (ref.name, ref.path) not in self.values:
+            raise Refused(f"nothing is known of {ref}")
+        return self.values[ref.name, ref.path]
+
+    def fresh(self, stem: str) -> str:
+        """A name for a value that is in no graph."""
+        self._count += 1
+        return f"{stem}.{self._count}"
+
+    def pointwise(
+        self,
+        call: OpCall,
+        body: Body,
+        reads: tuple[Value, ...],
+        cost: float = 1.0,
+    ) -> Pointwise:
+        """An expression with the descriptor of a call's output."""
+        desc = tensor(call.output)
+        return Pointwise(call.name, desc.dtype, desc.shape, desc.strides, body, reads, cost)
+
+    def inner(
+        self,
+        stem: str,
+        dtype: str,
+        shape: tuple[Dim, ...],
+        body: Body,
+        reads: tuple[Value, ...],
+        cost: float = 1.0,
+    ) -> Pointwise:
+        """An expression that is a step of a rule's own."""
+        return Pointwise(self.fresh(stem), dtype, shape, None, body, reads, cost)
+
+
+def argument(call: OpCall, position: int, name: str, default: Any = None) -> Any:
+    """An argument by position or keyword."""
+    if position < len(call.args):
+        return call.args[position]
+    return call.kwargs.get(name, default)
+
+
+def tensor(desc: Any) -> TensorDesc:
+    """A descriptor that must be a tensor's."""
+    if not isinstance(desc, TensorDesc):
+        raise Refused("its result is no tensor")
+    return desc
+
+
+def compute(dtype: str) -> str:
+    """What elements of ``dtype`` are computed in."""
+    if dtype not in COMPUTE:
+        raise Refused(f"no code for {dtype}")
+    return COMPUTE[dtype]
+
+
+def is_float(dtype: str) -> bool:
+    """Whether a storage type is a floating-point type."""
+    return COMPUTE.get(dtype) in FLOATS
+
+
+def static(value: Any, what: str) -> int:
+    """An argument that must be a number."""
+    if not isinstance(value, int):
+        raise Refused(f"{what} is not a constant")
+    return value
+
+
+def dims_of(given: Any, rank: int) -> tuple[int, ...]:
+    """Dimensions, counted from the front; none given means all."""
+    if given is None or given == () or not rank:
+        return tuple(range(rank))
+    listed = given if isinstance(given, tuple) else (given,)
+    return tuple(sorted(static(d, "a dimension") % max(rank, 1) for d in listed))
+
+
+def problem(call: OpCall) -> str:
+    """Why a call's tensors cannot be handled by generated code; empty when they can."""
+    for desc in (*call.inputs, *call.outputs):
+        if desc.device != "cpu":
+            return f"a tensor on {desc.device}"
+        if desc.dtype not in COMPUTE:
+            return f"no code for {desc.dtype}"
+        if len(desc.strides) != len(desc.shape):
+            return "a tensor without strides"
+        if any("?" in str(d) for d in (*desc.shape, *desc.strides)):
+            return "a size without an expression"
+    return ""
+
+
+def number(value: Any) -> bool:
+    """Whether an argument is a plain number."""
+    return isinstance(value, bool | int | float) and not isinstance(value, Size)
+
+
+ViewIndex = Callable[[Indices, Mapping[str, Dim]], Indices]
+
+
+def view(
+    lower: Lower,
+    call: OpCall | str,
+    base: Value,
+    shape: tuple[Dim, ...],
+    strides: tuple[Dim, ...],
+    offset: Dim,
+    index: ViewIndex,
+) -> View:
+    """A reindexing of ``base``."""
+    name = call if isinstance(call, str) else call.name
+    return View(name, base, shape, strides, offset, index)

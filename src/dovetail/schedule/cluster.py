@@ -1,0 +1,222 @@
+"""Greedy fusion: each value joins the last cluster it depends on, where their domains agree.
+
+Clusters run in order, and a value only ever joins a cluster at or behind those it reads from, so
+there are no cycles. Two values share a cluster when their shapes are refinements of one domain
+and every fold that one reads of the other is read at its own point.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+
+from dovetail.ir.affine import Affine, NotAffine
+from dovetail.lower.values import (
+    Host,
+    Indices,
+    LibraryCall,
+    Pointwise,
+    Reduction,
+    Source,
+    Value,
+    View,
+    root_of,
+)
+from dovetail.schedule.domain import Domain, reduce_flags, refine
+
+MOST_MEMBERS = 48
+_BUDGET = 200  # expressions looked at to decide whether one value may join
+
+
+@dataclass
+class Cluster:
+    """Values computed by one kernel, or one library call."""
+
+    number: int
+    domain: Domain
+    members: list[Value] = field(default_factory=list)
+    rows: set[Value] = field(default_factory=set)  # members without the folded axes
+    library: LibraryCall | None = None
+    barrier: bool = False
+
+    def index(self, value: Value, domain: Domain | None = None) -> Indices | None:
+        """Where a member stands at a point of the domain."""
+        domain = domain or self.domain
+        if isinstance(value, Reduction):
+            return domain.index(value.shape, row=True)
+        return domain.index(value.shape, row=value in self.rows)
+
+
+class Conflict(Exception):
+    """A value cannot be computed in the cluster at hand."""
+
+
+class Clusterer:
+    """Assigns values to clusters, in graph order."""
+
+    def __init__(self) -> None:
+        self.clusters: list[Cluster] = []
+        self.home: dict[Value | LibraryCall, Cluster] = {}
+
+    def add_library(self, call: LibraryCall, *, writes: bool) -> None:
+        """A library call stands alone."""
+        for value in call.reads:
+            self.require(value)
+        cluster = Cluster(len(self.clusters), Domain(()), library=call, barrier=writes)
+        self.clusters.append(cluster)
+        self.home[call] = cluster
+
+    def require(self, value: Value) -> None:
+        """Give a value, and all it reads, a cluster."""
+        stack = [root_of(value)]
+        while stack:
+            top = stack[-1]
+            if top in self.home or isinstance(top, Source | Host):
+                stack.pop()
+                continue
+            waiting = [r for r in map(root_of, reads_of(top)) if not self._placed(r)]
+            if waiting:
+                stack += waiting
+                continue
+            stack.pop()
+            self._place(top)
+
+    def _placed(self, value: Value) -> bool:
+        return value in self.home or isinstance(value, Source | Host)
+
+    def _home_number(self, value: Value) -> int:
+        if isinstance(value, Source):
+            return self._after_barrier()
+        found = self.home.get(value.call if isinstance(value, Host) else value)
+        return -1 if found is None else found.number
+
+    def _after_barrier(self) -> int:
+        return next((c.number for c in reversed(self.clusters) if c.barrier), -1)
+
+    def _place(self, value: Value) -> None:
+        first = max(
+            [self._after_barrier(), *(self._home_number(root_of(r)) for r in reads_of(value))]
+        )
+        for cluster in self.clusters[max(first, 0) : max(first, 0) + 16]:
+            if cluster.library is None and len(cluster.members) < MOST_MEMBERS:
+                if self._join(cluster, value):
+                    return
+        shape = value.source_shape if isinstance(value, Reduction) else value.shape
+        cluster = Cluster(len(self.clusters), Domain(tuple(s for s in shape if s != 1)))
+        self.clusters.append(cluster)
+        if not self._join(cluster, value, alone=True):
+            raise AssertionError(f"{value} fits no cluster of its own")
+
+    def _join(self, cluster: Cluster, value: Value, *, alone: bool = False) -> bool:
+        for domain, row in self._fits(cluster, value):
+            if alone or self._compatible(cluster, value, domain, row):
+                cluster.domain = domain
+                cluster.members.append(value)
+                self.home[value] = cluster
+                if row:
+                    cluster.rows.add(value)
+                return True
+        return False
+
+    def _fits(self, cluster: Cluster, value: Value) -> Iterable[tuple[Domain, bool]]:
+        """Domains in which the cluster could take the value, and whether it is a row value."""
+        if isinstance(value, Reduction):
+            refined = refine(cluster.domain, value.source_shape)
+            if refined is not None:
+                flagged = reduce_flags(refined, value.source_shape, value.dims)
+                if flagged is not None:
+                    yield flagged, False
+            return
+        refined = refine(cluster.domain, value.shape)
+        if refined is not None:
+            yield refined, False
+        if cluster.domain.reduced is not None:
+            if cluster.domain.index(value.shape, row=True) is not None:
+                yield cluster.domain, True
+
+    def _compatible(self, cluster: Cluster, value: Value, domain: Domain, row: bool) -> bool:
+        if domain is not cluster.domain:
+            if any(cluster.index(m, domain) is None for m in cluster.members):
+                return False
+        if domain.sizes and all(s == 1 for s in domain.sizes):
+            return True if not cluster.members else self._probe(cluster, value, domain, row)
+        return self._probe(cluster, value, domain, row)
+
+    def _probe(self, cluster: Cluster, value: Value, domain: Domain, row: bool) -> bool:
+        try:
+            Probe(cluster, domain).run(value, row)
+        except (Conflict, NotAffine):
+            return False
+        return True
+
+
+class Probe:
+    """Stands for a kernel's builder: follows reads, emits nothing."""
+
+    def __init__(self, cluster: Cluster, domain: Domain) -> None:
+        self.cluster, self.domain = cluster, domain
+        self.extents = domain.extents()
+        self.members = set(cluster.members)
+        self.left = _BUDGET
+
+    def run(self, value: Value, row: bool) -> None:
+        """Raise Conflict unless the cluster can compute ``value`` at each of its points."""
+        if isinstance(value, Reduction):
+            index = self.domain.index(value.source_shape, row=False)
+        else:
+            index = self.domain.index(value.shape, row=row)
+        if index is None:
+            raise Conflict
+        value.body(self, index)  # type: ignore[attr-defined]
+
+    def read(self, value: Value, index: Indices) -> str:
+        """Follow a read into the cluster."""
+        root = root_of(value)
+        if root not in self.members:
+            return "?float32"
+        while isinstance(value, View):
+            index = value.index(index, self.extents)
+            value = value.base
+        if index == self.cluster.index(value, self.domain):
+            return f"?{value.dtype}"
+        if isinstance(value, Reduction):
+            raise Conflict
+        self.left -= 1
+        if self.left < 0:
+            raise Conflict
+        assert isinstance(value, Pointwise)
+        return value.body(self, index)
+
+    def apply(self, op: str, dtype: str, *args: str) -> str:
+        """Nothing to emit."""
+        return f"?{dtype}"
+
+    def const(self, value: object, dtype: str) -> str:
+        """Nothing to emit."""
+        return f"?{dtype}"
+
+    def position(self, index: Affine) -> str:
+        """Nothing to emit."""
+        return "?int64"
+
+    def cast(self, name: str, dtype: str) -> str:
+        """Nothing to emit."""
+        return f"?{dtype}"
+
+    def dtype_of(self, name: str) -> str:
+        """The type behind a placeholder."""
+        dtype = name[1:]
+        return "float32" if dtype in ("bfloat16", "float16") else dtype
+
+    def mask_or_true(self) -> str:
+        """Nothing to emit."""
+        return "?bool"
+
+    def masked(self, mask: str, body: Callable[[], str]) -> str:
+        """Nothing to emit."""
+        return body()
+
+
+def reads_of(value: Value) -> Sequence[Value]:
+    """The values an expression reads."""
+    return value.reads if isinstance(value, Pointwise | Reduction) else ()

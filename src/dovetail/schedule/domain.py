@@ -1,0 +1,135 @@
+"""Iteration domains: shapes refined until several of them fit, and which parts are reduced."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from dovetail.ir.affine import Affine, product
+from dovetail.ir.size import Dim
+from dovetail.lower.values import contiguous_strides
+
+
+@dataclass(frozen=True)
+class Domain:
+    """Sizes in row-major order; ``reduced`` marks those that are folded (None: not decided)."""
+
+    sizes: tuple[Dim, ...]
+    reduced: tuple[bool, ...] | None = None
+
+    @property
+    def kept(self) -> tuple[Dim, ...]:
+        """The sizes that are not folded."""
+        if self.reduced is None:
+            return self.sizes
+        return tuple(s for s, r in zip(self.sizes, self.reduced, strict=True) if not r)
+
+    def names(self) -> tuple[str, ...]:
+        """An axis name for each size."""
+        return tuple(f"i{n}" for n in range(len(self.sizes)))
+
+    def kept_names(self) -> tuple[str, ...]:
+        """The names of the axes that are not folded."""
+        reduced = self.reduced or (False,) * len(self.sizes)
+        return tuple(n for n, r in zip(self.names(), reduced, strict=True) if not r)
+
+    def extents(self) -> dict[str, Dim]:
+        """Sizes by axis name."""
+        return dict(zip(self.names(), self.sizes, strict=True))
+
+    def index(self, shape: Sequence[Dim], *, row: bool) -> tuple[Affine, ...] | None:
+        """Where a value of this shape stands at a point: of the kept axes only when ``row``."""
+        sizes = self.kept if row else self.sizes
+        names = self.kept_names() if row else self.names()
+        runs = split_runs(sizes, shape)
+        if runs is None:
+            return None
+        found = []
+        for run in runs:
+            place = Affine()
+            for n, step in zip(run, contiguous_strides([sizes[n] for n in run]), strict=True):
+                place += Affine.axis(names[n]).scale(step)
+            found.append(place)
+        return tuple(found)
+
+
+@dataclass
+class _Refined:
+    sizes: list[Dim] = field(default_factory=list)
+    origin: list[int] = field(default_factory=list)
+
+
+def refine(domain: Domain, shape: Sequence[Dim]) -> Domain | None:
+    """The coarsest domain that both the domain's sizes and ``shape`` are made of."""
+    target = tuple(s for s in shape if s != 1)
+    if tuple(s for s in domain.sizes if s != 1) == target:
+        return domain
+    if not all(isinstance(s, int) for s in (*domain.sizes, *shape)):
+        return None
+    if product(domain.sizes) != product(shape) or 0 in domain.sizes:
+        return None
+    result = _Refined()
+    left = [(n, int(s)) for n, s in enumerate(domain.sizes)]  # type: ignore[arg-type]
+    right = [int(s) for s in target]  # type: ignore[arg-type]
+    return _merge(domain, left[::-1], right[::-1], result)
+
+
+def _merge(
+    domain: Domain, left: list[tuple[int, int]], right: list[int], result: _Refined
+) -> Domain | None:
+    """Cut both lists from the front until they agree; the lists are reversed."""
+    while left:
+        n, size = left.pop()
+        if size == 1:
+            result.sizes.append(1)
+            result.origin.append(n)
+            continue
+        while size != 1:
+            other = right.pop()
+            if size % other == 0:
+                piece, size = other, size // other
+            elif other % size == 0:
+                right.append(other // size)
+                piece, size = size, 1
+            else:
+                return None
+            result.sizes.append(piece)
+            result.origin.append(n)
+    flags = None
+    if domain.reduced is not None:
+        flags = tuple(domain.reduced[n] for n in result.origin)
+    return Domain(tuple(result.sizes), flags)
+
+
+def split_runs(sizes: Sequence[Dim], shape: Sequence[Dim]) -> list[list[int]] | None:
+    """For each dimension of ``shape`` the run of ``sizes`` it is made of, if it is made so."""
+    runs: list[list[int]] = []
+    position = 0
+    for size in shape:
+        run: list[int] = []
+        total: Dim = 1
+        while total != size:
+            if position == len(sizes):
+                return None
+            if sizes[position] != 1:
+                run.append(position)
+                total = product(sizes[n] for n in run)
+                if isinstance(total, int) and isinstance(size, int) and total > size:
+                    return None
+            position += 1
+        runs.append(run)
+    return runs if all(s == 1 for s in sizes[position:]) else None
+
+
+def reduce_flags(domain: Domain, shape: Sequence[Dim], dims: Sequence[int]) -> Domain | None:
+    """The domain with the axes of ``dims`` of ``shape`` marked as folded."""
+    runs = split_runs(domain.sizes, shape)
+    if runs is None:
+        return None
+    folded = {n for d in dims for n in runs[d]}
+    kept = {n for d, run in enumerate(runs) if d not in dims for n in run}
+    flags = tuple(n in folded for n in range(len(domain.sizes)))
+    if domain.reduced is None:
+        return Domain(domain.sizes, flags)
+    same = all(domain.reduced[n] == (n in folded) for n in folded | kept)
+    return domain if same else None

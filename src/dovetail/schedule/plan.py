@@ -1,0 +1,225 @@
+"""From a segment to a plan: kernels and library calls in order, and what lies in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from dovetail.errors import DovetailError
+from dovetail.ir.affine import product
+from dovetail.ir.call import OpCall, Ref, leaves
+from dovetail.ir.segment import Segment, is_write
+from dovetail.ir.tensor import TensorDesc
+from dovetail.lower.rules import RULES, Lower, Refused, problem
+from dovetail.lower.values import (
+    Host,
+    LibraryCall,
+    Pointwise,
+    Reduction,
+    Source,
+    Value,
+    root_of,
+)
+from dovetail.schedule.build import Built, KernelBuilder, NeedsMemory
+from dovetail.schedule.cluster import Cluster, Clusterer, reads_of
+from dovetail.schedule.simplify import simplify
+
+CHEAP = 4.0  # expressions up to this cost are computed again rather than stored
+
+
+class Unschedulable(DovetailError):
+    """A segment that no plan can be made for."""
+
+
+@dataclass
+class Plan:
+    """What to run, in order, and the values that need memory."""
+
+    segment: Segment
+    values: dict[tuple[str, tuple[int, ...]], Value]
+    steps: list[Built | LibraryCall] = field(default_factory=list)
+
+
+def rule_name(op: str) -> str:
+    """The name rules are registered under."""
+    return op.removeprefix("aten.")
+
+
+def lower_segment(segment: Segment) -> tuple[Lower, list[Value | LibraryCall]]:
+    """Every call as values, in order."""
+    lower = Lower()
+    order: list[Value | LibraryCall] = []
+    for given in segment.inputs:
+        if isinstance(given.desc, TensorDesc):
+            desc = given.desc
+            source = Source(given.name, desc.dtype, desc.shape, desc.strides)
+            lower.values[given.name, ()] = source
+    for call in segment.calls:
+        result = lower_call(lower, call)
+        if isinstance(result, LibraryCall):
+            order.append(result)
+        else:
+            order += result
+    return lower, order
+
+
+def lower_call(lower: Lower, call: OpCall) -> LibraryCall | list[Value]:
+    """One call: by its rule where that covers it, else by PyTorch."""
+    found = RULES.get(rule_name(call.op))
+    if found is not None and not problem(call):
+        try:
+            result = found(lower, call)
+        except Refused:
+            result = None
+        if result is not None:
+            items = result if isinstance(result, tuple) else (result,)
+            for n, item in enumerate(items):
+                path: tuple[int, ...] = (n,) if isinstance(result, tuple) else ()
+                lower.values[call.name, path] = item
+            return list(items)
+    reads = [lower.values[r.name, r.path] for r in call.refs() if (r.name, r.path) in lower.values]
+    library = LibraryCall(call, reads)
+    for path, desc in _tensors(call.output, ()):
+        name = ".".join([call.name, *map(str, path)])
+        lower.values[call.name, path] = Host(name, desc, library, path)
+    return library
+
+
+def _tensors(desc: object, path: tuple[int, ...]) -> Iterable[tuple[tuple[int, ...], TensorDesc]]:
+    if isinstance(desc, TensorDesc):
+        yield path, desc
+    elif isinstance(desc, tuple):
+        for n, item in enumerate(desc):
+            yield from _tensors(item, (*path, n))
+
+
+def make_plan(segment: Segment) -> Plan:
+    """Lower, fuse, decide what is stored, and build the kernels."""
+    lower, order = lower_segment(segment)
+    clusterer = Clusterer()
+    for item in order:
+        if isinstance(item, LibraryCall):
+            clusterer.add_library(item, writes=is_write(item.call))
+        else:
+            clusterer.require(item)
+    plan = Plan(segment, lower.values)
+    plan.steps = _Storage(clusterer, _wanted(segment, lower)).steps()
+    return plan
+
+
+def _wanted(segment: Segment, lower: Lower) -> list[Value]:
+    refs = [out for out in leaves(segment.outputs) if isinstance(out, Ref)]
+    keys = [(ref.name, ref.path) for ref in refs]
+    return [lower.values[key] for key in keys if key in lower.values]
+
+
+class _Storage:
+    """Decides, from the last cluster to the first, which values are stored."""
+
+    def __init__(self, clusterer: Clusterer, outputs: list[Value]) -> None:
+        self.clusterer = clusterer
+        self.stored: set[Value] = set()
+        self.readers: dict[Value, set[int]] = {}
+        for value in outputs:
+            self._store(value)
+        for cluster in clusterer.clusters:
+            for value in cluster.library.reads if cluster.library is not None else ():
+                self._store(value)
+            for member in cluster.members:
+                for read in map(root_of, reads_of(member)):
+                    self.readers.setdefault(read, set()).add(cluster.number)
+        self._costs: dict[Value, float] = {}
+
+    def _store(self, value: Value) -> None:
+        root = root_of(value)
+        if not isinstance(root, Source | Host):
+            self.stored.add(root)
+
+    def steps(self) -> list[Built | LibraryCall]:
+        """The program, in order."""
+        found: list[Built | LibraryCall] = []
+        for cluster in reversed(self.clusterer.clusters):
+            if cluster.library is not None:
+                found.append(cluster.library)
+            else:
+                built = self._kernel(cluster)
+                if built is not None:
+                    found.append(built)
+        return found[::-1]
+
+    def _kernel(self, cluster: Cluster) -> Built | None:
+        roots = [m for m in cluster.members if m in self.stored]
+        if not roots:
+            return None
+        members = set(cluster.members)
+        while True:
+            self._decide(cluster, roots, members)
+            try:
+                built = KernelBuilder(cluster, roots, self.stored.__contains__).build(
+                    f"kernel_{cluster.number}"
+                )
+            except NeedsMemory as missing:
+                self.stored.add(missing.value)
+                if missing.value in members:
+                    raise Unschedulable(f"{missing.value} is read out of order") from None
+                continue
+            return Built(simplify(built.kernel), built.buffers)
+
+    def _decide(self, cluster: Cluster, roots: list[Value], members: set[Value]) -> None:
+        """Store or recompute what this cluster reads of others."""
+        seen: set[Value] = set()
+        stack: list[Value] = list(roots)
+        while stack:
+            value = stack.pop()
+            if value in seen:
+                continue
+            seen.add(value)
+            for read in map(root_of, reads_of(value)):
+                if isinstance(read, Source | Host) or (read in self.stored and read not in members):
+                    continue
+                if read in members or self._recompute(read, cluster):
+                    stack.append(read)
+                else:
+                    self.stored.add(read)
+
+    def _recompute(self, value: Value, cluster: Cluster) -> bool:
+        if isinstance(value, Reduction):
+            return False
+        if self._cost(value) <= CHEAP:
+            return True
+        alone = self.readers.get(value, set()) <= {cluster.number}
+        return alone and value.numel == product(cluster.domain.sizes)
+
+    def _cost(self, value: Value) -> float:
+        """What computing one element again would take."""
+        if isinstance(value, Source | Host | Reduction) or value in self.stored:
+            return 1.0
+        if value not in self._costs:
+            assert isinstance(value, Pointwise)
+            self._costs[value] = 1e9  # until known: a long chain is not worth following
+            reads = [root_of(r) for r in value.reads]
+            total = value.cost + sum(self._cost(r) for r in reads)
+            self._costs[value] = total
+        return self._costs[value]
+
+
+def verdict(call: OpCall) -> str:
+    """Why a call has no generated code; empty when it has."""
+    found = RULES.get(rule_name(call.op))
+    if found is None:
+        return "no rule"
+    reason = problem(call)
+    if reason:
+        return reason
+    lower = Lower()
+    for ref in call.refs():
+        if isinstance(ref.desc, TensorDesc):
+            desc = ref.desc
+            lower.values[ref.name, ref.path] = Source(
+                ref.name, desc.dtype, desc.shape, desc.strides
+            )
+    try:
+        found(lower, call)
+    except Refused as refusal:
+        return str(refusal)
+    return ""

@@ -1,0 +1,113 @@
+"""Kernel to kernel: axes in the order memory has them, neighbours merged, size 1 dropped."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from itertools import pairwise
+
+from dovetail.ir.affine import mul
+from dovetail.ir.kernel import Axis, Index, Instruction, Kernel, Load, Loop, Position, Store
+
+
+def simplify(kernel: Kernel) -> Kernel:
+    """The same kernel over fewer, better ordered axes."""
+    kernel = _reorder(_drop_unit_axes(kernel))
+    while (pair := _mergeable(kernel)) is not None:
+        kernel = _merge(kernel, *pair)
+    return kernel
+
+
+def _indices(kernel: Kernel) -> Iterable[Index]:
+    for i in kernel.instructions():
+        if isinstance(i, Load | Store | Position):
+            yield i.index
+
+
+def _map(kernel: Kernel, axes: dict[str, tuple[Axis, ...]], change: object) -> Kernel:
+    """Replace axes by name, and indices by ``change(index)``."""
+
+    def listed(given: tuple[Axis, ...]) -> tuple[Axis, ...]:
+        return tuple(new for a in given for new in axes.get(a.name, (a,)))
+
+    def instruction(i: Instruction) -> Instruction:
+        if isinstance(i, Load | Store | Position):
+            return replace(i, index=change(i.index))  # type: ignore[operator]
+        return i
+
+    loops = tuple(Loop(listed(p.axes), tuple(map(instruction, p.body))) for p in kernel.loops)
+    return replace(kernel, axes=listed(kernel.axes), loops=loops)
+
+
+def _drop_unit_axes(kernel: Kernel) -> Kernel:
+    unit = {a.name for a in kernel.all_axes() if a.extent == 1}
+    # A loop must keep an axis, or its folds would have nothing to fold over.
+    for loop in kernel.loops:
+        if loop.axes and all(a.name in unit for a in loop.axes):
+            unit.discard(loop.axes[-1].name)
+
+    def change(index: Index) -> Index:
+        return replace(index, axes=tuple((n, s) for n, s in index.axes if n not in unit))
+
+    return _map(kernel, dict.fromkeys(unit, ()), change)
+
+
+def _reorder(kernel: Kernel) -> Kernel:
+    stores = [i.index for i in kernel.instructions() if isinstance(i, Store)]
+    loads = [i.index for i in kernel.instructions() if isinstance(i, Load)]
+    axes = _sorted(kernel.axes, [*stores, *loads])
+    loops = tuple(Loop(_sorted(loop.axes, _of_loop(loop)), loop.body) for loop in kernel.loops)
+    return replace(kernel, axes=axes, loops=loops)
+
+
+def _of_loop(loop: Loop) -> list[Index]:
+    return [i.index for i in loop.body if isinstance(i, Load | Store)]
+
+
+def _sorted(axes: tuple[Axis, ...], indices: Sequence[Index]) -> tuple[Axis, ...]:
+    """Axes by falling stride of the access that moves along most of them."""
+    if len(axes) < 2:
+        return axes
+    names = {a.name for a in axes}
+    guide = max(indices, key=lambda i: len(names & {n for n, _ in i.axes}), default=None)
+    if guide is None or not all(isinstance(guide.stride(a.name), int) for a in axes):
+        return axes
+    strides = {a.name: abs(int(guide.stride(a.name))) for a in axes}  # type: ignore[arg-type]
+    if any(s == 0 for s in strides.values()):
+        return axes
+    return tuple(sorted(axes, key=lambda a: -strides[a.name]))
+
+
+def _mergeable(kernel: Kernel) -> tuple[Axis, Axis] | None:
+    groups = dict.fromkeys([kernel.axes, *(loop.axes for loop in kernel.loops)])
+    indices = list(_indices(kernel))
+    for group in groups:
+        for outer, inner in pairwise(group):
+            if all(_steps_on(i, outer, inner) for i in indices):
+                if _together(kernel, outer, inner):
+                    return outer, inner
+    return None
+
+
+def _steps_on(index: Index, outer: Axis, inner: Axis) -> bool:
+    return index.stride(outer.name) == mul(index.stride(inner.name), inner.extent)
+
+
+def _together(kernel: Kernel, outer: Axis, inner: Axis) -> bool:
+    """Whether every list that holds one axis holds the other right behind or before it."""
+    for group in (kernel.axes, *(loop.axes for loop in kernel.loops)):
+        if outer in group or inner in group:
+            if outer not in group or inner not in group:
+                return False
+            if group.index(inner) != group.index(outer) + 1:
+                return False
+    return True
+
+
+def _merge(kernel: Kernel, outer: Axis, inner: Axis) -> Kernel:
+    merged = Axis(inner.name, mul(outer.extent, inner.extent))
+
+    def change(index: Index) -> Index:
+        return replace(index, axes=tuple((n, s) for n, s in index.axes if n != outer.name))
+
+    return _map(kernel, {outer.name: (), inner.name: (merged,)}, change)

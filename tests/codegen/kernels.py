@@ -1,0 +1,55 @@
+"""Kernels of real programs, for tests of the stages behind lowering."""
+
+import torch
+
+import dovetail.backends.cpu_support  # noqa: F401  # registers the rules
+from dovetail.capture.from_fx import segment_of
+from dovetail.schedule.build import Built
+from dovetail.schedule.plan import make_plan
+
+
+def plan_of(fn, *args, backend="cpu"):
+    """The plan of a function's inference graph."""
+    from torch._functorch.aot_autograd import aot_module_simplified
+
+    from dovetail import registry
+    from dovetail.capture.decompose import keeping_claimed
+
+    owner = registry.get_backend(backend)
+    found = []
+
+    def compiler(gm, _):
+        found.append(make_plan(segment_of(gm, "test")))
+        return gm
+
+    def entry(gm, inputs):
+        table = keeping_claimed(owner.decompositions(), owner.keeps_whole)
+        return aot_module_simplified(gm, inputs, fw_compiler=compiler, decompositions=table)
+
+    torch._dynamo.reset()
+    with torch.no_grad():
+        torch.compile(fn, backend=entry, dynamic=False)(*args)
+    return found[-1]
+
+
+def kernels_of(fn, *args):
+    """The kernels of a function, in order."""
+    return [step.kernel for step in plan_of(fn, *args).steps if isinstance(step, Built)]
+
+
+PROGRAMS = {
+    "add": (lambda x, y: x + y, (torch.randn(4, 5), torch.randn(5))),
+    "gelu": (lambda x: torch.nn.functional.gelu(x * 2 + 1), (torch.randn(3, 70),)),
+    "softmax": (lambda x: torch.softmax(x, -1), (torch.randn(6, 33),)),
+    "layer_norm": (
+        lambda x, w: torch.nn.functional.layer_norm(x, (48,), w),
+        (torch.randn(5, 48), torch.randn(48)),
+    ),
+    "column_sum": (lambda x: (x * x).sum(0), (torch.randn(7, 20),)),
+    "argmax": (lambda x: x.argmax(1), (torch.randn(4, 19),)),
+    "gather": (lambda x, i: x[i] * 2, (torch.randn(9, 4), torch.tensor([3, 0, 8]))),
+    "cat": (lambda x, y: torch.cat([x, -y], 1), (torch.randn(3, 5), torch.randn(3, 9))),
+    "where": (lambda x: torch.where(x > 0, x, x.exp()), (torch.randn(17),)),
+    "transpose": (lambda x, y: x.t() + y, (torch.randn(5, 8), torch.randn(8, 5))),
+    "integers": (lambda x: (x * 3 - 1) // 4 % 7, (torch.arange(-20, 20),)),
+}

@@ -1,0 +1,157 @@
+"""Random programs from a seed: pointwise, views, reductions, casts, joins, mutation."""
+
+from __future__ import annotations
+
+import random
+
+import torch
+
+UNARY = ["relu", "sigmoid", "tanh", "abs", "neg", "sin", "exp", "floor", "square", "cos", "erf"]
+BINARY = ["add", "sub", "mul", "maximum", "minimum"]
+SHAPES = [(6, 8), (8,), (6, 1), (1, 8), (2, 3, 8), (24, 2), (6, 4, 2)]
+
+
+class Choices:
+    """Draws made beforehand, so that tracing the program draws nothing."""
+
+    def __init__(self, draws):
+        self.draws, self.position = draws, 0
+
+    def random(self):
+        self.position += 1
+        return self.draws[self.position % len(self.draws)]
+
+    def randrange(self, count):
+        return int(self.random() * count)
+
+    def randint(self, low, high):
+        return low + self.randrange(high - low + 1)
+
+    def choice(self, items):
+        return items[self.randrange(len(items))]
+
+
+class Program:
+    """A random program of ``length`` steps; equal seeds make equal programs."""
+
+    def __init__(self, seed: int) -> None:
+        self.random = random.Random(seed)
+        self.shapes = self.random.sample(SHAPES, 3)
+        self.steps = self.random.randint(5, 40)
+        self.draws = [self.random.random() for _ in range(5 * self.steps)]
+        self.seed = seed
+
+    def inputs(self):
+        g = torch.Generator().manual_seed(self.seed)
+        return tuple(torch.randn(s, generator=g) for s in self.shapes)
+
+    def __call__(self, *inputs):
+        chosen = Choices(self.draws)
+        values = list(inputs)
+        if chosen.random() < 0.2:
+            inputs[0].mul_(0.5)
+        for _ in range(self.steps):
+            values.append(step(chosen, values))
+        return tuple(values[-3:])
+
+
+def step(chosen, values):
+    """One more value, made from those there are."""
+    kind = chosen.choice(["unary"] * 4 + ["binary"] * 4 + ["view"] * 3 + ["fold"] * 2 + ["other"])
+    x = values[chosen.randrange(len(values))]
+    if kind == "unary":
+        name = chosen.choice(UNARY)
+        x = x.clamp(-4, 4) if name in ("exp", "square") else x
+        return getattr(torch, name)(x.float())
+    if kind == "binary":
+        return binary(chosen, x, values)
+    if kind == "view":
+        return view(chosen, x)
+    if kind == "fold":
+        return fold(chosen, x)
+    return other(chosen, x)
+
+
+def binary(chosen, x, values):
+    fitting = [v for v in values if broadcasts(v.shape, x.shape)]
+    y = fitting[chosen.randrange(len(fitting))]
+    result = getattr(torch, chosen.choice(BINARY))(x, y)
+    if result.numel() > 4096:
+        return result.flatten()[:64].clone()
+    return result.clamp(-50, 50)
+
+
+def broadcasts(a, b):
+    return all(m == n or 1 in (m, n) for m, n in zip(reversed(a), reversed(b), strict=False))
+
+
+def view(chosen, x):
+    kind = chosen.choice(["flat", "transpose", "slice", "unsqueeze", "expand", "select", "split"])
+    if kind == "flat":
+        return x.reshape(-1)
+    if kind == "transpose" and x.dim() > 1:
+        return x.transpose(0, -1)
+    if kind == "slice" and x.dim() and x.shape[0] > 2:
+        return x[1:] if chosen.random() < 0.5 else x[::2]
+    if kind == "unsqueeze" and x.dim() < 4:
+        return x.unsqueeze(chosen.randint(0, x.dim()))
+    if kind == "expand" and x.dim() and x.shape[0] == 1:
+        return x.expand(3, *x.shape[1:])
+    if kind == "select" and x.dim() > 1:
+        return x.select(0, x.shape[0] - 1)
+    if kind == "split" and x.numel() % 2 == 0 and x.numel():
+        return x.reshape(2, -1)
+    return x.clone()
+
+
+def fold(chosen, x):
+    kind = chosen.choice(["sum", "mean", "amax", "softmax", "var", "layer_norm", "amin"])
+    if not x.dim() or not x.numel():
+        return x + 1
+    dim = chosen.randrange(x.dim())
+    keep = chosen.random() < 0.5
+    if kind == "softmax":
+        return x.softmax(dim)
+    if kind == "layer_norm":
+        return torch.nn.functional.layer_norm(x, x.shape[-1:], eps=1e-2)
+    if kind == "var":
+        return x.var(dim, keepdim=keep, correction=0)
+    return getattr(x, kind)(dim, keepdim=keep)
+
+
+def other(chosen, x):
+    kind = chosen.choice(["where", "cat", "cast", "half", "pad", "flip", "cumsum", "round_trip"])
+    if kind == "where":
+        return torch.where(x > 0, x, x * 0.1)
+    if kind == "cat" and x.dim() and x.numel() < 512:
+        return torch.cat([x, x * 2], chosen.randrange(x.dim()))
+    if kind == "cast":
+        return (x.clamp(-30, 30) * 3).to(torch.int64).float()
+    if kind == "half":
+        return x.to(torch.float64).float()
+    if kind == "pad" and x.dim():
+        return torch.nn.functional.pad(x, (1, 2))[..., :-1]
+    if kind == "flip" and x.dim():
+        return x.flip(0)
+    if kind == "cumsum" and x.dim():
+        return x.cumsum(-1).clamp(-20, 20)
+    return x * 1.5
+
+
+def check(seed: int, backend: str = "cpu") -> str:
+    """What differs from eager for one seed; empty when nothing does."""
+    program = Program(seed)
+    torch._dynamo.reset()
+    with torch.no_grad():
+        exact = program(*(x.double() for x in program.inputs()))
+        given, mine = program.inputs(), program.inputs()
+        expected = program(*given)
+        actual = torch.compile(program, backend=backend, dynamic=False)(*mine)
+    for a, b, c in zip((*expected, *given), (*actual, *mine), (*exact, *given), strict=True):
+        if a.shape != b.shape or a.dtype != b.dtype:
+            return f"seed {seed}: {b.dtype}{list(b.shape)} for {a.dtype}{list(a.shape)}"
+        # Where eager itself is far from float64 (a step function, a cancellation) so may we be.
+        slack = 4 * (a.double() - c.double()).abs() + 1e-4 + 1e-4 * a.double().abs()
+        if bool(((a.double() - b.double()).abs() > slack).any()):
+            return f"seed {seed}: off by {(a - b).abs().max().item()}"
+    return ""

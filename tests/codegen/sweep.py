@@ -1,0 +1,157 @@
+"""PyTorch's own op_db against eager, one op at a time: what a backend gets wrong, and why.
+
+``python -m tests.codegen.sweep [first] [step]`` prints every op whose result differs; the test
+beside it runs the same function.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import warnings
+
+import torch
+from torch.utils import _pytree as pytree
+
+CASES = (
+    ("float32", False),
+    ("float32", True),
+    ("bfloat16", False),
+    ("int64", False),
+)
+SAMPLES = 2
+# Results that are not determined: uninitialised memory, random draws without a seed of their own.
+UNDETERMINED = {"empty", "empty_like", "empty_strided", "empty_permuted", "new_empty"}
+UNDETERMINED |= {"new_empty_strided", "nn.functional.alpha_dropout", "nn.functional.dropout"}
+
+
+def operators():
+    """Every entry of op_db, in order."""
+    from torch.testing._internal.common_methods_invocations import op_db
+
+    return [op for op in op_db if op.name not in UNDETERMINED and "jiterator" not in op.name]
+
+
+def samples(op, dtype, grad):
+    """The first sample inputs of an op, or none where it has none for the type."""
+    kind = getattr(torch, dtype)
+    if kind not in op.supported_dtypes("cpu") or (grad and not op.supports_autograd):
+        return []
+    found = []
+    for sample in op.sample_inputs("cpu", kind, requires_grad=grad):
+        found.append(sample)
+        if len(found) == SAMPLES:
+            break
+    return found
+
+
+def run(fn, sample, grad):
+    """Outputs and gradients of one call."""
+    inputs = pytree.tree_map(_copy, (sample.input, sample.args, sample.kwargs))
+    torch.manual_seed(7)
+    result = fn(inputs[0], *inputs[1], **inputs[2])
+    leaves = [x for x in pytree.tree_leaves(result) if isinstance(x, torch.Tensor)]
+    if not grad:
+        return leaves
+    wanted = [x for x in leaves if x.requires_grad and x.is_floating_point()]
+    given = [x for x in pytree.tree_leaves(inputs) if isinstance(x, torch.Tensor)]
+    given = [x for x in given if x.requires_grad]
+    if not wanted or not given:
+        return leaves
+    total = sum(x.sum() for x in wanted)
+    grads = torch.autograd.grad(total, given, allow_unused=True)
+    return [*leaves, *grads]
+
+
+def _copy(x):
+    if not isinstance(x, torch.Tensor):
+        return x
+    return x.detach().clone().requires_grad_(x.requires_grad)
+
+
+def attempt(fn, sample, grad):
+    """A result, or the exception."""
+    try:
+        return run(fn, sample, grad), None
+    except Exception as error:
+        return None, error
+
+
+def difference(expected, actual, exact=None):
+    """What differs between two lists of tensors; empty when nothing does."""
+    if len(expected) != len(actual):
+        return f"{len(actual)} tensors for {len(expected)}"
+    for a, b in zip(expected, actual, strict=True):
+        if a is None or b is None:
+            if a is not b:
+                return "a gradient is missing"
+            continue
+        if a.is_sparse or a.is_quantized:
+            continue
+        try:
+            torch.testing.assert_close(b, a, equal_nan=True, rtol=_rtol(a), atol=_atol(a))
+        except AssertionError as error:
+            return str(error).replace("\n", " ")[:300]
+    return ""
+
+
+def _rtol(x):
+    return {torch.float32: 2e-5, torch.bfloat16: 3e-2, torch.float16: 2e-3}.get(x.dtype, 1e-6)
+
+
+def _atol(x):
+    return {torch.float32: 2e-5, torch.bfloat16: 2e-2, torch.float16: 1e-3}.get(x.dtype, 1e-8)
+
+
+def check(op, backend="cpu"):
+    """Every case of one op: a list of (case, problem), and how many were compared."""
+    problems, compared = [], 0
+    for dtype, grad in CASES:
+        for number, sample in enumerate(samples(op, dtype, grad)):
+            torch._dynamo.reset()
+            expected, refused = attempt(op.op, sample, grad)
+            if refused is not None:
+                continue
+            case = f"{op.formatted_name} {dtype}{' backward' if grad else ''} sample {number}"
+            problem = compare(op, sample, grad, backend, expected)
+            compared += 1
+            if problem:
+                problems.append((case, problem))
+    return problems, compared
+
+
+def compare(op, sample, grad, backend, expected):
+    """The difference between eager and compiled; what Dynamo itself refuses is no difference."""
+    actual, error = attempt(torch.compile(op.op, backend=backend, dynamic=False), sample, grad)
+    if error is None:
+        problem = difference(expected, actual)
+        if not problem:
+            return ""
+    else:
+        problem = f"{type(error).__name__}: {str(error)[:300]}"
+    torch._dynamo.reset()
+    other, failed = attempt(torch.compile(op.op, backend="aot_eager", dynamic=False), sample, grad)
+    if failed is not None or difference(expected, other):
+        return ""
+    return problem
+
+
+def main():
+    os.environ.setdefault("DOVETAIL_STRICT", "1")
+    os.environ.setdefault("DOVETAIL_KEEP_GRAPHS", "0")
+    import dovetail
+
+    dovetail.list_backends()
+    warnings.simplefilter("ignore")
+    first, step = (int(a) for a in (*sys.argv[1:3], *(["0", "1"][len(sys.argv) - 1 :])))
+    total = 0
+    for op in operators()[first::step]:
+        problems, compared = check(op)
+        total += compared
+        for case, problem in problems:
+            print(case, "|", problem, flush=True)
+    print(f"{total} cases compared")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,93 @@
+"""Fit the polynomials of codegen/llvm/math: near-minimax, by interpolation at Chebyshev nodes.
+
+Run it to see the coefficients (lowest power first) and the relative error of each fit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import mpmath as mp
+
+mp.mp.dps = 60
+
+
+def fit(fn: Callable[[mp.mpf], mp.mpf], low: float, high: float, degree: int) -> list[mp.mpf]:
+    """Coefficients of the polynomial that meets ``fn`` at the Chebyshev nodes."""
+    low, high = mp.mpf(low), mp.mpf(high)
+    count = degree + 1
+    nodes = [
+        (low + high) / 2 + (high - low) / 2 * mp.cos(mp.pi * (2 * k + 1) / (2 * count))
+        for k in range(count)
+    ]
+    matrix = mp.matrix(count, count)
+    for row, x in enumerate(nodes):
+        for power in range(count):
+            matrix[row, power] = x**power
+    return list(mp.lu_solve(matrix, mp.matrix([fn(x) for x in nodes])))
+
+
+def worst(
+    fn: Callable[[mp.mpf], mp.mpf], coefficients: list[mp.mpf], low: float, high: float
+) -> float:
+    """The largest error relative to ``fn`` on a grid."""
+    points = [mp.mpf(low) + (mp.mpf(high) - low) * k / 400 for k in range(1, 400)]
+    errors = [abs(mp.polyval(coefficients[::-1], x) / fn(x) - 1) for x in points]
+    return float(max(errors))
+
+
+def series(fn: Callable[[mp.mpf], mp.mpf], limit: mp.mpf) -> Callable[[mp.mpf], mp.mpf]:
+    """``fn`` with its value at zero put in (a removable singularity)."""
+    return lambda x: fn(x) if abs(x) > mp.mpf(10) ** -25 else limit
+
+
+S = ((mp.sqrt(2) - 1) / (mp.sqrt(2) + 1)) ** 2
+FITS = {
+    # exp(r) = 1 + r + r² p(r)
+    "exp32": (series(lambda r: (mp.exp(r) - 1 - r) / r**2, mp.mpf(1) / 2), -0.3470, 0.3470, 5),
+    "exp64": (series(lambda r: (mp.exp(r) - 1 - r) / r**2, mp.mpf(1) / 2), -0.3470, 0.3470, 10),
+    # log(m) = 2 s + s³ p(s²), s = (m-1)/(m+1)
+    "log64": (
+        series(lambda z: (2 * mp.atanh(mp.sqrt(z)) / mp.sqrt(z) - 2) / z, mp.mpf(2) / 3),
+        0,
+        float(S) * 1.01,
+        8,
+    ),
+    # tanh(x) = x + x³ p(x²) for |x| < 0.625
+    "tanh32": (
+        series(lambda z: (mp.tanh(mp.sqrt(z)) / mp.sqrt(z) - 1) / z, mp.mpf(-1) / 3),
+        0,
+        0.625**2,
+        5,
+    ),
+    # erf(x) = x + x p(x²) for |x| < 0.9375
+    "erf_near": (
+        series(lambda z: mp.erf(mp.sqrt(z)) / mp.sqrt(z) - 1, 2 / mp.sqrt(mp.pi) - 1),
+        0,
+        0.9375**2,
+        6,
+    ),
+    # erf(x) = 1 - exp(-t q(t)) for t = |x| in [0.9375, 4]
+    "erf_far": (lambda t: -mp.log(mp.erfc(t)) / t, 0.9375, 4.0, 8),
+    # sin(r) = r + r³ p(r²), cos(r) = 1 - r²/2 + r⁴ p(r²), |r| <= pi/4
+    "sin64": (
+        series(lambda z: (mp.sin(mp.sqrt(z)) / mp.sqrt(z) - 1) / z, mp.mpf(-1) / 6),
+        0,
+        0.6169,
+        4,
+    ),
+    "cos64": (
+        series(lambda z: (mp.cos(mp.sqrt(z)) - 1 + z / 2) / z**2, mp.mpf(1) / 24),
+        0,
+        0.6169,
+        4,
+    ),
+}
+
+if __name__ == "__main__":
+    for name, (fn, low, high, degree) in FITS.items():
+        coefficients = fit(fn, low, high, degree)
+        print(f"{name} = (  # {worst(fn, coefficients, low, high):.1e}")
+        for c in coefficients:
+            print(f"    {mp.nstr(c, 19)},")
+        print(")")
