@@ -5,13 +5,23 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from dovetail.errors import UnsupportedGraph
+from dovetail.errors import SizeError, UnsupportedGraph
 from dovetail.ir.call import Arg, Attr, OpCall, Ref, Table
 from dovetail.ir.segment import Input, Segment
 from dovetail.ir.size import Dim, Size, parse_size
 from dovetail.ir.tensor import Desc, ScalarDesc, TensorDesc
 
 FORMAT = "dovetail-segment-1"
+# What reading bytes that hold no segment can raise.
+_DAMAGE = (
+    ValueError,
+    KeyError,
+    TypeError,
+    IndexError,
+    RecursionError,
+    AttributeError,
+    SizeError,
+)
 
 
 def segment_to_bytes(segment: Segment) -> bytes:
@@ -27,7 +37,7 @@ def segment_from_bytes(data: bytes) -> Segment:
         if read["format"] != FORMAT:
             raise ValueError(f"format {read['format']!r}, expected {FORMAT!r}")
         return _Reader().segment(read["segment"])
-    except (ValueError, KeyError, TypeError, IndexError, RecursionError, AttributeError) as error:
+    except _DAMAGE as error:
         raise UnsupportedGraph(f"these bytes hold no segment: {error!r}") from None
 
 
