@@ -18,7 +18,6 @@ import threading
 import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator
 from functools import partial
-from importlib.util import find_spec
 from typing import Any, TypeVar, cast, overload
 
 from dovetail import discover, errors
@@ -47,8 +46,6 @@ BUILTIN = {
 }
 LAST_BACKEND = "aten"  # takes every call, so it ends every list of backends
 DEFAULT_BACKEND = LAST_BACKEND
-# A device type's own default, and the module without which it cannot run.
-DEVICE_DEFAULTS = {"cpu": ("cpu", "llvmlite")}
 HIDDEN_TAGS = ("debug", "experimental")
 # Both stand at the far end of the pipeline, so they are named here and imported on first use.
 _COMPILER_FOR = "dovetail.dynamo:compiler_for"
@@ -268,10 +265,9 @@ class Registry:
 
     def default_backend(self, device: str) -> str:
         """The name of the backend that ``backend="dovetail"`` stands for on a device type."""
-        kind = device.split(":")[0]
         with self._lock:
-            anywhere = self._defaults.get(None, _device_default(kind))
-            return self._defaults.get(kind, anywhere)
+            anywhere = self._defaults.get(None, DEFAULT_BACKEND)
+            return self._defaults.get(device.split(":")[0], anywhere)
 
     # ---- finding ---------------------------------------------------------------------------
 
@@ -452,11 +448,6 @@ class Registry:
         broken |= {f"{e.name} of {e.declarer}": e.broken for e in self._refused}
         known = [e.name for e in entries if not e.broken]
         return errors.UnknownBackend(name, {*known, *_torch.known_dynamo_backends()}, broken)
-
-
-def _device_default(kind: str) -> str:
-    name, module = DEVICE_DEFAULTS.get(kind, (DEFAULT_BACKEND, ""))
-    return name if not module or find_spec(module) is not None else DEFAULT_BACKEND
 
 
 _REGISTRY = Registry()
