@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import copy
 from dataclasses import dataclass
+from importlib.util import find_spec
 from typing import Any
 
 import torch
 from torch.utils import _pytree as pytree
 
-BACKENDS = ("reference", "aten", "cpu")
+# cpu generates code with llvmlite, which not every machine has.
+BACKENDS = ("reference", "aten", *(("cpu",) if find_spec("llvmlite") else ()))
 
 
 @dataclass

@@ -76,6 +76,23 @@ def test_decompositions():
         pass
 
 
+def test_decompositions_by_name():
+    found = _torch.named_decompositions(["silu", "no_such_operator"])
+    assert aten.silu.default in found
+    assert all(op.overloadpacket is aten.silu for op in found)
+
+
+def test_functionalised_custom_operators_run():
+    op = torch.ops.aten.add_.Tensor
+    x = torch.zeros(2)
+    arguments = {"other": torch.ones(2), "_self_base_index": 0, "_all_bases": [x]}
+    _, copied = _torch.call_mutable(op, None, **arguments)
+    assert (copied == 1).all()
+    assert (x == 0).all()
+    _torch.call_mutable(op, (), **arguments)
+    assert (x == 1).all()
+
+
 def test_random_draws_are_kept_by_configuration():
     from torch._inductor import config
 

@@ -69,8 +69,8 @@ def split_constants(gm: fx.GraphModule) -> tuple[fx.GraphModule, fx.GraphModule]
     # What a caller comes to hold is made anew at every call: it may be written to.
     constant -= {n for n in escaping(gm) if n.op == "call_function"}
     needs_inputs = _depends_on_inputs(constant)
-    border = [n for n in constant if n in needs_inputs and any(u not in constant for u in n.users)]
-    border = [n for n in gm.graph.nodes if n in set(border)]
+    crossing = {n for n in needs_inputs if any(u not in constant for u in n.users)}
+    border = [n for n in gm.graph.nodes if n in crossing]
     return _once_graph(gm, border), _every_graph(gm, border)
 
 
