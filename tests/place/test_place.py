@@ -280,13 +280,14 @@ def test_debug_mode_checks_what_a_backend_returns():
     cls = accelerator("aten.relu.default")
     load = cls.load
     cls.load = lambda self, blob: lambda inputs: [load(self, blob)(inputs)[0].double()]
+    options = {"debug": True}
     with (
         dovetail.registered_backend(cls),
         pytest.raises(
             errors.WrongOutputs, match="'accelerator' returned float64 instead of float32"
         ),
     ):
-        torch.compile(lambda x: x.relu(), backend="accelerator")(t(3))
+        torch.compile(lambda x: x.relu(), backend="accelerator", options=options)(t(3))
 
 
 def test_strict_mode_raises_what_the_backend_raised():
@@ -316,7 +317,8 @@ def test_otherwise_the_segment_falls_back_with_one_warning():
         (lambda out: out[0], "a Tensor, not a sequence"),
     ],
 )
-def test_wrong_numbers_of_outputs_are_named(result, message):
+@pytest.mark.parametrize("debug", [False, True])
+def test_wrong_numbers_of_outputs_are_named(result, message, debug):
     cls = accelerator("aten.relu.default", "aten.sin.default")
     load = cls.load
 
@@ -326,7 +328,8 @@ def test_wrong_numbers_of_outputs_are_named(result, message):
 
     cls.load = load_wrong
     with dovetail.registered_backend(cls):
-        run = torch.compile(lambda x: (x.relu(), x.sin()), backend="accelerator")
+        options = {"debug": debug}  # without it, a single segment runs with nothing around it
+        run = torch.compile(lambda x: (x.relu(), x.sin()), backend="accelerator", options=options)
         with pytest.raises(errors.WrongOutputs, match=f"'accelerator' returned {message}"):
             run(t(3))
 

@@ -50,9 +50,9 @@ def export(
     chosen = Options.resolve(options)
     program = _capture(model, tuple(args), dict(kwargs or {}), dynamic_shapes)
     instance = _backend(backend or registry.default_backend(_device_of(program)), chosen)
-    rules = instance.decompositions(), instance.composites, instance.keeps_whole
-    program = program.run_decompositions(export_table(*rules))
     compiler = Compiler(instance, chosen, history.begin(instance.name))
+    rules = compiler.decompositions, instance.composites, instance.keeps_whole
+    program = program.run_decompositions(export_table(*rules))
     return _compile(program, compiler, type(model).__name__)
 
 
@@ -222,7 +222,7 @@ def _returned(signature: Any) -> dict[int, int]:
     users = [s.arg.name for s in signature.input_specs if s.kind is InputKind.USER_INPUT]
     specs = signature.output_specs
     written = {s.arg.name: s.target for s in specs if s.kind is OutputKind.USER_INPUT_MUTATION}
-    results = [s.arg.name for s in specs if s.kind is OutputKind.USER_OUTPUT and s.arg is not None]
+    results = [s.arg.name for s in specs if s.kind is OutputKind.USER_OUTPUT]
     return {i: users.index(written[name]) for i, name in enumerate(results) if name in written}
 
 
@@ -239,11 +239,12 @@ def in_order(value: Any, spec: Any) -> Any:
 
 
 def _without_autocast() -> contextlib.AbstractContextManager[Any]:
+    """Autocast switched off for every device it is on for."""
+    stack = contextlib.ExitStack()
     for device in ("cpu", "cuda"):
         if torch.is_autocast_enabled(device):
-            off: contextlib.AbstractContextManager[Any] = torch.autocast(device, enabled=False)
-            return off
-    return contextlib.nullcontext()
+            stack.enter_context(torch.autocast(device, enabled=False))
+    return stack
 
 
 def _device_of(program: Any) -> str:

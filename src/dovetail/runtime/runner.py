@@ -46,17 +46,14 @@ def runner_for(
 def _direct(
     backend: str, run: Executable, taken: Sequence[Any], given: Sequence[int], count: int
 ) -> Callable[[list[Any]], Any]:
-    """The executable on inputs in its own order; its outputs are counted at the first call."""
-    counted, in_order = False, list(given) == list(range(count))
+    """The executable on inputs in its own order, its outputs counted."""
+    in_order = list(given) == list(range(count))
 
     def direct(inputs: list[Any]) -> Any:
-        nonlocal counted
         own = [inputs[n] for n in taken]
         inputs.clear()
         results = run(own)
-        if not counted:
-            check_outputs(results, count, backend)
-            counted = True
+        check_outputs(results, count, backend)
         return results if in_order else [results[n] for n in given]
 
     return direct
