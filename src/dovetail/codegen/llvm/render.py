@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 
-from dovetail.codegen.llvm import memory, scalar
+from dovetail.codegen.llvm import math, memory, scalar
 from dovetail.codegen.llvm.emit import Code, Val
 from dovetail.codegen.llvm.reduce import Accumulators
 from dovetail.ir.affine import mul, product
@@ -106,6 +106,7 @@ class Renderer:
         self.dtypes = {b.name: b.dtype for b in kernel.buffers}
         self.types = {i.name: i.dtype for i in kernel.instructions()}
         self.varies = _varying(kernel, self.axis)
+        self.grown, self.unused = _erf_plus_one(kernel)
 
     def render(self) -> str:
         """The function's text."""
@@ -386,6 +387,8 @@ class Renderer:
         self, instruction: Instruction, inner: tuple[str, dict[Instruction, Val]] | None
     ) -> None:
         c = self.c
+        if instruction.name in self.unused:
+            return
         if isinstance(instruction, Load):
             self.values[instruction.name] = memory.load(self, instruction, inner)
         elif isinstance(instruction, Store):
@@ -395,14 +398,40 @@ class Renderer:
         elif isinstance(instruction, Position):
             self.values[instruction.name] = memory.position(self, instruction.index)
         elif isinstance(instruction, Apply):
-            args = tuple(self.values[a] for a in instruction.args)
-            if instruction.op in CHECKS:
-                self.values[instruction.name] = memory.check(self, instruction.op, *args)
-            else:
-                result = scalar.apply(c, instruction.op, instruction.dtype, args)
-                self.values[instruction.name] = result
+            self.values[instruction.name] = self._apply(instruction)
         else:
             raise AssertionError(f"{type(instruction).__name__} outside a loop")
+
+    def _apply(self, instruction: Apply) -> Val:
+        of_erf = self.grown.get(instruction.name)
+        if of_erf is not None:
+            return math.erf_plus_one(self.c, self.values[of_erf])
+        args = tuple(self.values[a] for a in instruction.args)
+        if instruction.op in CHECKS:
+            return memory.check(self, instruction.op, *args)
+        return scalar.apply(self.c, instruction.op, instruction.dtype, args)
+
+
+def _erf_plus_one(kernel: Kernel) -> tuple[dict[str, str], set[str]]:
+    """Sums of 1 and an error function: what the function is applied to, by the sum's name.
+
+    They need no more than the sum's own accuracy, which is cheaper (GELU is made of one). Also
+    the error functions that are in no other use.
+    """
+    ones = {i.name for i in kernel.instructions() if isinstance(i, Const) and i.value == 1}
+    erfs = {
+        i.name: i.args[0]
+        for i in kernel.instructions()
+        if isinstance(i, Apply) and i.op == "erf" and i.dtype == "float32"
+    }
+    sums: dict[str, str] = {}
+    used: set[str] = set()
+    for i in kernel.instructions() if erfs else ():
+        if isinstance(i, Apply) and i.op == "add" and ones & set(i.args) and erfs.keys() & i.args:
+            sums[i.name] = next(erfs[a] for a in i.args if a in erfs)
+        else:
+            used |= erfs.keys() & i.uses
+    return sums, erfs.keys() - used
 
 
 def _varying(kernel: Kernel, axis: Axis | None) -> dict[str, bool]:
