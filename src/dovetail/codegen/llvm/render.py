@@ -47,13 +47,12 @@ class Layout:
 
 
 def vector_axis(kernel: Kernel) -> Axis | None:
-    """The axis to vectorise: where most accesses are next to each other in memory."""
-    candidates = []
+    """The axis to vectorise: where most accesses are next to each other in memory.
+
+    An axis of a loop stands for the last axis of every loop.
+    """
     inner = next((loop.axes for loop in kernel.loops if loop.axes), ())
-    if inner:
-        candidates.append(inner[-1])
-    if kernel.axes:
-        candidates.append(kernel.axes[-1])
+    candidates = [*inner[-1:], *kernel.axes[-1:]]
     if not candidates:
         return None
     return max(candidates, key=lambda axis: _score(kernel, axis))
@@ -63,11 +62,13 @@ def _score(kernel: Kernel, axis: Axis) -> float:
     if isinstance(axis.extent, int) and axis.extent == 1:
         return -1e9
     score = 0.0
-    for instruction in kernel.instructions():
-        if isinstance(instruction, Load | Store):
-            stride = instruction.index.stride(axis.name)
-            weight = 2.0 if isinstance(instruction, Store) else 1.0
-            score += weight if stride == 1 else (0 if stride == 0 else -2 * weight)
+    for loop in kernel.loops:
+        name = loop.axes[-1].name if loop.axes and axis not in kernel.axes else axis.name
+        for instruction in loop.body:
+            if isinstance(instruction, Load | Store):
+                stride = instruction.index.stride(name)
+                weight = 2.0 if isinstance(instruction, Store) else 1.0
+                score += weight if stride == 1 else (0 if stride == 0 else -2 * weight)
     if isinstance(axis.extent, int) and axis.extent < 16:
         score -= 4 * (16 - axis.extent) / 16
     return score
@@ -262,6 +263,8 @@ class Renderer:
 
     def _nest(self, loop: Loop) -> None:
         """A loop over its axes; what depends on outer axes only is computed outside."""
+        if self.is_row:
+            self.axis = loop.axes[-1]
         reduces = [i for i in loop.body if isinstance(i, Reduce)]
         vector_loop = self.is_row
         copies = UNROLL if vector_loop and reduces else 1
@@ -435,13 +438,14 @@ def _erf_plus_one(kernel: Kernel) -> tuple[dict[str, str], set[str]]:
 
 
 def _varying(kernel: Kernel, axis: Axis | None) -> dict[str, bool]:
+    """Which values differ along the vector axis."""
     varies: dict[str, bool] = {}
-    inner = {a.name for loop in kernel.loops for a in loop.axes}
-    for i in kernel.instructions():
-        found = any(varies.get(name, False) for name in i.uses)
-        if isinstance(i, Load | Position | Store) and axis is not None:
-            found |= i.index.stride(axis.name) != 0
-        if isinstance(i, Reduce) and axis is not None and axis.name in inner:
-            found = False
-        varies[i.name] = found
+    along_loops = axis is not None and axis not in kernel.axes
+    for loop in kernel.loops:
+        moving = loop.axes[-1] if along_loops and loop.axes else axis
+        for i in loop.body:
+            found = any(varies.get(name, False) for name in i.uses)
+            if isinstance(i, Load | Position | Store) and moving is not None:
+                found |= i.index.stride(moving.name) != 0
+            varies[i.name] = found and not (isinstance(i, Reduce) and along_loops)
     return varies
