@@ -51,11 +51,15 @@ def vector_axis(kernel: Kernel) -> Axis | None:
 
     An axis of a loop stands for the last axis of every loop.
     """
-    inner = next((loop.axes for loop in kernel.loops if loop.axes), ())
-    candidates = [*inner[-1:], *kernel.axes[-1:]]
+    inner = [loop.axes[-1] for loop in kernel.loops if loop.axes]
+    candidates = [*sorted(inner, key=_length)[-1:], *kernel.axes[-1:]]
     if not candidates:
         return None
     return max(candidates, key=lambda axis: _score(kernel, axis))
+
+
+def _length(axis: Axis) -> float:
+    return axis.extent if isinstance(axis.extent, int) else float("inf")
 
 
 def _score(kernel: Kernel, axis: Axis) -> float:
