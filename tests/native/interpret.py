@@ -63,9 +63,7 @@ def interpret(kernel, buffers, sizes=None):
     given += [buffers[b.name] for b in call_inputs(kernel)]
     results = native(*(torch.as_tensor(value) for value in given))
     names = [b.name for b in call_outputs(kernel)]
-    return {
-        n: torch.from_dlpack(r) for n, r in zip(names, results, strict=True)
-    }
+    return {n: torch.from_dlpack(r) for n, r in zip(names, results, strict=True)}
 
 
 __all__ = ["INSPECT", "NAME", "interpret", "kernel_file"]

@@ -60,38 +60,39 @@ class Operation:
         return {*given} == {result} and result in _SAME_TYPE[self.rule]
 
 
-_NAMES = (
-    "neg abs not cast round_half round_brain isnan floor ceil trunc round sqrt sign sgn "
-    "exp exp_normal exp2 expm1 log log2 log10 log1p sin cos tan tanh sigmoid erf erfc "
-    "add sub mul div div_int floordiv floormod min max pow copysign "
-    "eq ne lt le gt ge and or xor shl shr where fma check check_index check_bounds"
-).split()
-_RULES = {
-    "neg": "number",
-    "abs": "number",
+# Operation → rule, in the order of their numbers, by how many operands they take.
+_ONE = {
+    **dict.fromkeys(("neg", "abs"), "number"),
     "not": "bits",
     "cast": "cast",
-    "round_half": "single",
-    "round_brain": "single",
+    **dict.fromkeys(("round_half", "round_brain"), "single"),
     "isnan": "test",
-    "sign": "number",
-    "sgn": "number",
-    **dict.fromkeys(("add", "sub", "mul", "min", "max"), "any"),
-    **dict.fromkeys(("div_int", "floordiv", "floormod", "shl", "shr"), "integer"),
+    **dict.fromkeys(("floor", "ceil", "trunc", "round", "sqrt"), "float"),
+    **dict.fromkeys(("sign", "sgn"), "number"),
+    **dict.fromkeys(("exp", "exp_normal", "exp2", "expm1", "log", "log2", "log10"), "float"),
+    **dict.fromkeys(("log1p", "sin", "cos", "tan", "tanh", "sigmoid", "erf", "erfc"), "float"),
+}
+_TWO = {
+    **dict.fromkeys(("add", "sub", "mul"), "any"),
+    "div": "float",
+    **dict.fromkeys(("div_int", "floordiv", "floormod"), "integer"),
+    **dict.fromkeys(("min", "max"), "any"),
+    **dict.fromkeys(("pow", "copysign"), "float"),
     **dict.fromkeys(("eq", "ne", "lt", "le", "gt", "ge"), "compare"),
     **dict.fromkeys(("and", "or", "xor"), "bits"),
+    **dict.fromkeys(("shl", "shr"), "integer"),
+}
+_THREE = {
     "where": "select",
+    "fma": "float",
     **dict.fromkeys(("check", "check_index", "check_bounds"), "check"),
 }
-_FIRST_BINARY, _FIRST_TERNARY = _NAMES.index("add"), _NAMES.index("where")
-
-
-def _operation(code: int, name: str) -> Operation:
-    arity = 1 + (code >= _FIRST_BINARY) + (code >= _FIRST_TERNARY)
-    return Operation(code, name, arity, _RULES.get(name, "float"))
-
-
-OPERATION_TABLE = tuple(_operation(code, name) for code, name in enumerate(_NAMES))
+_LISTED = [
+    (name, arity, rule)
+    for arity, rules in enumerate((_ONE, _TWO, _THREE), 1)
+    for name, rule in rules.items()
+]
+OPERATION_TABLE = tuple(Operation(code, *row) for code, row in enumerate(_LISTED))
 OPERATION_BY_NAME = {operation.name: operation for operation in OPERATION_TABLE}
 
 

@@ -185,5 +185,3 @@ class _KernelWriter:
         out += b"".join(number(n) + self._dim(stride) for n, stride in axes)
         out += number(len(index.values))
         return out + b"".join(number(n) + self._dim(stride) for n, stride in values)
-
-
