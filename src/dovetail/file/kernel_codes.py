@@ -10,13 +10,8 @@ from dataclasses import dataclass
 
 from dovetail.ir.kernel import FLOATS, INTEGERS
 
-DTYPE_CODES = {
-    name: code
-    for code, name in enumerate(
-        ("float32", "float64", "int64", "int32", "int16", "int8", "uint8", "bool")
-        + ("float16", "bfloat16")
-    )
-}
+_DTYPES = ("float32", "float64", "int64", "int32", "int16", "int8", "uint8", "bool")
+DTYPE_CODES = {name: n for n, name in enumerate((*_DTYPES, "float16", "bfloat16"))}
 ROLE_CODES = {"in": 0, "out": 1, "inout": 2}
 LOAD, CONST, POSITION, APPLY, REDUCE, STORE = range(6)
 
