@@ -158,12 +158,27 @@ int dvt_adopt_openmp(void);
 
 typedef struct dvt_artifact dvt_artifact;
 
-/* Calls a host operation: fills outputs[i] with tensors of the shape, strides and dtype of
- * expected[i] (NULL: nobody needs it). Returns DVT_OK, or an error with its message set. */
-typedef dvt_status (*dvt_host)(void *context, uint32_t call, const dvt_tensor *const *inputs,
-                               size_t input_count, const dvt_number *attributes,
-                               size_t attribute_count, const dvt_tensor *const *expected,
-                               dvt_managed **outputs, size_t output_count, dvt_error *error);
+/* One host operation of one call of a program. `held[buffers[i]]` is what an earlier host
+ * operation made for input i, where the input is all of it; else NULL. */
+typedef struct {
+    uint32_t struct_size;
+    uint32_t call; /* which one: see dvt_host_call_at */
+    uint32_t input_count, attribute_count, output_count;
+    uint32_t into; /* bit i: output i has memory already, and the result belongs there */
+    const dvt_tensor *const *inputs;
+    const uint32_t *buffers;
+    dvt_managed *const *held;
+    const dvt_number *attributes;
+    const dvt_tensor *const *outputs; /* as they must become; NULL: nobody needs it */
+    dvt_managed **made; /* set by the host, but for outputs it wrote where they belong */
+    void **kept; /* the host's own, kept for the next time: freed by dvt_open_options.host_free.
+                    Used by one thread at a time. */
+} dvt_host_operation;
+
+/* Calls a host operation: fills made[i] with tensors of the shape, strides and dtype of
+ * outputs[i]. Returns DVT_OK, or an error with its message set. */
+typedef dvt_status (*dvt_host)(void *context, const dvt_host_operation *operation,
+                               dvt_error *error);
 
 typedef struct {
     uint32_t struct_size;
@@ -172,6 +187,7 @@ typedef struct {
     size_t key_count;
     uint32_t host_available; /* whether calls will come with a dvt_host */
     uint32_t reserved;
+    void (*host_free)(void *kept); /* of a dvt_host_operation; may be NULL */
 } dvt_open_options;
 
 #define DVT_OPEN_CHECK_CONSTANTS 1u /* hash the constants too: reads the whole file */

@@ -151,8 +151,13 @@ def _verify_write(
         same = _same(program, instruction.target, instruction.source)
         _require(same, "a copy between buffers of different shape or dtype")
     else:
-        writable = {"host"} if isinstance(instruction, Host) else {"temporary", "output"}
+        host = {"host"} if isinstance(instruction, Host) else set()
+        writable = {"temporary", "output"} | host
     _require(target.kind in writable, f"writes to %{name}, a {target.kind} buffer")
+    if isinstance(instruction, Host):
+        _require(not target.of, f"a host call cannot take over memory for %{name}")
+        made = target.kind == "host" and program.by_name[name].kind == "view"
+        _require(not made, f"a host call makes all of %{target.name}, not a view of it")
     if target.kind == "temporary" and target.of and isinstance(instruction, Kernel):
         previous = program.viewed(target.of).name
         free = last.get(previous, -1) <= number
@@ -186,7 +191,8 @@ def _verify_outputs(program: Program, defined: set[str]) -> None:
             continue
         _require(value in program.by_name, f"output %{value} is no buffer")
         base = program.viewed(value)
-        _require(base.kind == "output", f"output %{value} is a {base.kind} buffer")
+        handed_out = base.kind == "output" or program.by_name[value].kind == "host"
+        _require(handed_out, f"output %{value} is a {base.kind} buffer")
         _require(base.name in defined, f"output %{value} is never written")
         _require(base.name not in owners, f"output %{base.name} is handed out twice")
         owners.add(base.name)

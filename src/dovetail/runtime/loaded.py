@@ -43,7 +43,7 @@ def open_native(source: str | bytes, *, flags: int = 0, keys: Sequence[bytes] | 
     host = None if flags & INSPECT else _host()
     native = _native.Artifact(source, flags, b"".join(known), host)
     if host is not None:
-        host.prepare(native.host_calls())
+        host.prepare(native)
     if native.code() < 0 and not flags & INSPECT:
         warnings.warn(
             "the artifact's native code is not used (not signed by a trusted key, or made for "
