@@ -16,10 +16,9 @@ static void delete_output(dvt_managed *self)
 
 static dvt_managed *new_output(const dvt_tensor *like, uint64_t bytes)
 {
-    size_t rank = (size_t)like->ndim;
-    size_t head = (sizeof(dvt_managed) + 16 * rank + DVT_ALIGN - 1) / DVT_ALIGN * DVT_ALIGN;
-    size_t total = (head + (size_t)bytes + DVT_ALIGN - 1) / DVT_ALIGN * DVT_ALIGN;
-    dvt_managed *m = bytes < INT64_MAX / 2 ? aligned_alloc(DVT_ALIGN, total) : NULL;
+    size_t rank = (size_t)like->ndim, head = sizeof(dvt_managed) + 16 * rank;
+    /* Plain malloc, aligned by hand: aligned_alloc has no fast path for small blocks. */
+    dvt_managed *m = bytes < INT64_MAX / 2 ? malloc(head + (size_t)bytes + DVT_ALIGN) : NULL;
     if (m == NULL)
         return NULL;
     memset(m, 0, sizeof *m);
@@ -32,7 +31,8 @@ static dvt_managed *new_output(const dvt_tensor *like, uint64_t bytes)
         memcpy(m->tensor.shape, like->shape, 8 * rank);
         memcpy(m->tensor.strides, like->strides, 8 * rank);
     }
-    m->tensor.data = (char *)m + head;
+    uintptr_t start = (uintptr_t)m + head;
+    m->tensor.data = (char *)m + head + (DVT_ALIGN - start % DVT_ALIGN) % DVT_ALIGN;
     return m;
 }
 
