@@ -50,6 +50,7 @@ PyObject *raise_error(const dvt_error *error)
         [DVT_ERROR_INDEX] = "IndexOutOfRange",
         [DVT_ERROR_HOST] = "RunFailed",
         [DVT_ERROR_ARGUMENT] = "RunFailed",
+        [DVT_ERROR_BOUNDS] = "IndexOutOfBounds",
     };
     if (PyErr_Occurred()) /* a host operation's own exception says more */
         return NULL;

@@ -416,6 +416,20 @@ static int read_framework(PyObject *object, const known_type *type, argument *a)
     return 0;
 }
 
+/* A Python number: an int64 tensor of rank 0, whose element lies in the argument itself. */
+static int read_number(PyObject *object, argument *a)
+{
+    a->shape[0] = PyLong_AsLongLong(object);
+    if (a->shape[0] == -1 && PyErr_Occurred())
+        return refuse();
+    a->tensor = (dvt_tensor){.data = a->shape,
+                             .device = {DVT_CPU, 0},
+                             .dtype = {DVT_INT, 64, 1},
+                             .shape = a->shape,
+                             .strides = a->strides};
+    return 0;
+}
+
 int read_argument(PyObject *object, argument *a)
 {
     PyTypeObject *type = Py_TYPE(object);
@@ -423,6 +437,8 @@ int read_argument(PyObject *object, argument *a)
         a->tensor = ((Tensor *)object)->managed->tensor;
         return 0;
     }
+    if (PyLong_CheckExact(object))
+        return read_number(object, a);
     const known_type *found = known(type);
     if (found != NULL) {
         a->api = found->api;
