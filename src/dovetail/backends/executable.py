@@ -152,14 +152,14 @@ class Executable:
         if "size" in entry:
             size = self._size(entry["size"])
             return lambda _made, _inputs, sizes: size(sizes)
-        place = entry.get("output", entry.get("input"))
+        place: int = entry["input"] if "input" in entry else entry["output"]
         from_input = "input" in entry
         if "shape" not in entry:
             return lambda made, inputs, _: (inputs if from_input else made)[place]
         return self._window(entry, place, from_input)
 
     def _window(
-        self, entry: Entry, place: Any, from_input: bool
+        self, entry: Entry, place: int, from_input: bool
     ) -> Callable[[list[Any], list[Any], Sequence[int]], Any]:
         shape = [self._size(d) for d in entry["shape"]]
         strides = [self._size(d) for d in entry["strides"]]

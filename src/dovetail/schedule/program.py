@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
+from dovetail.file.encode import DTYPES
 from dovetail.ir import kernel as kernel_ir
 from dovetail.ir.call import Arg, OpCall, Ref, leaves
 from dovetail.ir.program import Copy, Host, Kernel, same_dims
@@ -159,6 +160,8 @@ class PlanWriter:
         return self.lowering.declare(value.name, "view", self._desc(value), owner, offset)
 
     def _desc(self, value: Value) -> TensorDesc:
+        if value.dtype not in DTYPES:
+            raise Unschedulable(f"{value} has a dtype that programs do not know")
         return TensorDesc(value.dtype, self._dims(value.shape), self._dims(value.strides))
 
     def _dims(self, dims: tuple[Dim, ...]) -> tuple[Dim, ...]:
