@@ -194,7 +194,8 @@ typedef struct {
 #define DVT_OPEN_INSPECT    4u /* verify and look, never run: no kernel, host or trust needed */
 #define DVT_OPEN_TRUST_CODE 2u /* run native code unsigned: for a file from one's own cache */
 #define DVT_OPEN_MAY_OVERLAP                                                                   \
-    8u /* inputs that are written to may share memory with others: the caller answers for it */
+    8u /* inputs that are written to may share memory with others: the caller answers for it   \
+        */
 
 /* Map and verify a file. NULL options mean all zero. */
 dvt_status dvt_open(const char *path, const dvt_open_options *options, dvt_artifact **artifact,
