@@ -169,9 +169,11 @@ static dvt_status plan_arena(const program *p, frame *f, dvt_error *error)
                               (unsigned long long)f->memory.peak);
     }
     for (uint32_t i = 0; status == DVT_OK && i < p->buffer_count; i++)
-        if (p->buffers[p->buffers[i].root].kind == KIND_TEMPORARY && f->arena != NULL)
+        if (p->buffers[p->buffers[i].root].kind == KIND_TEMPORARY)
             f->tensors[i].data =
-                f->arena + lives[slots[p->buffers[i].root]].offset + f->offsets[i];
+                f->arena == NULL
+                    ? (void *)f /* any address will do: all temporaries are empty */
+                    : f->arena + lives[slots[p->buffers[i].root]].offset + f->offsets[i];
     free(lives);
     free(slots);
     return status;
