@@ -41,6 +41,8 @@ BUILTIN = {
     "cpu": "dovetail.backends.cpu:CpuBackend",
     "dovetail": "dovetail.dynamo:default_backend",
     "eager": "dovetail.backends.eager:eager [debug]",
+    "onnxruntime": "dovetail.backends.onnx:OnnxRuntimeBackend",
+    "opencl": "dovetail.backends.opencl:OpenCLBackend",
     "portable": "dovetail.backends.portable:PortableBackend",
     "reference": "dovetail.backends.reference:ReferenceBackend [debug]",
 }
