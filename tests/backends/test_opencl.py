@@ -1,6 +1,7 @@
 """The OpenCL renderer: kernels against the oracle, models against eager, copies counted."""
 
 import dataclasses
+import shutil
 
 import numpy as np
 import pytest
@@ -8,12 +9,15 @@ import torch
 from torch import nn
 
 from dovetail import history, registry
+from dovetail.backends.rendered import Opened
 from dovetail.backends.rendered_program import RenderedProgram
+from dovetail.codegen.c import CRenderer
 from dovetail.codegen.opencl.render import PRELUDE, render
 from dovetail.ir.kernel import Apply, Axis, Buffer, Const, Index, Kernel, Load, Loop, Reduce, Store
 from dovetail.ir.kernel_reference import run_kernel
 from dovetail.ir.kernel_verify import InvalidKernel, verify_kernel
 from dovetail.ir.size import Size
+from tests.backends.plain_c import Compiler
 from tests.codegen.kernels import PROGRAMS, plan_of
 from tests.codegen.random_graphs import check
 from tests.differential import assert_same
@@ -24,20 +28,35 @@ F = nn.functional
 
 @pytest.fixture(scope="module")
 def opened():
-    """The device in use, or the reason why there is none."""
-    backend = registry.get_backend("opencl") if registry.backend_info("opencl") else None
+    """The OpenCL device in use, or the reason why there is none."""
+    backend = registry.get_backend("opencl")
     answer = backend.available()
     if not answer:
         pytest.skip(answer.reason)
     return backend.opened
 
 
-pytestmark = pytest.mark.usefixtures("opened")
+@pytest.fixture(autouse=True)
+def needs_a_device(request):
+    """Tests of the backend are skipped where there is no device, with the reason."""
+    if "target" not in request.fixturenames:
+        request.getfixturevalue("opened")
 
 
-def run_on_device(opened, kernel, arrays, sizes=()):
+@pytest.fixture(scope="module", params=["opencl", "c"])
+def target(request):
+    """A device and how kernels are written for it: OpenCL C, and plain C by the same rules."""
+    if request.param == "opencl":
+        return request.getfixturevalue("opened"), PRELUDE, render
+    if shutil.which("cc") is None:
+        pytest.skip("no C compiler")
+    return Opened(Compiler()), CRenderer.prelude, lambda kernel: CRenderer(kernel).render()
+
+
+def run_on_device(target, kernel, arrays, sizes=()):
     """A kernel on copies of flat arrays; the copies."""
-    (function,) = opened.functions(PRELUDE + render(kernel), [kernel.name])
+    opened, prelude, write = target
+    (function,) = opened.functions(prelude + write(kernel), [kernel.name])
     arrays = {name: array.copy() for name, array in arrays.items()}
     memory = {}
     for name, array in arrays.items():
@@ -63,7 +82,7 @@ def _flag(kernel, flag):
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_kernels_of_programs(opened, name):
+def test_kernels_of_programs(target, name):
     """Every kernel of a program gives what the interpreter of kernel IR gives."""
     fn, args = PROGRAMS[name]
     plan = plan_of(fn, *args)
@@ -77,7 +96,7 @@ def test_kernels_of_programs(opened, name):
             if value not in memory:
                 memory[value] = np.zeros(int(np.prod(value.shape)), dtype=value.dtype)
         arrays = {n: memory[v] for n, v in step.buffers.items()}
-        found = run_on_device(opened, step.kernel, arrays)
+        found = run_on_device(target, step.kernel, arrays)
         run_kernel(step.kernel, arrays)
         for buffer, expected in arrays.items():
             np.testing.assert_allclose(found[buffer], expected, rtol=2e-6, atol=1e-6)
@@ -130,7 +149,7 @@ def sample(dtype, count, generator, *, divisor=False):
     [(op, dtype, 1) for dtype, ops in UNARY.items() for op in ops.split()]
     + [(op, dtype, 2) for dtype, ops in BINARY.items() for op in ops.split()],
 )
-def test_operations(opened, op, dtype, count):
+def test_operations(target, op, dtype, count):
     kernel = elementwise(op, dtype, count)
     generator = np.random.default_rng(0)
     arrays = {b.name: sample(b.dtype, 300, generator) for b in kernel.buffers}
@@ -138,7 +157,7 @@ def test_operations(opened, op, dtype, count):
         arrays["a1"] = np.abs(arrays["a1"]) % 8
     if op in ("floordiv", "floormod", "div_int"):
         arrays["a1"] = sample(dtype, 300, generator, divisor=True)
-    found = run_on_device(opened, kernel, arrays)["out"]
+    found = run_on_device(target, kernel, arrays)["out"]
     expected = {name: array.copy() for name, array in arrays.items()}
     run_kernel(kernel, expected)
     if op == "sign":  # ATen's sign of a NaN is 0, NumPy's is NaN
@@ -170,7 +189,7 @@ def fold(op, dtype, rows, row):
 @pytest.mark.parametrize("op", ["sum", "prod", "max", "min", "argmax", "argmin"])
 @pytest.mark.parametrize("dtype", ["float32", "int64"])
 @pytest.mark.parametrize(("rows", "row"), [(1, 5000), (7, 33), (130, 1)])
-def test_folds(opened, op, dtype, rows, row):
+def test_folds(target, op, dtype, rows, row):
     kernel, sizes = fold(op, dtype, rows, row)
     x = sample(dtype, rows * row, np.random.default_rng(1)) if row < 100 else None
     if x is None:
@@ -178,16 +197,33 @@ def test_folds(opened, op, dtype, rows, row):
     if op == "prod":
         x = (np.sign(x) + (x == 0)).astype(dtype)
     out = np.zeros(rows, dtype="int64" if op.startswith("arg") else dtype)
-    found = run_on_device(opened, kernel, {"x": x, "out": out}, sizes)["out"]
+    found = run_on_device(target, kernel, {"x": x, "out": out}, sizes)["out"]
     run_kernel(kernel, {"x": x, "out": out}, {"n": rows, "m": row})
     np.testing.assert_allclose(found, out, rtol=1e-5, atol=1e-5)
 
 
-def test_long_sums_are_as_exact_as_eager(opened):
+def test_long_sums_are_as_exact_as_eager(target):
     kernel, sizes = fold("sum", "float32", 1, 1_000_000)
     x = np.random.default_rng(2).random(1_000_000, dtype="float32")
-    found = run_on_device(opened, kernel, {"x": x, "out": np.zeros(1, "float32")}, sizes)["out"]
+    found = run_on_device(target, kernel, {"x": x, "out": np.zeros(1, "float32")}, sizes)["out"]
     assert abs(found[0] - x.astype("float64").sum()) / x.size < 1e-6
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_half_precision_in_memory(target, dtype):
+    """Every seventh number there is goes in and out unchanged but for its sign."""
+    bits = np.arange(0, 2**16, 7).astype("uint16")
+    kernel = dataclasses.replace(
+        elementwise("neg", "float32", 1),
+        name=f"negate_{dtype}",
+        buffers=(Buffer("a0", dtype), Buffer("out", dtype, "out")),
+        axes=(Axis("i", bits.size),),
+    )
+    found = run_on_device(target, kernel, {"a0": bits, "out": np.zeros_like(bits)})["out"]
+    given, negated = (
+        torch.from_numpy(b.view("int16").copy()).view(getattr(torch, dtype)) for b in (bits, found)
+    )
+    torch.testing.assert_close(negated, -given, rtol=0, atol=0, equal_nan=True)
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
@@ -204,13 +240,13 @@ def test_a_name_that_is_no_identifier_is_refused():
         render(dataclasses.replace(kernel, name="x(); evil"))
 
 
-def test_constants_are_written_exactly(opened):
+def test_constants_are_written_exactly(target):
     values = {"float32": [0.1, -1e-38, float("inf"), -3.0], "int64": [-(2**63), 2**63 - 1, -1]}
     for dtype, numbers in values.items():
         for number in numbers:
             body = (Const("c", dtype, number), Store("out", Index(), "c"))
             kernel = Kernel("fixed", (Buffer("out", dtype, "out"),), (), (Loop((), body),))
-            found = run_on_device(opened, kernel, {"out": np.zeros(1, dtype)})["out"]
+            found = run_on_device(target, kernel, {"out": np.zeros(1, dtype)})["out"]
             assert found[0] == np.array(number, dtype)
 
 

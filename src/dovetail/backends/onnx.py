@@ -11,7 +11,14 @@ from collections.abc import Callable, Mapping
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from dovetail.backend import Availability, Backend, Blob, Executable, Support
+from dovetail.backend import (
+    Availability,
+    Backend,
+    Blob,
+    Executable,
+    Support,
+    torch_available,
+)
 
 if TYPE_CHECKING:
     from dovetail.ir import OpCall, Segment
@@ -45,7 +52,7 @@ class OnnxRuntimeBackend(Backend):
         if missing:
             names = " and ".join(missing)
             return Availability(False, f"no {names}: pip install 'dovetail[onnx]'")
-        return Availability(True)
+        return torch_available()
 
     def fingerprint(self) -> str:
         """The engine's version and the operator set models are written in."""

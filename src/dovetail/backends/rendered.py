@@ -11,13 +11,22 @@ import threading
 from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from dovetail.backend import Availability, Backend, Blob, Executable, Support
+from dovetail.backend import (
+    Availability,
+    Backend,
+    Blob,
+    Executable,
+    Support,
+    torch_available,
+)
 from dovetail.errors import DovetailError
 from dovetail.ir.encode import segment_from_bytes, segment_to_bytes
 
 if TYPE_CHECKING:
+    from dovetail.backends.plugin_weights import Weights
     from dovetail.backends.rendered_program import RenderedProgram
     from dovetail.ir import OpCall, Segment
     from dovetail.ir.kernel import Kernel
@@ -79,14 +88,18 @@ class Opened:
     """A device in use: counted copies, kernels compiled once, and the weights that stay on it."""
 
     def __init__(self, device: Device) -> None:
-        from dovetail.backends.plugin_weights import Weights
-
         self.device = device
         self.lock = threading.RLock()
         self.counters = dict.fromkeys(("uploads", "downloads", "launches", "builds"), 0)
         self.counters |= {"uploaded_bytes": 0, "downloaded_bytes": 0}
         self._functions: dict[str, Sequence[Function]] = {}
-        self.weights = Weights(_Uploader(self))  # type: ignore[arg-type]  # all it asks for
+
+    @cached_property
+    def weights(self) -> Weights:
+        """The tensors that stay."""
+        from dovetail.backends.plugin_weights import Weights
+
+        return Weights(_Uploader(self))  # type: ignore[arg-type]  # all it asks for
 
     def functions(self, source: str, names: Sequence[str]) -> Sequence[Function]:
         """The kernels of a source, compiled when it is first seen."""
@@ -176,9 +189,9 @@ class RendererBackend(Backend):
             return cls._opened
 
     def available(self) -> Availability:
-        """Whether the device opens."""
+        """Whether the device opens, and PyTorch is there to compile for."""
         try:
-            return Availability(self.opened is not None)
+            return torch_available() if self.opened is not None else Availability(False)
         except (DovetailError, ImportError, OSError, RuntimeError) as error:
             return Availability(False, str(error))
 
