@@ -28,9 +28,9 @@ static bool may_write(program *p, const instruction *in, uint8_t kind)
     switch (kind) {
     case KIND_TEMPORARY:
     case KIND_OUTPUT:
-        return in->opcode != OP_HOST;
+        return !in->calls_host;
     case KIND_HOST:
-        return in->opcode != OP_KERNEL;
+        return in->calls_host || in->opcode == OP_COPY;
     case KIND_INPUT:
         p->writes_inputs |= in->opcode == OP_COPY;
         return in->opcode == OP_COPY;
@@ -49,7 +49,7 @@ static dvt_status define(program *p, const instruction *in, uint32_t at, uint32_
     const buffer_record *owner = &p->buffers[b->owner];
     if (!may_write(p, in, owner->kind))
         return bad(error, at, "writes to a buffer that it may not write");
-    if (in->opcode == OP_HOST && (b->kind == KIND_VIEW || defined[b->owner]))
+    if (in->calls_host && (b->kind == KIND_VIEW || defined[b->owner]))
         return bad(error, at, "makes a host buffer a second time");
     if (owner->kind == KIND_TEMPORARY && owner->base != DVT_NONE && !defined[b->owner]) {
         uint32_t previous = owner->base;
@@ -65,8 +65,11 @@ static dvt_status check_instruction(program *p, uint32_t at, unsigned char *defi
                                     dvt_error *error)
 {
     const instruction *in = &p->instructions[at];
+    dvt_status placed = dvt_devices_check(p, at, error);
+    if (placed != DVT_OK)
+        return placed;
     for (uint32_t i = 0; i < in->input_count; i++)
-        if (!defined[p->buffers[in->inputs[i]].owner])
+        if (in->inputs[i] != DVT_NONE && !defined[p->buffers[in->inputs[i]].owner])
             return bad(error, at, "uses a buffer before it is written");
     for (uint32_t i = 0; i < in->output_count; i++) {
         if (in->outputs[i] == DVT_NONE)
@@ -170,7 +173,8 @@ dvt_status dvt_program_flow(program *p, dvt_error *error)
     for (uint32_t i = 0; i < p->instruction_count; i++) {
         const instruction *in = &p->instructions[i];
         for (uint32_t n = 0; n < in->input_count; n++)
-            touch(p, in->inputs[n], i);
+            if (in->inputs[n] != DVT_NONE)
+                touch(p, in->inputs[n], i);
         for (uint32_t n = 0; n < in->output_count; n++)
             if (in->outputs[n] != DVT_NONE)
                 touch(p, in->outputs[n], i);

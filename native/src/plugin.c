@@ -222,11 +222,13 @@ static void release_device(plugin *p)
 {
     if (p->uploaded != NULL)
         p->api.event_destroy(p->device, p->uploaded);
+    if (p->computed != NULL)
+        p->api.event_destroy(p->device, p->computed);
     if (p->transfer != NULL)
         p->api.stream_destroy(p->device, p->transfer);
     if (p->compute != NULL)
         p->api.stream_destroy(p->device, p->compute);
-    p->uploaded = NULL;
+    p->uploaded = p->computed = NULL;
     p->transfer = p->compute = NULL;
 }
 
@@ -250,6 +252,8 @@ int plugin_ready(plugin *p, plugin_error *error)
         status = p->api.stream_create(p->device, &p->transfer, &said);
     if (status == DVP_OK)
         status = p->api.event_create(p->device, &p->uploaded, &said);
+    if (status == DVP_OK)
+        status = p->api.event_create(p->device, &p->computed, &said);
     if (status != DVP_OK) {
         plugin_close(p, NULL);
         return plugin_fail(p, status, "preparing the device", &said, error);

@@ -285,6 +285,15 @@ static bool same_layout(const dvt_tensor *got, const dvt_tensor *expected)
     return is_empty(expected) || (got->data != NULL && fits_in_place(got, expected, 1));
 }
 
+/* What a host call is called: an operator, or the backend whose blob it runs. */
+static span host_name(const program *p, const instruction *in)
+{
+    if (in->opcode == OP_BLOB)
+        return dvt_blob_owner(p, in->index);
+    return (span){(const uint8_t *)p->host_calls[in->index].op,
+                  p->host_calls[in->index].op_length};
+}
+
 static dvt_status keep_host_results(const program *p, frame *f, const instruction *in,
                                     dvt_managed **made, dvt_error *error)
 {
@@ -304,7 +313,7 @@ static dvt_status keep_host_results(const program *p, frame *f, const instructio
             status =
                 dvt_fail(error, DVT_ERROR_HOST,
                          "%.*s gave a result of another shape, layout or dtype than promised",
-                         (int)p->host_calls[in->index].op_length, p->host_calls[in->index].op);
+                         (int)host_name(p, in).size, (const char *)host_name(p, in).data);
         else
             f->tensors[buffer].data = dvt_data(&made[i]->tensor);
         bind_views(p, f, buffer);
@@ -322,8 +331,9 @@ static dvt_status run_host(const program *p, frame *f, uint32_t index,
         in->output_count <= 8 ? few : calloc(in->output_count, sizeof(dvt_managed *));
     if (made == NULL)
         return dvt_fail(error, DVT_ERROR_MEMORY, "out of memory");
+    uint32_t number = in->index + (in->opcode == OP_BLOB ? p->host_call_count : 0);
     dvt_status status = options->host(
-        options->host_context, in->index, call->inputs, call->input_count, call->attributes,
+        options->host_context, number, call->inputs, call->input_count, call->attributes,
         call->attribute_count, call->outputs, made, in->output_count, error);
     if (status == DVT_OK)
         status = keep_host_results(p, f, in, made, error);
@@ -372,9 +382,17 @@ static dvt_status run_instructions(const program *p, frame *f, const dvt_run_opt
                                    dvt_error *error)
 {
     dvt_status status = DVT_OK;
+    device_turn turn = {0};
+    dvt_device_start(f);
     for (uint32_t i = 0; status == DVT_OK && i < p->instruction_count; i++) {
         const instruction *in = &p->instructions[i];
-        if (in->opcode == OP_KERNEL)
+        if (turn.plugin != NULL && in->device == 0)
+            status = dvt_device_leave(f, &turn, status, error);
+        if (status != DVT_OK)
+            break;
+        if (in->device != 0)
+            status = dvt_device_step(f, in, &turn, error);
+        else if (in->opcode == OP_KERNEL)
             status = in->kernel->run(&f->calls[i], error);
         else if (in->opcode == OP_COPY)
             status = run_copy(p, &f->calls[i], in, error);
@@ -383,7 +401,7 @@ static dvt_status run_instructions(const program *p, frame *f, const dvt_run_opt
         for (uint32_t n = 0; n < in->release_count; n++)
             release_host(f, p->releases[in->release_at + n]);
     }
-    return status;
+    return dvt_device_leave(f, &turn, status, error);
 }
 
 /* Inputs that were repacked and written to are copied back. */
@@ -460,7 +478,8 @@ dvt_status dvt_run(dvt_artifact *a, const dvt_run_options *options, const dvt_te
     if (a->inspect_only)
         return dvt_fail(error, DVT_ERROR_ARGUMENT,
                         "the artifact was opened to be looked at only");
-    if (p->host_call_count > 0 && (options == NULL || options->host == NULL))
+    if (p->host_call_count + p->host_blob_count > 0 &&
+        (options == NULL || options->host == NULL))
         return dvt_fail(error, DVT_ERROR_UNSUPPORTED, "the program calls host operations");
     if (p->symbol_count > MAX_SYMBOLS)
         return dvt_fail(error, DVT_ERROR_UNSUPPORTED, "more than %d dynamic sizes",

@@ -23,7 +23,7 @@ from dovetail.ir import Arg, OpCall, Ref, Segment, TensorDesc
 from dovetail.ir.size import Dim, evaluate
 
 if TYPE_CHECKING:
-    from dovetail.backends.plugin import Library
+    from dovetail.runtime.plugins import Library
 
 ALIGNMENT = 64
 Key = tuple[str, tuple[int, ...]]  # a value: its name, and a path into its call's result

@@ -14,13 +14,14 @@ from typing import BinaryIO
 from dovetail.errors import ArtifactNotFound, InvalidArtifact
 
 MAGIC = b"\x89DVT\r\n\x1a\n"
-MAJOR, MINOR = 1, 1
+MAJOR, MINOR = 1, 2
 HEADER = struct.Struct("<8sHHIQIIQQ32s32s16s")
 ENTRY = struct.Struct("<IIQQ32sQ")
 ALIGNMENT, PAGE = 64, 4096
 
 MANIFEST, STRINGS, SIZES, BUFFERS, PROGRAM, GUARDS, KERNELS = range(1, 8)
 HOST_CALLS, CODE, BLOBS, CONSTANTS, DEBUG, SIGNATURE = range(8, 14)
+DEVICES = 15
 SECTION_NAMES = {
     MANIFEST: "manifest",
     STRINGS: "strings",
@@ -35,8 +36,9 @@ SECTION_NAMES = {
     CONSTANTS: "constants",
     DEBUG: "debug",
     SIGNATURE: "signature",
+    DEVICES: "devices",
 }
-FEATURE_HOST, FEATURE_CODE = 1, 2
+FEATURE_HOST, FEATURE_CODE, FEATURE_DEVICES = 1, 2, 8
 _OPTIONAL = (MANIFEST, DEBUG, SIGNATURE)
 # What comes last in a file: constants, which are large, so that the rest is one small read.
 _ORDER = (*range(MANIFEST, CONSTANTS), DEBUG, SIGNATURE, CONSTANTS)

@@ -6,14 +6,17 @@ import re
 from collections.abc import Iterable
 
 from dovetail.errors import InvalidProgram, SizeError
+from dovetail.ir import device_verify
 from dovetail.ir.call import leaves
 from dovetail.ir.program import (
     KINDS,
+    BlobCall,
     Buffer,
     Copy,
     Host,
     Instruction,
     Kernel,
+    Launch,
     Program,
     reads,
     same_dims,
@@ -30,6 +33,7 @@ def verify_program(program: Program) -> None:
     """Raise InvalidProgram unless every rule of the format holds."""
     _verify_symbols(program)
     _verify_buffers(program)
+    device_verify.verify_devices(program)
     defined = {b.name for b in program.buffers if b.kind in _PRESET}
     last = last_uses(program)
     for number, instruction in enumerate(program.instructions):
@@ -136,6 +140,7 @@ def _verify_instruction(
     if isinstance(instruction, Kernel):
         _require(bool(_KERNEL_NAME.match(instruction.kernel)), "a kernel is called name@version")
         _require(bool(instruction.outputs), "a kernel without an output")
+    device_verify.verify_sides(program, instruction)
     _verify_sizes(program, instruction)
     for name in writes(instruction):
         _verify_write(program, instruction, name, number, last)
@@ -151,12 +156,19 @@ def _verify_write(
         same = _same(program, instruction.target, instruction.source)
         _require(same, "a copy between buffers of different shape or dtype")
     else:
-        writable = {"host"} if isinstance(instruction, Host) else {"temporary", "output"}
+        writable = _writable(program, instruction)
     _require(target.kind in writable, f"writes to %{name}, a {target.kind} buffer")
     if target.kind == "temporary" and target.of and isinstance(instruction, Kernel):
         previous = program.viewed(target.of).name
         free = last.get(previous, -1) <= number
         _require(free, f"%{name} takes the memory of %{previous}, which is needed later")
+
+
+def _writable(program: Program, instruction: Instruction) -> set[str]:
+    """The kinds of buffers that an instruction other than a copy may write."""
+    if isinstance(instruction, BlobCall) and instruction.owner not in program.device_names:
+        return {"host"}
+    return {"host"} if isinstance(instruction, Host) else {"temporary", "output"}
 
 
 def _same(program: Program, left: str, right: str) -> bool:
@@ -171,6 +183,11 @@ def _verify_sizes(program: Program, instruction: Instruction) -> None:
     elif isinstance(instruction, Host):
         given = (instruction.args, tuple(instruction.kwargs.values()))
         sizes = [a for a in leaves(given) if isinstance(a, Size)]
+    elif isinstance(instruction, Launch):
+        values = tuple(value for _, value in instruction.attributes)
+        sizes = [a for a in leaves(values) if isinstance(a, Size)]
+    elif isinstance(instruction, BlobCall):
+        sizes = [a for a in instruction.args if isinstance(a, Size)]
     else:
         return
     _require_symbols(sizes, known, "an argument")

@@ -17,6 +17,7 @@ from dovetail.ir.program import (
     Attribute,
     Buffer,
     Copy,
+    Device,
     Guard,
     Host,
     Instruction,
@@ -68,6 +69,7 @@ class Lowering:
     instructions: list[Instruction] = field(default_factory=list)
     values: dict[Key, str] = field(default_factory=dict)
     scalars: dict[str, Scalar] = field(default_factory=dict)
+    devices: list[Device] = field(default_factory=list)
 
     def source(self, source: Source, key: Key) -> str:
         """Declare a value that exists before the first call."""
@@ -254,6 +256,7 @@ class Lowering:
             tuple(outputs),
             tuple(symbols),
             tuple(guards),
+            tuple(self.devices),
         )
         made = share_in_place(made, is_elementwise)
         verify_program(made)
