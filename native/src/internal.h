@@ -35,9 +35,12 @@ enum {
 };
 
 /* What a reader must know to run a file; an unknown bit is refused. */
-#define DVT_FEATURE_HOST    (1ull << 0)
-#define DVT_FEATURE_CODE    (1ull << 1)
-#define DVT_FEATURE_DEVICES (1ull << 3)
+#define DVT_FEATURE_HOST     (1ull << 0)
+#define DVT_FEATURE_CODE     (1ull << 1)
+#define DVT_FEATURE_DEVICES  (1ull << 3)
+#define DVT_FEATURE_BACKENDS (1ull << 4)
+#define DVT_FEATURES                                                                           \
+    (DVT_FEATURE_HOST | DVT_FEATURE_CODE | DVT_FEATURE_DEVICES | DVT_FEATURE_BACKENDS)
 
 enum {
     KIND_INPUT,

@@ -106,6 +106,7 @@ class _Packer:
         }
         contents |= {n: scalar_bytes(*scalar) for n, scalar in lowered.scalars.items()}
         contents |= {n: contents[held] for n, held in self.lowering.shared.items()}
+        contents = {n: data for n, data in contents.items() if n in lowered.program.by_name}
         manifest = self._manifest(lowered.program, results)
         return Package(lowered.program, contents, manifest, self.lowering.blobs)
 

@@ -38,7 +38,7 @@ SECTION_NAMES = {
     SIGNATURE: "signature",
     DEVICES: "devices",
 }
-FEATURE_HOST, FEATURE_CODE, FEATURE_DEVICES = 1, 2, 8
+FEATURE_HOST, FEATURE_CODE, FEATURE_DEVICES, FEATURE_BACKENDS = 1, 2, 8, 16
 _OPTIONAL = (MANIFEST, DEBUG, SIGNATURE)
 # What comes last in a file: constants, which are large, so that the rest is one small read.
 _ORDER = (*range(MANIFEST, CONSTANTS), DEBUG, SIGNATURE, CONSTANTS)

@@ -131,7 +131,8 @@ class DeviceTables:
 
     def features(self) -> int:
         """What a reader must know to run this."""
-        return container.FEATURE_DEVICES if self.program.devices or self.calls else 0
+        devices = container.FEATURE_DEVICES if self.program.devices else 0
+        return devices | (container.FEATURE_BACKENDS if self.program.blob_backends() else 0)
 
     def _devices(self) -> bytes:
         devices, needs = b"", b""
