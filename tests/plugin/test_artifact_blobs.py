@@ -1,7 +1,6 @@
 """Vendors' blobs in files, and what a file may ask of a plug-in that it does not have."""
 
 import struct
-import sys
 
 import numpy as np
 import pytest
@@ -208,12 +207,11 @@ def test_the_code_of_a_backend_in_python(tmp_path):
     assert "UnsupportedArtifact: the artifact" in done.stderr
 
 
-def test_code_that_its_backend_refuses(tmp_path):
+def test_code_that_its_backend_refuses():
     text = BLOB.replace("temporary %r: float32[4] on small", "host %r: float32[4]")
     text = text.replace("temporary %d: float32[4] on small\n", "").replace("copy %d = %x\n", "")
     text = "\n".join(line for line in text.splitlines() if not line.startswith("device"))
     text = text.replace("small:relus", "vendor:relus").replace('"d"', '"x"')
-    with registry.registered_backend(Vendor):
-        with pytest.raises(errors.UnsupportedArtifact, match="not the vendor's code"):
-            open_native(file_bytes(text, blobs={"relus": b"other"}))
-    assert "torch" in sys.modules
+    refused = pytest.raises(errors.UnsupportedArtifact, match="not the vendor's code")
+    with registry.registered_backend(Vendor), refused:
+        open_native(file_bytes(text, blobs={"relus": b"other"}))

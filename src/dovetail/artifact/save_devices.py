@@ -259,12 +259,13 @@ def _is_dense(desc: TensorDesc) -> bool:
     """Whether elements fill their memory without gaps or repeats, as far as is known."""
     if desc.strides == contiguous_strides(desc.shape):
         return True
-    if not all(isinstance(d, int) for d in (*desc.shape, *desc.strides)):
+    axes = zip(desc.strides, desc.shape, strict=True)
+    pairs = [(s, n) for s, n in axes if isinstance(s, int) and isinstance(n, int)]
+    if len(pairs) < desc.rank:
         return False
-    pairs = sorted((int(s), int(n)) for n, s in zip(desc.shape, desc.strides, strict=True) if n != 1)  # type: ignore[arg-type]
     expected = 1
-    for stride, size in pairs:
-        if stride != expected:
+    for stride, size in sorted(pairs):
+        if size != 1 and stride != expected:
             return False
         expected *= size
     return True

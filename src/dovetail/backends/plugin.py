@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
     from dovetail.ir import OpCall, Segment
 
+
 def load_plugin(path: str | PathLike[str], *, name: str | None = None) -> type[PluginBackend]:
     """Register the backend that a C library implements, under its own name or another.
 

@@ -127,7 +127,7 @@ class _Describer:
         else:
             self.attributes.append((name, self._attribute(name, value)))
 
-    def _input(self, ref: Ref) -> Tensor:
+    def _input(self, ref: Ref) -> Any:
         if not isinstance(ref.desc, TensorDesc):
             raise UnsupportedGraph("a number that is computed at run time is an argument")
         return self.tensor(ref)
