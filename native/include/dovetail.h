@@ -172,12 +172,27 @@ const char *dvt_plugin_name(const dvt_plugin *plugin);
  * back (0: none, or the plug-in does not say). */
 int64_t dvt_close_plugin(dvt_plugin *plugin);
 
-/* Calls a host operation: fills outputs[i] with tensors of the shape, strides and dtype of
- * expected[i] (NULL: nobody needs it). Returns DVT_OK, or an error with its message set. */
-typedef dvt_status (*dvt_host)(void *context, uint32_t call, const dvt_tensor *const *inputs,
-                               size_t input_count, const dvt_number *attributes,
-                               size_t attribute_count, const dvt_tensor *const *expected,
-                               dvt_managed **outputs, size_t output_count, dvt_error *error);
+/* One host operation of one call of a program. `held[buffers[i]]` is what an earlier host
+ * operation made for input i, where the input is all of it; else NULL. */
+typedef struct {
+    uint32_t struct_size;
+    uint32_t call; /* which one: see dvt_host_call_at */
+    uint32_t input_count, attribute_count, output_count;
+    uint32_t into; /* bit i: output i has memory already, and the result belongs there */
+    const dvt_tensor *const *inputs;
+    const uint32_t *buffers;
+    dvt_managed *const *held;
+    const dvt_number *attributes;
+    const dvt_tensor *const *outputs; /* as they must become; NULL: nobody needs it */
+    dvt_managed **made; /* set by the host, but for outputs it wrote where they belong */
+    void **kept; /* the host's own, kept for the next time: freed by dvt_open_options.host_free.
+                    Used by one thread at a time. */
+} dvt_host_operation;
+
+/* Calls a host operation: fills made[i] with tensors of the shape, strides and dtype of
+ * outputs[i]. Returns DVT_OK, or an error with its message set. */
+typedef dvt_status (*dvt_host)(void *context, const dvt_host_operation *operation,
+                               dvt_error *error);
 
 typedef struct {
     uint32_t struct_size;
@@ -186,7 +201,8 @@ typedef struct {
     size_t key_count;
     uint32_t host_available; /* whether calls will come with a dvt_host */
     uint32_t reserved;
-    dvt_plugin *const *plugins; /* those that an artifact may find by name */
+    void (*host_free)(void *kept); /* of a dvt_host_operation; may be NULL */
+    dvt_plugin *const *plugins;    /* those that an artifact may find by name */
     size_t plugin_count;
 } dvt_open_options;
 

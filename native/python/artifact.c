@@ -1,5 +1,5 @@
 /* dovetail._native.Artifact: an open artifact, callable with tensors. */
-#include "bindings.h"
+#include "host.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -9,11 +9,8 @@
 
 typedef struct {
     PyObject_HEAD dvt_artifact *artifact;
-    void *bytes;    /* of an artifact in memory */
-    PyObject *host; /* called as host(call, tensors, sizes) -> tensors; NULL: none */
-    PyObject
-        *fit; /* called as fit(tensor, shape, strides) where a host result lies otherwise */
-    const exchange_api *host_api;
+    void *bytes; /* of an artifact in memory */
+    host_binding host;
     PyObject *plugins; /* a tuple: the artifact runs on their devices */
 } Artifact;
 
@@ -68,27 +65,6 @@ PyObject *raise_error(const dvt_error *error)
 }
 
 /* ---- opening ---- */
-
-static int set_host(Artifact *self, PyObject *host)
-{
-    if (host == NULL || host == Py_None)
-        return 0;
-    PyObject *type = PyObject_GetAttrString(host, "tensor_type");
-    if (type == NULL)
-        return -1;
-    self->host_api = exchange_of((PyTypeObject *)type);
-    Py_DECREF(type);
-    self->host = PyObject_GetAttrString(host, "call");
-    self->fit = PyObject_GetAttrString(host, "fit");
-    if (self->host == NULL || self->fit == NULL)
-        return -1;
-    if (self->host_api == NULL) {
-        raise_named("UnsupportedArtifact",
-                    "this PyTorch has no DLPack exchange interface: host operations need it");
-        return -1;
-    }
-    return 0;
-}
 
 /* The plug-ins as the runtime takes them; the artifact keeps the objects alive. */
 static int set_plugins(Artifact *self, PyObject *plugins, dvt_open_options *options)
@@ -149,10 +125,12 @@ static PyObject *artifact_new(PyTypeObject *type, PyObject *args, PyObject *kwar
     dvt_open_options options = {.struct_size = sizeof options,
                                 .flags = flags,
                                 .keys = (const uint8_t (*)[32])(const void *)keys,
-                                .key_count = (size_t)key_bytes / 32};
+                                .key_count = (size_t)key_bytes / 32,
+                                .host_free = aten_free_kept};
     dvt_error error = {0, ""};
     options.host_available = host != NULL && host != Py_None;
-    int failed = set_host(self, host) != 0 || set_plugins(self, plugins, &options) != 0 ||
+    int failed = host_bind(&self->host, host) != 0 ||
+                 set_plugins(self, plugins, &options) != 0 ||
                  open_source(self, source, &options, &error) != DVT_OK;
     PyMem_Free((void *)(uintptr_t)options.plugins);
     if (failed) {
@@ -169,134 +147,10 @@ static void artifact_dealloc(PyObject *object)
     PyTypeObject *type = Py_TYPE(object);
     dvt_close(self->artifact);
     free(self->bytes);
-    Py_XDECREF(self->host);
-    Py_XDECREF(self->fit);
+    host_unbind(&self->host);
     Py_XDECREF(self->plugins);
     ((freefunc)PyType_GetSlot(type, Py_tp_free))(object);
     Py_DECREF(type);
-}
-
-/* ---- host operations ---- */
-
-static void keep_nothing(dvt_managed *self)
-{
-    free(self);
-}
-
-/* A framework tensor that looks at the program's memory for the length of one operation. */
-static PyObject *lend(const Artifact *self, const dvt_tensor *t)
-{
-    dvt_managed *m = calloc(1, sizeof *m + 2 * (size_t)t->ndim * sizeof(int64_t));
-    if (m == NULL)
-        return PyErr_NoMemory();
-    m->version.major = 1;
-    m->deleter = keep_nothing;
-    m->tensor = *t;
-    m->tensor.shape = (int64_t *)(void *)(m + 1);
-    m->tensor.strides = m->tensor.shape + t->ndim;
-    if (t->ndim > 0) {
-        memcpy(m->tensor.shape, t->shape, (size_t)t->ndim * sizeof(int64_t));
-        memcpy(m->tensor.strides, t->strides, (size_t)t->ndim * sizeof(int64_t));
-    }
-    void *made = NULL;
-    if (self->host_api->object_from_managed(m, &made) != 0) {
-        free(m);
-        return NULL;
-    }
-    return made;
-}
-
-static PyObject *number_tuple(const int64_t *values, int32_t count)
-{
-    PyObject *tuple = PyTuple_New(count);
-    for (int32_t i = 0; tuple != NULL && i < count; i++) {
-        PyObject *value = PyLong_FromLongLong(values[i]);
-        if (value == NULL || PyTuple_SetItem(tuple, i, value) != 0)
-            Py_CLEAR(tuple);
-    }
-    return tuple;
-}
-
-static bool lies_as(const dvt_tensor *got, const dvt_tensor *expected)
-{
-    if (got->ndim != expected->ndim)
-        return false;
-    for (int32_t i = 0; i < got->ndim; i++)
-        if (got->shape[i] != expected->shape[i] ||
-            (got->shape[i] != 1 && got->strides[i] != expected->strides[i]))
-            return false;
-    return true;
-}
-
-/* Takes ownership of a result, laid out as expected. */
-static int accept_result(const Artifact *self, PyObject *result, const dvt_tensor *expected,
-                         dvt_managed **out)
-{
-    if (self->host_api->managed_from_object(result, out) != 0)
-        return -1;
-    if (lies_as(&(*out)->tensor, expected))
-        return 0;
-    (*out)->deleter(*out);
-    *out = NULL;
-    PyObject *shape = number_tuple(expected->shape, expected->ndim);
-    PyObject *strides = number_tuple(expected->strides, expected->ndim);
-    PyObject *fitted =
-        shape && strides ? PyObject_CallFunctionObjArgs(self->fit, result, shape, strides, NULL)
-                         : NULL;
-    Py_XDECREF(shape);
-    Py_XDECREF(strides);
-    int failed = fitted == NULL || self->host_api->managed_from_object(fitted, out) != 0;
-    Py_XDECREF(fitted);
-    return failed ? -1 : 0;
-}
-
-static PyObject *call_python(const Artifact *self, uint32_t call,
-                             const dvt_tensor *const *inputs, size_t input_count,
-                             const dvt_number *sizes, size_t size_count)
-{
-    PyObject *tensors = PyList_New(0), *numbers = NULL, *results = NULL;
-    for (size_t i = 0; tensors != NULL && i < input_count; i++) {
-        PyObject *tensor = lend(self, inputs[i]);
-        if (tensor == NULL || PyList_Append(tensors, tensor) != 0)
-            Py_CLEAR(tensors);
-        Py_XDECREF(tensor);
-    }
-    numbers = number_tuple((const int64_t *)(const void *)sizes, (int32_t)size_count);
-    PyObject *number = PyLong_FromUnsignedLong(call);
-    if (tensors != NULL && numbers != NULL && number != NULL)
-        results = PyObject_CallFunctionObjArgs(self->host, number, tensors, numbers, NULL);
-    Py_XDECREF(tensors);
-    Py_XDECREF(numbers);
-    Py_XDECREF(number);
-    return results;
-}
-
-static dvt_status host_call(void *context, uint32_t call, const dvt_tensor *const *inputs,
-                            size_t input_count, const dvt_number *sizes, size_t size_count,
-                            const dvt_tensor *const *expected, dvt_managed **outputs,
-                            size_t output_count, dvt_error *error)
-{
-    const Artifact *self = context;
-    PyGILState_STATE state = PyGILState_Ensure();
-    PyObject *results = call_python(self, call, inputs, input_count, sizes, size_count);
-    int failed = results == NULL;
-    for (size_t i = 0; !failed && i < output_count; i++) {
-        PyObject *result = PySequence_GetItem(results, (Py_ssize_t)i);
-        failed = result == NULL;
-        if (!failed && expected[i] != NULL && result != Py_None)
-            failed = accept_result(self, result, expected[i], &outputs[i]) != 0;
-        Py_XDECREF(result);
-    }
-    for (size_t i = 0; failed && i < output_count; i++)
-        if (outputs[i] != NULL) {
-            outputs[i]->deleter(outputs[i]);
-            outputs[i] = NULL;
-        }
-    Py_XDECREF(results);
-    PyGILState_Release(state);
-    error->status = DVT_ERROR_HOST;
-    strcpy(error->message, "a host operation failed");
-    return failed ? DVT_ERROR_HOST : DVT_OK;
 }
 
 /* ---- calling ---- */
@@ -377,12 +231,17 @@ static PyObject *run_call(Artifact *self, PyObject *args, size_t given, size_t r
             failed = 1;
         }
     }
+    if (given == 0 && self->host.plan_count > 0)
+        api = self->host.api; /* nothing says what kind of tensors are wanted: the host's */
     if (!failed) {
-        dvt_run_options options = {sizeof options, 0, self->host ? host_call : NULL, self};
+        dvt_run_options options = {sizeof options, 0, self->host.call ? host_call : NULL,
+                                   &self->host};
         dvt_status status;
         Py_BEGIN_ALLOW_THREADS;
+        bool gradients = self->host.plan_count > 0 && aten_grad_off();
         status =
             dvt_run(self->artifact, &options, s->tensors, given, s->outputs, results, &error);
+        aten_grad_on(gradients);
         Py_END_ALLOW_THREADS;
         if (status == DVT_OK)
             made = collect(s->outputs, results, api, as_array);
@@ -402,6 +261,12 @@ static PyObject *artifact_call(PyObject *object, PyObject *args, PyObject *kwarg
     size_t given = (size_t)PyTuple_Size(args), results = dvt_output_count(self->artifact);
     if (kwargs != NULL && PyDict_Size(kwargs) > 0)
         return raise_named("GuardFailed", "tensors are passed by position here");
+    if (self->host.plan_count > 0) {
+        PyObject *made = NULL;
+        int changed = host_without_autocast(&self->host, object, args, &made);
+        if (changed != 0)
+            return made;
+    }
     call_state s;
     s.arguments = given <= FEW ? s.few : PyMem_Malloc(given * sizeof *s.arguments);
     s.tensors = given <= FEW ? s.few_tensors : PyMem_Malloc(given * sizeof *s.tensors);
@@ -534,6 +399,19 @@ static PyObject *artifact_code(PyObject *object, PyObject *unused)
     return PyLong_FromLong(dvt_code_state(((Artifact *)object)->artifact));
 }
 
+static PyObject *artifact_plan_host(PyObject *object, PyObject *plans)
+{
+    Artifact *self = (Artifact *)object;
+    return host_plan(&self->host, plans, dvt_host_call_count(self->artifact));
+}
+
+static PyObject *artifact_host_counts(PyObject *object, PyObject *unused)
+{
+    (void)unused;
+    const host_binding *host = &((Artifact *)object)->host;
+    return Py_BuildValue("(KK)", atomic_load(&host->native), atomic_load(&host->python));
+}
+
 static PyMethodDef artifact_methods[] = {
     {"inputs", artifact_inputs, METH_NOARGS, "(name, dtype code, bits, shape) of each input"},
     {"outputs", artifact_outputs, METH_NOARGS, "the same for outputs; -1: a dynamic size"},
@@ -542,6 +420,10 @@ static PyMethodDef artifact_methods[] = {
     {"devices", artifact_devices, METH_NOARGS, "(plug-in, version, abi) of each device"},
     {"blobs", artifact_blobs, METH_NOARGS,
      "(owner, arguments, on a device, bytes, state) of each vendor blob"},
+    {"plan_host", artifact_plan_host, METH_O,
+     "plan_host(descriptions): which host calls go to libtorch; None: through Python"},
+    {"host_counts", artifact_host_counts, METH_NOARGS,
+     "host operations run so far: through libtorch's C functions, through Python"},
     {"memory", artifact_memory, METH_NOARGS,
      "arena bytes, their sum, the lower bound; last call"},
     {"signature", artifact_signature, METH_NOARGS, "1 trusted, 0 none, -1 by an unknown key"},

@@ -231,6 +231,7 @@ static dvt_status describe(dvt_artifact *a, dvt_error *error)
 
 static dvt_status prepare(dvt_artifact *a, const dvt_open_options *options, dvt_error *error)
 {
+    a->host_free = options->host_free;
     dvt_status status = dvt_file_verify(&a->file, options->flags, error);
     if (status == DVT_OK)
         status = check_signature(a, options, error);

@@ -28,7 +28,7 @@ static bool may_write(program *p, const instruction *in, uint8_t kind)
     switch (kind) {
     case KIND_TEMPORARY:
     case KIND_OUTPUT:
-        return !in->calls_host;
+        return true;
     case KIND_HOST:
         return in->calls_host || in->opcode == OP_COPY;
     case KIND_INPUT:
@@ -49,8 +49,11 @@ static dvt_status define(program *p, const instruction *in, uint32_t at, uint32_
     const buffer_record *owner = &p->buffers[b->owner];
     if (!may_write(p, in, owner->kind))
         return bad(error, at, "writes to a buffer that it may not write");
-    if (in->calls_host && (b->kind == KIND_VIEW || defined[b->owner]))
+    if (in->calls_host && owner->kind == KIND_HOST &&
+        (b->kind == KIND_VIEW || defined[b->owner]))
         return bad(error, at, "makes a host buffer a second time");
+    if (in->calls_host && owner->base != DVT_NONE)
+        return bad(error, at, "has a host call take over memory");
     if (owner->kind == KIND_TEMPORARY && owner->base != DVT_NONE && !defined[b->owner]) {
         uint32_t previous = owner->base;
         if (!defined[previous] || p->buffers[previous].last > at)
@@ -64,7 +67,7 @@ static dvt_status define(program *p, const instruction *in, uint32_t at, uint32_
 static dvt_status check_instruction(program *p, uint32_t at, unsigned char *defined,
                                     dvt_error *error)
 {
-    const instruction *in = &p->instructions[at];
+    instruction *in = &p->instructions[at];
     dvt_status placed = dvt_devices_check(p, at, error);
     if (placed != DVT_OK)
         return placed;
@@ -77,6 +80,11 @@ static dvt_status check_instruction(program *p, uint32_t at, unsigned char *defi
         dvt_status status = define(p, in, at, in->outputs[i], defined, error);
         if (status != DVT_OK)
             return status;
+        if (!in->calls_host || p->buffers[in->outputs[i]].kind == KIND_HOST)
+            continue;
+        if (i >= 32)
+            return bad(error, at, "stores more than 32 results of a host call");
+        in->into |= 1u << i;
     }
     if (in->opcode == OP_COPY) {
         const buffer_record *to = &p->buffers[in->outputs[0]],
@@ -90,8 +98,10 @@ static dvt_status check_instruction(program *p, uint32_t at, unsigned char *defi
 static dvt_status check_outputs(program *p, unsigned char *defined, dvt_error *error)
 {
     for (uint32_t i = 0; i < p->output_count; i++) {
-        const buffer_record *b = &p->buffers[p->outputs[i]];
-        if (p->buffers[b->owner].kind != KIND_OUTPUT || defined[b->owner] != 1)
+        buffer_record *b = &p->buffers[p->outputs[i]];
+        uint8_t kind = p->buffers[b->owner].kind;
+        b->handed_out = b->kind == KIND_HOST;
+        if ((kind != KIND_OUTPUT && !b->handed_out) || defined[b->owner] != 1)
             return dvt_fail(error, DVT_ERROR_MALFORMED,
                             "output %u is not written, or handed out twice", i);
         defined[b->owner] = 2;
@@ -125,6 +135,11 @@ static dvt_status check_inputs(program *p, unsigned char *defined, dvt_error *er
     return DVT_OK;
 }
 
+static bool is_released(const buffer_record *b)
+{
+    return b->kind == KIND_HOST && b->first != DVT_NONE && !b->handed_out;
+}
+
 /* Host buffers are released after the last instruction that touches them. */
 static dvt_status list_releases(program *p, dvt_error *error)
 {
@@ -135,7 +150,7 @@ static dvt_status list_releases(program *p, dvt_error *error)
         return dvt_fail(error, DVT_ERROR_MEMORY, "out of memory");
     }
     for (uint32_t i = 0; i < p->buffer_count; i++)
-        if (p->buffers[i].kind == KIND_HOST && p->buffers[i].first != DVT_NONE)
+        if (is_released(&p->buffers[i]))
             counts[p->buffers[i].last]++;
     uint32_t at = 0;
     for (uint32_t i = 0; i < p->instruction_count; i++) {
@@ -143,7 +158,7 @@ static dvt_status list_releases(program *p, dvt_error *error)
         at += counts[i];
     }
     for (uint32_t i = 0; i < p->buffer_count; i++)
-        if (p->buffers[i].kind == KIND_HOST && p->buffers[i].first != DVT_NONE) {
+        if (is_released(&p->buffers[i])) {
             instruction *in = &p->instructions[p->buffers[i].last];
             p->releases[in->release_at + in->release_count++] = i;
         }

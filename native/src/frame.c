@@ -31,7 +31,8 @@ static frame *allocate(const program *p)
                    room(n, sizeof(dvt_tensor)) + room(dims, 8) + 2 * room(n, 8) +
                    room(p->pointer_count, sizeof(void *)) + room(p->number_count, 8) +
                    room(p->instruction_count, sizeof(dvt_call)) + room(n, sizeof(void *)) +
-                   room(p->input_count, sizeof(void *));
+                   room(p->input_count, sizeof(void *)) +
+                   room(p->instruction_count, sizeof(void *));
     char *at = calloc(1, total);
     if (at == NULL)
         return NULL;
@@ -47,6 +48,8 @@ static frame *allocate(const program *p)
     f->calls = carve(&at, p->instruction_count, sizeof(dvt_call));
     f->held = carve(&at, n, sizeof(void *));
     f->copies = carve(&at, p->input_count, sizeof(void *));
+    f->kept = carve(&at, p->instruction_count, sizeof(void *));
+    f->kept_count = p->instruction_count;
     for (uint32_t i = 0; i < n; i++) {
         f->tensors[i].shape = numbers;
         f->tensors[i].strides = numbers + p->buffers[i].rank;
@@ -57,10 +60,13 @@ static frame *allocate(const program *p)
 
 void dvt_frame_free(frame *f)
 {
-    if (f != NULL) {
-        dvt_devices_unbind(f);
-        free(f->arena);
-    }
+    if (f == NULL)
+        return;
+    for (uint32_t i = 0; f->host_free != NULL && i < f->kept_count; i++)
+        if (f->kept[i] != NULL)
+            f->host_free(f->kept[i]);
+    dvt_devices_unbind(f);
+    free(f->arena);
     free(f);
 }
 
@@ -212,6 +218,12 @@ static void bind_fixed(const dvt_artifact *a, frame *f)
     }
 }
 
+/* Whether an instruction fills memory that exists, rather than having the host make it. */
+static bool writes_memory(const instruction *in, uint32_t output)
+{
+    return !in->calls_host || (output < 32 && (in->into >> output & 1u));
+}
+
 static dvt_status bind_call(const program *p, frame *f, uint32_t index, dvt_error *error)
 {
     const instruction *in = &p->instructions[index];
@@ -240,8 +252,8 @@ static dvt_status bind_call(const program *p, frame *f, uint32_t index, dvt_erro
                                  pointers + in->output_count,
                                  f->numbers + in->numbers_at,
                                  dvt_parallel};
-    for (uint32_t i = 0; i < in->output_count && !in->calls_host; i++)
-        if (pointers[i] != NULL && overlaps_itself(pointers[i]))
+    for (uint32_t i = 0; i < in->output_count; i++)
+        if (pointers[i] != NULL && writes_memory(in, i) && overlaps_itself(pointers[i]))
             return dvt_fail(error, DVT_ERROR_MALFORMED, "instruction %u writes to a broadcast",
                             index);
     if (in->opcode == OP_COPY) {
@@ -279,6 +291,7 @@ dvt_status dvt_frame_new(dvt_artifact *a, const int64_t *symbols, frame **made,
     frame *f = allocate(p);
     if (f == NULL)
         return dvt_fail(error, DVT_ERROR_MEMORY, "out of memory");
+    f->host_free = a->host_free;
     if (p->symbol_count > 0)
         memcpy(f->symbols, symbols, p->symbol_count * sizeof *symbols);
     dvt_status status = bind_sizes(p, f, error);

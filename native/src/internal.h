@@ -104,6 +104,7 @@ typedef struct {
     uint32_t first, last; /* owners: the instructions between which its contents are needed */
     uint32_t life_first, life_last; /* roots: those between which its memory is */
     uint32_t first_view, next_view; /* owners: a list of the views of it */
+    bool handed_out;                /* a host buffer that is an output of the program */
 } buffer_record;
 
 typedef struct {
@@ -118,6 +119,7 @@ typedef struct {
     uint32_t launch_at; /* of launches and blobs on a device: its place among them */
     bool calls_host;    /* a host call, or a blob that the host's callback runs */
     uint32_t release_at, release_count; /* host buffers whose last use this is */
+    uint32_t into; /* host: bit i: output i is memory that exists before the call */
 } instruction;
 
 typedef struct {
@@ -175,6 +177,9 @@ typedef struct frame {
     dvt_call *calls;
     dvt_managed **held; /* one a buffer: what host operations made */
     void **copies;      /* one an input: repacked inputs of this call */
+    void **kept;        /* one an instruction: what a host keeps from call to call */
+    uint32_t kept_count;
+    void (*host_free)(void *kept);
     unsigned char *arena;
     dvt_memory memory;
     struct device_frame *devices; /* NULL: none */
@@ -230,6 +235,7 @@ struct dvt_artifact {
     dvt_tensor_info *infos;
     int64_t *info_shapes;
     char *info_names;
+    void (*host_free)(void *kept);
     pthread_mutex_t lock; /* frames */
     frame *frames;
     uint32_t frame_count;

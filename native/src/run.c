@@ -294,31 +294,53 @@ static span host_name(const program *p, const instruction *in)
                   p->host_calls[in->index].op_length};
 }
 
-static dvt_status keep_host_results(const program *p, frame *f, const instruction *in,
-                                    dvt_managed **made, dvt_error *error)
+static void delete_managed(dvt_managed *managed)
 {
-    dvt_status status = DVT_OK;
-    for (uint32_t i = 0; i < in->output_count; i++) {
-        uint32_t buffer = in->outputs[i];
-        if (buffer == DVT_NONE || made[i] == NULL) {
-            if (made[i] != NULL && made[i]->deleter != NULL)
-                made[i]->deleter(made[i]);
-            if (buffer != DVT_NONE)
-                status =
-                    dvt_fail(error, DVT_ERROR_HOST, "a host operation gave no result %u", i);
-            continue;
-        }
-        f->held[buffer] = made[i];
-        if (!same_layout(&made[i]->tensor, &f->tensors[buffer]))
-            status =
-                dvt_fail(error, DVT_ERROR_HOST,
-                         "%.*s gave a result of another shape, layout or dtype than promised",
-                         (int)host_name(p, in).size, (const char *)host_name(p, in).data);
-        else
-            f->tensors[buffer].data = dvt_data(&made[i]->tensor);
-        bind_views(p, f, buffer);
+    if (managed != NULL && managed->deleter != NULL)
+        managed->deleter(managed);
+}
+
+static dvt_status not_as_promised(const program *p, const instruction *in, dvt_error *error)
+{
+    span name = host_name(p, in);
+    return dvt_fail(error, DVT_ERROR_HOST,
+                    "%.*s gave a result of another shape, layout or dtype than promised",
+                    (int)name.size, (const char *)name.data);
+}
+
+/* A result that the host did not write where it belongs: copied there. */
+static dvt_status store_result(const program *p, const instruction *in, dvt_managed *made,
+                               const dvt_tensor *to, dvt_error *error)
+{
+    const dvt_tensor *from = &made->tensor;
+    bool fits = dvt_same_dtype(from->dtype, to->dtype) && from->ndim == to->ndim &&
+                from->device.type == DVT_CPU && (is_empty(to) || from->data != NULL);
+    for (int32_t i = 0; fits && i < to->ndim; i++)
+        fits = from->shape[i] == to->shape[i];
+    if (fits && !is_empty(to))
+        repack(to, from);
+    delete_managed(made);
+    return fits ? DVT_OK : not_as_promised(p, in, error);
+}
+
+static dvt_status keep_result(const program *p, frame *f, const instruction *in,
+                              uint32_t number, dvt_managed *made, dvt_error *error)
+{
+    uint32_t buffer = in->outputs[number];
+    if (buffer == DVT_NONE) {
+        delete_managed(made);
+        return DVT_OK;
     }
-    return status;
+    if (number < 32 && (in->into >> number & 1u))
+        return made != NULL ? store_result(p, in, made, &f->tensors[buffer], error) : DVT_OK;
+    if (made == NULL)
+        return dvt_fail(error, DVT_ERROR_HOST, "a host operation gave no result %u", number);
+    f->held[buffer] = made;
+    if (!same_layout(&made->tensor, &f->tensors[buffer]))
+        return not_as_promised(p, in, error);
+    f->tensors[buffer].data = dvt_data(&made->tensor);
+    bind_views(p, f, buffer);
+    return DVT_OK;
 }
 
 static dvt_status run_host(const program *p, frame *f, uint32_t index,
@@ -331,12 +353,29 @@ static dvt_status run_host(const program *p, frame *f, uint32_t index,
         in->output_count <= 8 ? few : calloc(in->output_count, sizeof(dvt_managed *));
     if (made == NULL)
         return dvt_fail(error, DVT_ERROR_MEMORY, "out of memory");
-    uint32_t number = in->index + (in->opcode == OP_BLOB ? p->host_call_count : 0);
-    dvt_status status = options->host(
-        options->host_context, number, call->inputs, call->input_count, call->attributes,
-        call->attribute_count, call->outputs, made, in->output_count, error);
-    if (status == DVT_OK)
-        status = keep_host_results(p, f, in, made, error);
+    dvt_host_operation operation = {
+        .struct_size = sizeof operation,
+        .call = in->index + (in->opcode == OP_BLOB ? p->host_call_count : 0),
+        .input_count = in->input_count,
+        .attribute_count = in->attribute_count,
+        .output_count = in->output_count,
+        .into = in->into,
+        .inputs = call->inputs,
+        .buffers = in->inputs,
+        .held = f->held,
+        .attributes = call->attributes,
+        .outputs = call->outputs,
+        .made = made,
+        .kept = &f->kept[index],
+    };
+    dvt_status status = options->host(options->host_context, &operation, error);
+    for (uint32_t i = 0; i < in->output_count; i++) {
+        dvt_status kept = status == DVT_OK ? keep_result(p, f, in, i, made[i], error) : DVT_OK;
+        if (status == DVT_OK)
+            status = kept;
+        else
+            delete_managed(made[i]);
+    }
     if (made != few)
         free(made);
     return status;
@@ -374,8 +413,7 @@ static void release_host(frame *f, uint32_t buffer)
 {
     dvt_managed *held = f->held[buffer];
     f->held[buffer] = NULL;
-    if (held != NULL && held->deleter != NULL)
-        held->deleter(held);
+    delete_managed(held);
 }
 
 static dvt_status run_instructions(const program *p, frame *f, const dvt_run_options *options,
@@ -420,6 +458,8 @@ static dvt_status make_outputs(const program *p, frame *f, dvt_managed **outputs
 {
     for (uint32_t i = 0; i < p->output_count; i++) {
         uint32_t shown = p->outputs[i], owner = p->buffers[shown].owner;
+        if (p->buffers[shown].handed_out)
+            continue; /* the host will make it */
         outputs[i] = new_output(&f->tensors[shown], f->extents[owner]);
         if (outputs[i] == NULL)
             return dvt_fail(error, DVT_ERROR_MEMORY, "no memory for output %u", i);
@@ -454,6 +494,11 @@ static dvt_status run_frame(dvt_artifact *a, frame *f, const dvt_run_options *op
             pthread_mutex_unlock(&a->state_lock);
     }
     return_inputs(p, f, inputs, status == DVT_OK);
+    for (uint32_t i = 0; status == DVT_OK && i < p->output_count; i++)
+        if (p->buffers[p->outputs[i]].handed_out) {
+            outputs[i] = f->held[p->outputs[i]];
+            f->held[p->outputs[i]] = NULL;
+        }
     for (uint32_t i = 0; status != DVT_OK && i < p->buffer_count; i++)
         release_host(f, i);
     for (uint32_t i = 0; status != DVT_OK && i < p->output_count; i++) {

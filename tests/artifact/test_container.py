@@ -30,9 +30,11 @@ def test_an_older_minor_is_read():
     assert np.array_equal(run(file_bytes(version=(1, 0))), np.maximum(X, 0))
 
 
+NEWER = rf"1\.{container.MINOR + 1} is newer than 1\.{container.MINOR}.*upgrade"
+
+
 def test_a_newer_minor_is_refused():
-    newer = rf"1\.{container.MINOR + 1} is newer than 1\.{container.MINOR}.*upgrade"
-    with pytest.raises(errors.UnsupportedArtifact, match=newer):
+    with pytest.raises(errors.UnsupportedArtifact, match=NEWER):
         open_native(file_bytes(version=(1, container.MINOR + 1)))
 
 

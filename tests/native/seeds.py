@@ -68,6 +68,21 @@ copy %y = %v
 return %y
 """
 
+INTO = """\
+program @into
+symbol s0 = %x[0] in 1..8
+input %x: float32[s0, 2]
+temporary %a: float32[s0, 2]
+temporary %b: float32[s0, 2]
+host %c: float32[s0, 2]
+output %y: float32[s0, 2]
+call %a = aten.mm.default [{"buffer": "x"}, {"buffer": "x"}] {}
+call %b = aten.mm.default [{"buffer": "a"}, {"buffer": "x"}] {}
+call %c = aten.relu.default [{"buffer": "b"}] {}
+call %y = aten.mm.default [{"buffer": "c"}, {"buffer": "a"}] {}
+return %c, %y
+"""
+
 
 def seeds():
     """Name → bytes."""
@@ -76,6 +91,7 @@ def seeds():
         "dynamic": file_bytes(DYNAMIC, {"w": floats(*range(12)), "b": floats(1, 2, 3, 4)}),
         "moves": file_bytes(MOVES, {"t": floats(*range(12)), "total": floats(*range(6))}),
         "host": file_bytes(HOST),
+        "into": file_bytes(INTO),
     }
 
 

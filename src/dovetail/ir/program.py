@@ -17,7 +17,8 @@ from dovetail.ir.tensor import TensorDesc
 
 # input: given at each call. output: allocated at each call and handed out. constant: in the file.
 # state: starts as in the file, kept from call to call. temporary: in the arena. host: made by a
-# host operation, held until its last use. view: a window on another buffer, no memory of its own.
+# host operation, held until its last use, or handed out as a result. view: a window on another
+# buffer, no memory of its own.
 KINDS = ("input", "output", "constant", "state", "temporary", "host", "view")
 
 # A number that a kernel takes: a literal, or a size computed at run time.
@@ -72,7 +73,11 @@ class Kernel:
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """A call of a functional ATen operator. An empty output name: a result nobody uses."""
+    """A call of a functional ATen operator. An empty output name: a result nobody uses.
+
+    An output is a host buffer, which the call makes, or a temporary or output, which it fills:
+    matrix products are written there at once, other results are copied.
+    """
 
     op: str
     outputs: tuple[str, ...]

@@ -158,6 +158,10 @@ def _verify_write(
     else:
         writable = _writable(program, instruction)
     _require(target.kind in writable, f"writes to %{name}, a {target.kind} buffer")
+    if isinstance(instruction, Host):
+        _require(not target.of, f"a host call cannot take over memory for %{name}")
+        made = target.kind == "host" and program.by_name[name].kind == "view"
+        _require(not made, f"a host call makes all of %{target.name}, not a view of it")
     if target.kind == "temporary" and target.of and isinstance(instruction, Kernel):
         previous = program.viewed(target.of).name
         free = last.get(previous, -1) <= number
@@ -166,9 +170,9 @@ def _verify_write(
 
 def _writable(program: Program, instruction: Instruction) -> set[str]:
     """The kinds of buffers that an instruction other than a copy may write."""
-    if isinstance(instruction, BlobCall) and instruction.owner not in program.device_names:
-        return {"host"}
-    return {"host"} if isinstance(instruction, Host) else {"temporary", "output"}
+    on_host = isinstance(instruction, BlobCall) and instruction.owner not in program.device_names
+    host = {"host"} if on_host or isinstance(instruction, Host) else set()
+    return {"temporary", "output"} | host
 
 
 def _same(program: Program, left: str, right: str) -> bool:
@@ -203,7 +207,8 @@ def _verify_outputs(program: Program, defined: set[str]) -> None:
             continue
         _require(value in program.by_name, f"output %{value} is no buffer")
         base = program.viewed(value)
-        _require(base.kind == "output", f"output %{value} is a {base.kind} buffer")
+        handed_out = base.kind == "output" or program.by_name[value].kind == "host"
+        _require(handed_out, f"output %{value} is a {base.kind} buffer")
         _require(base.name in defined, f"output %{value} is never written")
         _require(base.name not in owners, f"output %{base.name} is handed out twice")
         owners.add(base.name)

@@ -39,6 +39,8 @@ from dovetail.lower.portable import ASSERTIONS, RESHAPES, Match, Operand, is_ele
 from dovetail.lower.views import view_offsets
 
 Key = tuple[str, tuple[int, ...]]
+# Host calls that write straight into memory of the program's.
+PRODUCTS = frozenset(f"aten.{name}.default" for name in ("mm", "addmm", "bmm", "baddbmm"))
 # A number as a rank-0 constant: its dtype and value.
 Scalar = tuple[str, int | float | bool]
 
@@ -69,6 +71,7 @@ class Lowering:
     instructions: list[Instruction] = field(default_factory=list)
     values: dict[Key, str] = field(default_factory=dict)
     scalars: dict[str, Scalar] = field(default_factory=dict)
+    handed_out: set[str] = field(default_factory=set)  # host buffers that are results
     devices: list[Device] = field(default_factory=list)
 
     def source(self, source: Source, key: Key) -> str:
@@ -170,13 +173,14 @@ class Lowering:
 
     def _host(self, call: OpCall) -> None:
         names = []
+        kind = "temporary" if call.op in PRODUCTS and _fills_memory(call.output) else "host"
         for path, desc in _results(call):
             if desc is None:
                 names.append("")
                 continue
             if not isinstance(desc, TensorDesc):
                 raise CannotSave(f"{call.op} has a result that is no tensor")
-            name = self._declare(_join(call.name, path), "host", desc)
+            name = self._declare(_join(call.name, path), kind, desc)
             self.values[call.name, path] = name
             names.append(name)
         args = tuple(self._argument(a) for a in call.args)
@@ -213,6 +217,9 @@ class Lowering:
         owner = self.buffers[buffer.of] if buffer.kind == "view" else buffer
         if owner.kind == "temporary" and _fills(buffer, owner):
             self.buffers[owner.name] = replace(owner, kind="output")
+            return name
+        if buffer.kind == "host" and name not in self.handed_out and _fills_memory(buffer.desc):
+            self.handed_out.add(name)
             return name
         desc = buffer.desc
         dense = TensorDesc(desc.dtype, desc.shape, _dense_strides(desc), desc.device)
@@ -325,6 +332,11 @@ def _results(call: OpCall) -> list[tuple[tuple[int, ...], Desc]]:
     if isinstance(call.output, tuple):
         return [((i,), desc) for i, desc in enumerate(call.output)]
     return [((), call.output)]
+
+
+def _fills_memory(desc: Desc | tuple[Desc, ...]) -> bool:
+    """Whether a tensor has an address of its own for each element, with nothing in between."""
+    return isinstance(desc, TensorDesc) and _dense_strides(desc) == desc.strides
 
 
 def _join(name: str, path: tuple[int, ...]) -> str:

@@ -19,6 +19,7 @@ from dovetail.capture.to_fx import to_torch
 from dovetail.errors import InvalidArtifact, UnsupportedArtifact, UnsupportedGraph
 from dovetail.ir.call import Arg, Attr
 from dovetail.ir.program_text import arg_from_json
+from dovetail.runtime.host_plan import Description, describe
 
 _REFUSED = frozenset({"aten.from_file.default", "aten.from_file.out"})
 Getter = Callable[[Sequence[Any], Sequence[int]], Any]
@@ -47,13 +48,16 @@ class Host:
     """Every host call of one artifact, resolved once."""
 
     tensor_type = torch.Tensor
+    is_autocast_enabled = staticmethod(torch.is_autocast_enabled)
 
     def __init__(self) -> None:
         self.calls: list[Callable[[Sequence[Any], Sequence[int]], Any]] = []
 
-    def prepare(self, calls: Sequence[tuple[str, str]]) -> None:
+    def prepare(self, native: Any) -> None:
         """Resolve the operators and arguments that a file lists."""
-        self.calls = [_resolve(op, arguments) for op, arguments in calls]
+        resolved = [_resolve(op, arguments) for op, arguments in native.host_calls()]
+        self.calls = [call for call, _ in resolved]
+        native.plan_host([description for _, description in resolved])
 
     def call(self, number: int, tensors: Sequence[Any], sizes: Sequence[int]) -> Sequence[Any]:
         """Run one call; every result has memory of its own."""
@@ -64,19 +68,30 @@ class Host:
             return [_owned(r, held) for r in results]
 
     @staticmethod
+    def without_autocast(native: Any, args: Sequence[Any]) -> Any:
+        """One call of an artifact with autocast off: its dtypes were decided when it was made."""
+        with torch.autocast("cpu", enabled=False):
+            return native(*args)
+
+    @staticmethod
     def fit(tensor: torch.Tensor, shape: Sequence[int], strides: Sequence[int]) -> torch.Tensor:
         """The same values in another layout."""
         made = torch.empty_strided(shape, strides, dtype=tensor.dtype, device=tensor.device)
-        return made.copy_(tensor.expand(shape) if tensor.shape != tuple(shape) else tensor)
+        given = tensor.expand(shape) if tensor.shape != tuple(shape) else tensor
+        once = tuple(slice(0, 1) if stride == 0 else slice(None) for stride in strides)
+        made[once].copy_(given[once])  # elements that share an address are written once
+        return made
 
 
 def _owned(value: Any, held: set[int]) -> Any:
-    if isinstance(value, torch.Tensor) and value.untyped_storage().data_ptr() in held:
+    if not isinstance(value, torch.Tensor):
+        return value
+    if value.untyped_storage().data_ptr() in held:
         return value.clone()
-    return value
+    return value.resolve_conj().resolve_neg()
 
 
-def _resolve(op: str, arguments: str) -> Callable[[Sequence[Any], Sequence[int]], Any]:
+def _resolve(op: str, arguments: str) -> tuple[Getter, Description | None]:
     try:
         target = resolve_op(op)
         data = json.loads(arguments)
@@ -89,6 +104,7 @@ def _resolve(op: str, arguments: str) -> Callable[[Sequence[Any], Sequence[int]]
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise InvalidArtifact(f"the arguments of {op} cannot be read: {error!r}") from None
     _require_functional(op, target)
+    description = describe(op, target, data["args"], data["kwargs"])
 
     def run(tensors: Sequence[Any], sizes: Sequence[int]) -> Any:
         return target(
@@ -96,7 +112,7 @@ def _resolve(op: str, arguments: str) -> Callable[[Sequence[Any], Sequence[int]]
             **{key: get(tensors, sizes) for key, get in kwargs.items()},
         )
 
-    return run
+    return run, description
 
 
 def _require_functional(op: str, target: Any) -> None:

@@ -57,7 +57,7 @@ def open_native(
     host = None if flags & INSPECT else _host()
     native = _open(source, flags, b"".join(known), host, plugins)
     if host is not None:
-        host.prepare(native.host_calls())
+        host.prepare(native)
     if not flags & INSPECT:
         _prepare_blobs(native, host)
     if native.code() < 0 and not flags & INSPECT:
