@@ -171,8 +171,8 @@ typedef struct dvt_plugin dvt_plugin;
 dvt_status dvt_load_plugin(const char *path, dvt_plugin **plugin, dvt_error *error);
 /* The name by which an artifact asks for it. */
 const char *dvt_plugin_name(const dvt_plugin *plugin);
-/* Closes the device; returns the bytes of its memory that were left after everything was given
- * back (0: none, or the plug-in does not say). */
+/* Closes the device and lets go of the library; returns the bytes of device memory that were
+ * left after everything was given back (0: none, or the plug-in does not say). */
 int64_t dvt_close_plugin(dvt_plugin *plugin);
 
 /* One host operation of one call of a program. `held[buffers[i]]` is what an earlier host

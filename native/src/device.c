@@ -2,7 +2,7 @@
  * that stay on the device, and the launches of a frame. */
 #include "device.h"
 
-#include <stdio.h>
+#include <dlfcn.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -42,6 +42,7 @@ int64_t dvt_close_plugin(dvt_plugin *p)
         return 0;
     plugin_close(p, &leaked);
     pthread_mutex_destroy(&p->lock);
+    dlclose(p->library);
     free(p);
     return leaked;
 }

@@ -30,6 +30,7 @@ typedef struct {
 typedef struct dvt_plugin {
     dvp_plugin api; /* NULL where the plug-in's own table ends */
     dvp_info info;
+    void *library;      /* as dlopen gave it */
     dvp_device *device; /* NULL: not open, or lost */
     dvp_stream *compute, *transfer;
     dvp_event *uploaded, *computed; /* where the one stream waits for the other */
