@@ -46,6 +46,7 @@ enum {
     DVT_ERROR_INDEX = 9,          /* an index held in a tensor is out of range */
     DVT_ERROR_HOST = 10,          /* a host operation failed */
     DVT_ERROR_ARGUMENT = 11,      /* a call of this interface with wrong arguments */
+    DVT_ERROR_BOUNDS = 12,        /* the same as INDEX, where PyTorch raises RuntimeError */
 };
 enum {                                     /* of plug-ins and their devices */
        DVT_ERROR_PLUGIN_MISSING = 20,      /* there is no such library, or it was not given */
@@ -212,6 +213,9 @@ typedef struct {
 #define DVT_OPEN_CHECK_CONSTANTS 1u /* hash the constants too: reads the whole file */
 #define DVT_OPEN_INSPECT    4u /* verify and look, never run: no kernel, host or trust needed */
 #define DVT_OPEN_TRUST_CODE 2u /* run native code unsigned: for a file from one's own cache */
+#define DVT_OPEN_MAY_OVERLAP                                                                   \
+    8u /* inputs that are written to may share memory with others: the caller answers for it   \
+        */
 
 /* Map and verify a file. NULL options mean all zero. */
 dvt_status dvt_open(const char *path, const dvt_open_options *options, dvt_artifact **artifact,

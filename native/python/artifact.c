@@ -51,6 +51,7 @@ PyObject *raise_error(const dvt_error *error)
         [DVT_ERROR_INDEX] = "IndexOutOfRange",
         [DVT_ERROR_HOST] = "RunFailed",
         [DVT_ERROR_ARGUMENT] = "RunFailed",
+        [DVT_ERROR_BOUNDS] = "IndexOutOfBounds",
         [DVT_ERROR_PLUGIN_MISSING] = "PluginNotFound",
         [DVT_ERROR_PLUGIN_INVALID] = "InvalidPlugin",
         [DVT_ERROR_PLUGIN_INCOMPATIBLE] = "IncompatiblePlugin",
@@ -204,39 +205,53 @@ typedef struct {
     dvt_tensor *tensors;
     dvt_managed *few_outputs[FEW];
     dvt_managed **outputs;
+    const exchange_api *api; /* of the last argument that offers it */
+    bool as_array;           /* whether an argument came by the buffer protocol */
+    bool failed;
 } call_state;
 
-static PyObject *run_call(Artifact *self, PyObject *args, size_t given, size_t results,
-                          call_state *s)
+/* Reads the arguments; returns how many were, all of them unless an exception is set. */
+static size_t read_arguments(const Artifact *self, PyObject *const *args, size_t given,
+                             call_state *s)
 {
-    const exchange_api *api = NULL;
-    bool as_array = false;
-    dvt_error error = {0, ""};
     size_t read = 0;
-    PyObject *made = NULL;
-    int failed = 0;
+    bool writes = dvt_writes_inputs(self->artifact), failed = false;
     for (; read < given && !failed; read++) {
         argument *a = &s->arguments[read];
         a->api = NULL;
         a->capsule = a->resolved = NULL;
         a->through_buffer = a->read_only = false;
         a->tensor.byte_offset = 0;
-        failed = read_argument(PyTuple_GetItem(args, (Py_ssize_t)read), a) != 0;
+        failed = read_argument(args[read], a) != 0;
         s->tensors[read] = a->tensor;
-        api = a->api != NULL ? a->api : api;
-        as_array = as_array || a->through_buffer;
-        if (!failed && a->read_only && dvt_writes_inputs(self->artifact)) {
+        s->api = a->api != NULL ? a->api : s->api;
+        s->as_array = s->as_array || a->through_buffer;
+        if (!failed && a->read_only && writes) {
             raise_named("GuardFailed", "argument %zu is read-only, and the model writes to it",
                         read);
-            failed = 1;
+            failed = true;
         }
     }
+    if (failed && !PyErr_Occurred())
+        raise_named("GuardFailed", "an argument cannot be read as a tensor");
+    s->failed = failed;
+    return read;
+}
+
+static PyObject *run_call(Artifact *self, PyObject *const *args, size_t given, size_t results,
+                          call_state *s)
+{
+    dvt_error error;
+    PyObject *made = NULL;
+    size_t read = read_arguments(self, args, given, s);
     if (given == 0 && self->host.plan_count > 0)
-        api = self->host.api; /* nothing says what kind of tensors are wanted: the host's */
-    if (!failed) {
+        s->api = self->host.api; /* nothing says what kind of tensors are wanted: the host's */
+    if (!s->failed) {
         dvt_run_options options = {sizeof options, 0, self->host.call ? host_call : NULL,
                                    &self->host};
         dvt_status status;
+        error.status = DVT_OK;
+        error.message[0] = 0;
         Py_BEGIN_ALLOW_THREADS;
         bool gradients = self->host.plan_count > 0 && aten_grad_off();
         status =
@@ -244,30 +259,21 @@ static PyObject *run_call(Artifact *self, PyObject *args, size_t given, size_t r
         aten_grad_on(gradients);
         Py_END_ALLOW_THREADS;
         if (status == DVT_OK)
-            made = collect(s->outputs, results, api, as_array);
+            made = collect(s->outputs, results, s->api, s->as_array);
         else
             raise_error(&error);
-    } else if (!PyErr_Occurred()) {
-        raise_named("GuardFailed", "an argument cannot be read as a tensor");
     }
     for (size_t i = 0; i < read; i++)
         release_argument(&s->arguments[i]);
     return made;
 }
 
-static PyObject *artifact_call(PyObject *object, PyObject *args, PyObject *kwargs)
+static PyObject *run_tensors(Artifact *self, PyObject *const *args, size_t given)
 {
-    Artifact *self = (Artifact *)object;
-    size_t given = (size_t)PyTuple_Size(args), results = dvt_output_count(self->artifact);
-    if (kwargs != NULL && PyDict_Size(kwargs) > 0)
-        return raise_named("GuardFailed", "tensors are passed by position here");
-    if (self->host.plan_count > 0) {
-        PyObject *made = NULL;
-        int changed = host_without_autocast(&self->host, object, args, &made);
-        if (changed != 0)
-            return made;
-    }
+    size_t results = dvt_output_count(self->artifact);
     call_state s;
+    s.api = NULL;
+    s.as_array = false;
     s.arguments = given <= FEW ? s.few : PyMem_Malloc(given * sizeof *s.arguments);
     s.tensors = given <= FEW ? s.few_tensors : PyMem_Malloc(given * sizeof *s.tensors);
     s.outputs = results <= FEW ? s.few_outputs : PyMem_Malloc(results * sizeof *s.outputs);
@@ -282,6 +288,35 @@ static PyObject *artifact_call(PyObject *object, PyObject *args, PyObject *kwarg
         PyMem_Free(s.tensors);
     if (s.outputs != s.few_outputs)
         PyMem_Free(s.outputs);
+    return made;
+}
+
+/* run(*tensors): the same as a call, without the tuple that a call needs. */
+static PyObject *artifact_run(PyObject *object, PyObject *const *args, Py_ssize_t given)
+{
+    Artifact *self = (Artifact *)object;
+    if (self->host.plan_count > 0) {
+        PyObject *made = NULL;
+        if (host_without_autocast(&self->host, object, args, given, &made) != 0)
+            return made;
+    }
+    return run_tensors(self, args, (size_t)given);
+}
+
+static PyObject *artifact_call(PyObject *object, PyObject *args, PyObject *kwargs)
+{
+    Py_ssize_t given = PyTuple_Size(args);
+    if (kwargs != NULL && PyDict_Size(kwargs) > 0)
+        return raise_named("GuardFailed", "tensors are passed by position here");
+    PyObject *few[FEW], *made = NULL;
+    PyObject **list = given <= FEW ? few : PyMem_Malloc((size_t)given * sizeof *list);
+    if (list == NULL)
+        return PyErr_NoMemory();
+    for (Py_ssize_t i = 0; i < given; i++)
+        list[i] = PyTuple_GetItem(args, i);
+    made = artifact_run(object, list, given);
+    if (list != few)
+        PyMem_Free(list);
     return made;
 }
 
@@ -413,6 +448,8 @@ static PyObject *artifact_host_counts(PyObject *object, PyObject *unused)
 }
 
 static PyMethodDef artifact_methods[] = {
+    {"run", (PyCFunction)(void (*)(void))artifact_run, METH_FASTCALL,
+     "run(*tensors) -> list of tensors: a call, a little faster"},
     {"inputs", artifact_inputs, METH_NOARGS, "(name, dtype code, bits, shape) of each input"},
     {"outputs", artifact_outputs, METH_NOARGS, "the same for outputs; -1: a dynamic size"},
     {"section", artifact_section, METH_O, "a section's bytes by its kind, or None"},

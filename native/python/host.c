@@ -206,13 +206,19 @@ PyObject *host_plan(host_binding *self, PyObject *descriptions, size_t calls)
     Py_RETURN_NONE;
 }
 
-int host_without_autocast(const host_binding *self, PyObject *artifact, PyObject *args,
-                          PyObject **made)
+int host_without_autocast(const host_binding *self, PyObject *artifact, PyObject *const *args,
+                          Py_ssize_t given, PyObject **made)
 {
     PyObject *answer = PyObject_CallFunctionObjArgs(self->is_autocast, self->device, NULL);
     int on = answer != NULL ? PyObject_IsTrue(answer) : -1;
     Py_XDECREF(answer);
-    if (on > 0)
-        *made = PyObject_CallFunctionObjArgs(self->plain, artifact, args, NULL);
+    if (on <= 0)
+        return on;
+    PyObject *tuple = PyTuple_New(given);
+    for (Py_ssize_t i = 0; tuple != NULL && i < given; i++)
+        PyTuple_SetItem(tuple, i, Py_NewRef(args[i]));
+    if (tuple != NULL)
+        *made = PyObject_CallFunctionObjArgs(self->plain, artifact, tuple, NULL);
+    Py_XDECREF(tuple);
     return on;
 }

@@ -28,8 +28,8 @@ PyObject *host_plan(host_binding *self, PyObject *descriptions, size_t calls);
 
 /* Where autocast is on in this thread, makes the whole call with it off: 1 and its result (NULL
  * with an exception set). 0: it is off. -1: an exception. */
-int host_without_autocast(const host_binding *self, PyObject *artifact, PyObject *args,
-                          PyObject **made);
+int host_without_autocast(const host_binding *self, PyObject *artifact, PyObject *const *args,
+                          Py_ssize_t given, PyObject **made);
 
 /* The runtime's host function; its context is a host_binding. */
 dvt_status host_call(void *context, const dvt_host_operation *operation, dvt_error *error);

@@ -234,28 +234,59 @@ PyType_Spec tensor_spec = {
 
 /* ---- arguments ---- */
 
-const exchange_api *exchange_of(PyTypeObject *type)
+/* What is known of a type whose tensors came before. Guarded by the interpreter lock. */
+typedef struct {
+    PyTypeObject *type; /* a reference is held */
+    const exchange_api *api;
+    PyObject *is_neg, *is_conj; /* its methods, or NULL */
+} known_type;
+
+static PyObject *method_of(PyTypeObject *type, const char *name)
 {
-    static PyTypeObject *last; /* holds a reference; guarded by the interpreter lock */
-    static const exchange_api *last_api;
-    if (type == last)
-        return last_api;
-    PyObject *capsule = PyObject_GetAttrString((PyObject *)type, "__dlpack_c_exchange_api__");
-    if (capsule == NULL) {
+    PyObject *method = PyObject_GetAttrString((PyObject *)type, name);
+    if (method == NULL)
         PyErr_Clear();
+    return method;
+}
+
+static const exchange_api *api_of(PyTypeObject *type)
+{
+    PyObject *capsule = method_of(type, "__dlpack_c_exchange_api__");
+    if (capsule == NULL)
         return NULL;
-    }
     const exchange_api *api = PyCapsule_GetPointer(capsule, "dlpack_exchange_api");
     Py_DECREF(capsule);
     if (api == NULL)
         PyErr_Clear();
-    if (api == NULL || api->version.major != 1 || api->tensor_from_object == NULL)
+    return api != NULL && api->version.major == 1 && api->tensor_from_object ? api : NULL;
+}
+
+/* A model's arguments are tensors and parameters: two types, seen at every call. */
+static const known_type *known(PyTypeObject *type)
+{
+    static known_type seen[4];
+    static unsigned next;
+    for (size_t i = 0; i < sizeof seen / sizeof *seen; i++)
+        if (seen[i].type == type)
+            return &seen[i];
+    known_type found = {type, api_of(type), NULL, NULL};
+    if (found.api == NULL)
         return NULL;
-    PyTypeObject *previous = last;
-    last = (PyTypeObject *)Py_NewRef((PyObject *)type);
-    last_api = api;
-    Py_XDECREF((PyObject *)previous);
-    return api;
+    found.is_neg = method_of(type, "is_neg");
+    found.is_conj = method_of(type, "is_conj");
+    known_type *place = &seen[next++ % (sizeof seen / sizeof *seen)], previous = *place;
+    Py_INCREF((PyObject *)type);
+    *place = found;
+    Py_XDECREF((PyObject *)previous.type);
+    Py_XDECREF(previous.is_neg);
+    Py_XDECREF(previous.is_conj);
+    return place;
+}
+
+const exchange_api *exchange_of(PyTypeObject *type)
+{
+    const known_type *found = known(type);
+    return found != NULL ? found->api : NULL;
 }
 
 static int read_buffer(PyObject *object, argument *a)
@@ -349,11 +380,10 @@ static int refuse(void)
 /* PyTorch's lazy signs: a tensor with its negative or conjugate bit set holds other values than
  * its memory, and DLPack does not say so. Returns 1 if set, 0 if not or unknown here, -1 on
  * error. */
-static int has_bit(PyObject *object, PyObject **name, const char *text)
+static int has_bit(PyObject *object, PyObject *method)
 {
-    if (*name == NULL && (*name = PyUnicode_InternFromString(text)) == NULL)
-        return -1;
-    PyObject *answer = PyObject_CallMethodObjArgs(object, *name, NULL);
+    PyObject *answer =
+        method != NULL ? PyObject_CallFunctionObjArgs(method, object, NULL) : NULL;
     if (answer == NULL) {
         PyErr_Clear();
         return 0;
@@ -363,14 +393,13 @@ static int has_bit(PyObject *object, PyObject **name, const char *text)
     return set;
 }
 
-static int read_framework(PyObject *object, argument *a)
+static int read_framework(PyObject *object, const known_type *type, argument *a)
 {
-    static PyObject *is_neg, *is_conj;
     if (a->api->tensor_from_object(object, &a->tensor) != 0)
         return refuse();
     bool complex = a->tensor.dtype.code == DVT_COMPLEX;
-    int negative = has_bit(object, &is_neg, "is_neg");
-    int conjugate = complex ? has_bit(object, &is_conj, "is_conj") : 0;
+    int negative = has_bit(object, type->is_neg);
+    int conjugate = complex ? has_bit(object, type->is_conj) : 0;
     if (negative < 0 || conjugate < 0)
         return -1;
     if (!negative && !conjugate)
@@ -387,6 +416,20 @@ static int read_framework(PyObject *object, argument *a)
     return 0;
 }
 
+/* A Python number: an int64 tensor of rank 0, whose element lies in the argument itself. */
+static int read_number(PyObject *object, argument *a)
+{
+    a->shape[0] = PyLong_AsLongLong(object);
+    if (a->shape[0] == -1 && PyErr_Occurred())
+        return refuse();
+    a->tensor = (dvt_tensor){.data = a->shape,
+                             .device = {DVT_CPU, 0},
+                             .dtype = {DVT_INT, 64, 1},
+                             .shape = a->shape,
+                             .strides = a->strides};
+    return 0;
+}
+
 int read_argument(PyObject *object, argument *a)
 {
     PyTypeObject *type = Py_TYPE(object);
@@ -394,9 +437,13 @@ int read_argument(PyObject *object, argument *a)
         a->tensor = ((Tensor *)object)->managed->tensor;
         return 0;
     }
-    a->api = exchange_of(type);
-    if (a->api != NULL)
-        return read_framework(object, a);
+    if (PyLong_CheckExact(object))
+        return read_number(object, a);
+    const known_type *found = known(type);
+    if (found != NULL) {
+        a->api = found->api;
+        return read_framework(object, found, a);
+    }
     if (PyObject_CheckBuffer(object))
         return read_buffer(object, a);
     if (PyObject_HasAttrString(object, "__dlpack__"))

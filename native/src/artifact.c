@@ -248,6 +248,7 @@ static dvt_status prepare(dvt_artifact *a, const dvt_open_options *options, dvt_
     if (status == DVT_OK && a->file.sections[DVT_KERNEL_IR].data != NULL)
         status = dvt_kernels_decode(a->file.sections[DVT_KERNEL_IR], &a->kernel_set, error);
     a->inspect_only = (options->flags & DVT_OPEN_INSPECT) != 0;
+    a->may_overlap = (options->flags & DVT_OPEN_MAY_OVERLAP) != 0;
     if (status == DVT_OK && !a->inspect_only)
         status = check_host(a, options, error);
     if (status == DVT_OK && !a->inspect_only)

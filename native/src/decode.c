@@ -120,7 +120,8 @@ static dvt_status decode_sizes(const dvt_file *file, program *p, dvt_error *erro
         s->axis = word(at, 3);
         s->low = wide(at + 16);
         s->high = wide(at + 24);
-        if (!r.failed && (s->low < 0 || s->high < s->low))
+        bool negative = s->low < 0 && s->axis != DVT_NONE;
+        if (!r.failed && (negative || s->high < s->low))
             malformed(&r, "a symbol has no possible value");
     }
     /* Sections are aligned and symbols are 32 bytes each, so the code is aligned too. */

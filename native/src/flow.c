@@ -129,7 +129,11 @@ static dvt_status check_inputs(program *p, unsigned char *defined, dvt_error *er
     }
     for (uint32_t i = 0; i < p->symbol_count; i++) {
         const symbol_record *s = &p->symbols[i];
-        if (s->input >= p->input_count || s->axis >= p->buffers[p->inputs[s->input]].rank)
+        const buffer_record *from =
+            s->input < p->input_count ? &p->buffers[p->inputs[s->input]] : NULL;
+        bool number = from != NULL && s->axis == DVT_NONE && from->rank == 0 &&
+                      from->dtype.code == DVT_INT && from->dtype.bits == 64;
+        if (from == NULL || (!number && s->axis >= from->rank))
             return dvt_fail(error, DVT_ERROR_MALFORMED, "symbol %u is read from nowhere", i);
     }
     return DVT_OK;

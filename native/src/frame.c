@@ -192,8 +192,8 @@ static dvt_status plan_arena(const program *p, frame *f, uint32_t device, dvt_er
         uint64_t offset = lives[slots[b->root]].offset + f->offsets[i];
         if (device != 0)
             f->tensors[i].byte_offset = offset;
-        else if (f->arena != NULL)
-            f->tensors[i].data = f->arena + offset;
+        else /* any address will do where all temporaries are empty */
+            f->tensors[i].data = f->arena == NULL ? (void *)f : f->arena + offset;
     }
     free(lives);
     free(slots);

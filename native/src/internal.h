@@ -85,7 +85,7 @@ void dvt_file_content_digest(const dvt_file *file, uint8_t digest[32]);
 typedef struct {
     span name;
     uint32_t input; /* buffer index */
-    uint32_t axis;
+    uint32_t axis;  /* DVT_NONE: the value of an int64 input of rank 0 */
     int64_t low, high;
 } symbol_record;
 
@@ -239,6 +239,7 @@ struct dvt_artifact {
     int signature, code_state;
     bool code_untrusted;
     bool inspect_only;
+    bool may_overlap;
     unsigned char **state; /* one a buffer: private copies of state */
     dvt_tensor_info *infos;
     int64_t *info_shapes;

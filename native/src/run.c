@@ -16,10 +16,9 @@ static void delete_output(dvt_managed *self)
 
 static dvt_managed *new_output(const dvt_tensor *like, uint64_t bytes)
 {
-    size_t rank = (size_t)like->ndim;
-    size_t head = (sizeof(dvt_managed) + 16 * rank + DVT_ALIGN - 1) / DVT_ALIGN * DVT_ALIGN;
-    size_t total = (head + (size_t)bytes + DVT_ALIGN - 1) / DVT_ALIGN * DVT_ALIGN;
-    dvt_managed *m = bytes < INT64_MAX / 2 ? aligned_alloc(DVT_ALIGN, total) : NULL;
+    size_t rank = (size_t)like->ndim, head = sizeof(dvt_managed) + 16 * rank;
+    /* Plain malloc, aligned by hand: aligned_alloc has no fast path for small blocks. */
+    dvt_managed *m = bytes < INT64_MAX / 2 ? malloc(head + (size_t)bytes + DVT_ALIGN) : NULL;
     if (m == NULL)
         return NULL;
     memset(m, 0, sizeof *m);
@@ -32,7 +31,8 @@ static dvt_managed *new_output(const dvt_tensor *like, uint64_t bytes)
         memcpy(m->tensor.shape, like->shape, 8 * rank);
         memcpy(m->tensor.strides, like->strides, 8 * rank);
     }
-    m->tensor.data = (char *)m + head;
+    uintptr_t start = (uintptr_t)m + head;
+    m->tensor.data = (char *)m + head + (DVT_ALIGN - start % DVT_ALIGN) % DVT_ALIGN;
     return m;
 }
 
@@ -209,15 +209,35 @@ static void bind_views(const program *p, frame *f, uint32_t owner)
 
 /* ---- frames ---- */
 
+static dvt_status read_number(const buffer_record *b, const symbol_record *s,
+                              const dvt_tensor *input, int64_t *value, dvt_error *error)
+{
+    if (input->data == NULL)
+        return dvt_fail(error, DVT_ERROR_GUARD, "input '%.*s' has no data", (int)b->name.size,
+                        (const char *)b->name.data);
+    memcpy(value, dvt_data(input), sizeof *value);
+    if (*value >= s->low && *value <= s->high)
+        return DVT_OK;
+    return dvt_fail(error, DVT_ERROR_GUARD, "input '%.*s' is %lld, expected %lld to %lld",
+                    (int)b->name.size, (const char *)b->name.data, (long long)*value,
+                    (long long)s->low, (long long)s->high);
+}
+
 static dvt_status read_symbols(const program *p, const dvt_tensor *inputs, int64_t *values,
                                dvt_error *error)
 {
     for (uint32_t i = 0; i < p->symbol_count; i++) {
         const symbol_record *s = &p->symbols[i];
+        const buffer_record *b = &p->buffers[p->inputs[s->input]];
+        if (s->axis == DVT_NONE) {
+            dvt_status status = read_number(b, s, &inputs[s->input], &values[i], error);
+            if (status != DVT_OK)
+                return status;
+            continue;
+        }
         values[i] = inputs[s->input].shape[s->axis];
         if (values[i] >= s->low && values[i] <= s->high)
             continue;
-        const buffer_record *b = &p->buffers[p->inputs[s->input]];
         if (s->high == INT64_MAX)
             return dvt_fail(error, DVT_ERROR_GUARD,
                             "input '%.*s' has size %lld in dimension %u; the dynamic size %.*s "
@@ -416,10 +436,25 @@ static void release_host(frame *f, uint32_t buffer)
     delete_managed(held);
 }
 
+/* Generated kernels return a status and leave the words to us. */
+static dvt_status run_kernel(const dvt_kernel *kernel, const dvt_call *call, dvt_error *error)
+{
+    dvt_status status = kernel->run(call, error);
+    if (status == DVT_OK || (error != NULL && error->message[0] != 0))
+        return status;
+    return dvt_fail(error, status, "%s",
+                    status == DVT_ERROR_INDEX ? "index out of range in self"
+                    : status == DVT_ERROR_BOUNDS
+                        ? "index is out of bounds for the dimension it selects from"
+                        : "a kernel failed");
+}
+
 static dvt_status run_instructions(const program *p, frame *f, const dvt_run_options *options,
                                    dvt_error *error)
 {
     dvt_status status = DVT_OK;
+    if (error != NULL)
+        error->message[0] = 0;
     device_turn turn = {0};
     dvt_device_start(f);
     for (uint32_t i = 0; status == DVT_OK && i < p->instruction_count; i++) {
@@ -431,7 +466,7 @@ static dvt_status run_instructions(const program *p, frame *f, const dvt_run_opt
         if (in->device != 0)
             status = dvt_device_step(f, in, &turn, error);
         else if (in->opcode == OP_KERNEL)
-            status = in->kernel->run(&f->calls[i], error);
+            status = run_kernel(in->kernel, &f->calls[i], error);
         else if (in->opcode == OP_COPY)
             status = run_copy(p, &f->calls[i], in, error);
         else
@@ -478,7 +513,7 @@ static dvt_status run_frame(dvt_artifact *a, frame *f, const dvt_run_options *op
     for (uint32_t i = 0; status == DVT_OK && i < p->input_count; i++)
         status = check_shape(&p->buffers[p->inputs[i]], &inputs[i],
                              f->tensors[p->inputs[i]].shape, error);
-    if (status == DVT_OK && p->writes_inputs)
+    if (status == DVT_OK && p->writes_inputs && !a->may_overlap)
         status = check_overlap(p, inputs, error);
     for (uint32_t i = 0; status == DVT_OK && i < p->input_count; i++) {
         status = bind_input(p, f, i, &inputs[i], error);

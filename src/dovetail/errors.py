@@ -251,6 +251,10 @@ class IndexOutOfRange(RunFailed, IndexError):
     """An index held in a tensor lies outside the dimension it selects from."""
 
 
+class IndexOutOfBounds(RunFailed):
+    """The same, for operators of which PyTorch says so by a RuntimeError."""
+
+
 class OutOfMemory(DovetailError, MemoryError):
     """The runtime could not allocate what a call needs."""
 

@@ -82,15 +82,15 @@ class DeviceLowering(Lowering):
             return self.bring(self.bring(buffer.name, HOST), device)
         if buffer.kind == "view" and self._goes_as_a_whole(buffer):
             base = self.bring(buffer.of, device)
-            return self._declare(_on(buffer.name, device), "view", desc, base, buffer.offset)
+            return self.declare(_on(buffer.name, device), "view", desc, base, buffer.offset)
         if buffer.kind == "constant":
-            made = self._declare(_on(buffer.name, device), "constant", desc)
+            made = self.declare(_on(buffer.name, device), "constant", desc)
             self.shared[made] = buffer.name
             return made
         if _repeats(buffer.desc):
             return self.bring(self._dense(buffer), device)
-        made = self._declare(_on(buffer.name, device), "temporary", desc)
-        self._emit(Copy(made, buffer.name))
+        made = self.declare(_on(buffer.name, device), "temporary", desc)
+        self.emit(Copy(made, buffer.name))
         return made
 
     def _goes_as_a_whole(self, view: Buffer) -> bool:
@@ -101,8 +101,8 @@ class DeviceLowering(Lowering):
         """A host value that repeats elements, written out."""
         shape = buffer.desc.shape
         desc = TensorDesc(buffer.desc.dtype, shape, contiguous_strides(shape), HOST)
-        made = self._declare(f"{buffer.name}_dense", "temporary", desc)
-        self._emit(Kernel("copy@1", (made,), (buffer.name,)))
+        made = self.declare(f"{buffer.name}_dense", "temporary", desc)
+        self.emit(Kernel("copy@1", (made,), (buffer.name,)))
         return made
 
     # ---- whole segments of backends in Python ----------------------------------------------
@@ -122,11 +122,11 @@ class DeviceLowering(Lowering):
         outputs = []
         for out in segment.outputs:
             if isinstance(out, Ref) and isinstance(out.desc, TensorDesc):
-                outputs.append(self._declare(out.name, "host", out.desc))
+                outputs.append(self.declare(out.name, "host", out.desc))
                 self.values[out.name, out.path] = outputs[-1]
             else:
                 outputs.append("")
-        self._emit(BlobCall(self._keep(segment, blob.data), backend.name, tuple(outputs), args))
+        self.emit(BlobCall(self.keep(segment, blob.data), backend.name, tuple(outputs), args))
 
     def _blob_argument(self, name: str, kind: str, desc: object) -> Arg:
         if kind == "size":
@@ -135,7 +135,8 @@ class DeviceLowering(Lowering):
             raise CannotSave(f"a compiled segment takes %{name}, which is no tensor")
         return Ref(self._name(Ref(name, desc)))
 
-    def _keep(self, segment: Segment, data: bytes) -> str:
+    def keep(self, segment: Segment, data: bytes) -> str:
+        """Hold a vendor's bytes for the file; the name of the blob comes back."""
         name, number = segment.name, 1
         while name in self.blobs:
             name, number = f"{segment.name}_{number}", number + 1
@@ -187,7 +188,7 @@ class _PluginLowering:
         desc = replace(shown, device=base.desc.device)
         inner = base.kind == "view"
         owner, start = (base.of, add(base.offset, offset)) if inner else (base.name, offset)
-        made = self.lowering._declare(call.name, "view", desc, owner, start)  # noqa: SLF001
+        made = self.lowering.declare(call.name, "view", desc, owner, start)
         self.lowering.values[call.name, ()] = made
 
     def _launch(self, call: OpCall) -> None:
@@ -199,7 +200,7 @@ class _PluginLowering:
         versions = f"{least}-{most}" if most else f"{least}"
         given = tuple(name or "" for name in inputs)
         launch = Launch(self.device, f"{kernel}@{versions}", call.op, outputs, given, attributes)
-        self.lowering._emit(launch)  # noqa: SLF001
+        self.lowering.emit(launch)
 
     def _operand(self, ref: Ref) -> str:
         return self.lowering.bring(self.lowering.place_of(ref), self.device)
@@ -215,7 +216,7 @@ class _PluginLowering:
         """Memory on the device for a value."""
         label = "_".join([name, *map(str, path)])
         on_device = replace(desc, device=self.device)
-        made = self.lowering._declare(label, "temporary", on_device)  # noqa: SLF001
+        made = self.lowering.declare(label, "temporary", on_device)
         self.lowering.values[name, path] = made
         return made
 
@@ -233,8 +234,8 @@ class _PluginLowering:
             desc = descs[name, path]
             assert isinstance(desc, TensorDesc)
             outputs.append(self._new(name, path, desc))
-        blob = self.lowering._keep(segment, code)  # noqa: SLF001
-        self.lowering._emit(BlobCall(blob, self.device, tuple(outputs), args))  # noqa: SLF001
+        blob = self.lowering.keep(segment, code)
+        self.lowering.emit(BlobCall(blob, self.device, tuple(outputs), args))
         for call in segment.calls:
             if is_view(call) and (call.args[0].name, call.args[0].path) in self.lowering.values:
                 self._view(call)

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from dovetail.backend import Availability, Backend, Blob, Executable, Support
+from dovetail.file.container import MAGIC
 from dovetail.ir.encode import segment_from_bytes, segment_to_bytes
 
 if TYPE_CHECKING:
     from dovetail.ir import OpCall, Segment
 
 log = logging.getLogger(__name__)
-_MAGIC = b"DVTCPU1\n"
 
 
 class CpuBackend(Backend):
@@ -35,7 +34,7 @@ class CpuBackend(Backend):
         from dovetail.codegen.llvm.target import host
 
         target = host()
-        return f"cpu-1 {target.triple} {target.cpu} {target.features}"
+        return f"cpu-2 {target.triple} {target.cpu} {target.features}"
 
     def supports(self, call: OpCall) -> Support:
         """What has a rule for its types, and library calls that fit between kernels."""
@@ -57,28 +56,25 @@ class CpuBackend(Backend):
         return {**core_decompositions(), **extra_decompositions()}
 
     def compile(self, segment: Segment) -> Blob:
-        """A description in JSON, then object code; what no plan is found for stays a segment."""
-        from dovetail.codegen.llvm.program import build_program
-        from dovetail.codegen.llvm.target import host
-        from dovetail.schedule.plan import Unschedulable, make_plan
+        """An artifact with generated kernels; what no plan is found for stays a segment."""
+        from dovetail.backends.cpu_program import segment_artifact
+        from dovetail.schedule.plan import Unschedulable
 
         try:
-            program = build_program(make_plan(segment), host())
+            return Blob(segment_artifact(segment))
         except Unschedulable as reason:
             log.info("%s runs call by call: %s", segment.name, reason)
             return Blob(segment_to_bytes(segment))
-        head = json.dumps(program.description, separators=(",", ":")).encode()
-        return Blob(_MAGIC + len(head).to_bytes(8, "little") + head + program.code)
 
     def load(self, blob: Blob) -> Executable:
-        """Load the object code and number the registers."""
-        if not blob.data.startswith(_MAGIC):
+        """Open the artifact: its code was made by this process, or comes from its own cache."""
+        if not blob.data.startswith(MAGIC):
             from dovetail.backends.interpreter import Interpreter
 
             return Interpreter(segment_from_bytes(blob.data))
-        from dovetail.backends.cpu_run import CpuExecutable
+        from dovetail.backends.executable import load
+        from dovetail.runtime.host import share_threads
+        from dovetail.runtime.loaded import TRUST_CODE
 
-        start = len(_MAGIC) + 8
-        size = int.from_bytes(blob.data[len(_MAGIC) : start], "little")
-        description = json.loads(blob.data[start : start + size])
-        return CpuExecutable(description, blob.data[start + size :])
+        share_threads()
+        return load(blob.data, TRUST_CODE)

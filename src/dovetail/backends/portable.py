@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from dovetail.backend import Availability, Backend, Blob, Executable, Support
 from dovetail.ir.tensor import TensorDesc
 from dovetail.lower.portable import ASSERTIONS, FLOATS, RULES, match
-from dovetail.lower.to_program import lower_segment, phantom_name
+from dovetail.lower.to_program import lower_segment
 from dovetail.lower.views import view_offsets
 
 if TYPE_CHECKING:
@@ -66,20 +66,17 @@ class PortableBackend(Backend):
 
     def compile(self, segment: Segment) -> Blob:
         """A program of kernels, as the bytes of an artifact."""
-        from dovetail.file.container import chunks, lay_out
-        from dovetail.file.encode import encode_program, scalar_bytes
+        from dovetail.backends.executable import artifact_bytes, plain_results
 
         lowered = lower_segment(segment, lambda _: True)
-        contents = {name: scalar_bytes(*scalar) for name, scalar in lowered.scalars.items()}
-        manifest = segment_manifest(segment, lowered.program.outputs)
-        sections, features = encode_program(lowered.program, contents, manifest, debug=False)
-        return Blob(b"".join(chunks(*lay_out(sections, features))))
+        results = plain_results(lowered.program.outputs)
+        return Blob(artifact_bytes(segment, lowered, results))
 
     def load(self, blob: Blob) -> Executable:
         """Open the artifact in memory."""
-        from dovetail.runtime.loaded import open_native
+        from dovetail.backends.executable import load
 
-        return _Executable(open_native(blob.data))
+        return load(blob.data)
 
 
 def _attention(
@@ -112,57 +109,3 @@ def _attention(
     if dropout_p > 0.0:
         weights = torch.dropout(weights, dropout_p, True)
     return weights @ value
-
-
-def segment_manifest(segment: Segment, outputs: Any) -> dict[str, Any]:
-    """Which inputs of a segment are tensors, and what its outputs are."""
-    results = [None if value is None or isinstance(value, str) else str(value) for value in outputs]
-    return {
-        "sizes": [i.name if i.kind == "size" else None for i in segment.inputs],
-        "results": results,
-        "inputs": {"tuple": []},
-        "outputs": {"tuple": []},
-    }
-
-
-class _Executable:
-    """Tensors to the native program, sizes to the expressions among the outputs."""
-
-    def __init__(self, native: Any) -> None:
-        import json
-
-        from dovetail.ir.size import SizeProgram, parse_size
-
-        self.native = native
-        manifest = json.loads(native.section(1))
-        self.sizes: list[str | None] = manifest["sizes"]
-        self.results: list[str | None] = manifest["results"]
-        names = [name for name in self.sizes if name]
-        texts = [text for text in self.results if text is not None]
-        self.program = SizeProgram(names, [parse_size(t) for t in texts]) if texts else None
-        self.phantoms: set[str] = {i[0] for i in native.inputs()}
-        self._empty: Callable[..., Any] | None = None
-
-    def __call__(self, inputs: list[Any]) -> list[Any]:
-        tensors = []
-        numbers = []
-        for value, size in zip(inputs, self.sizes, strict=True):
-            if size is None:
-                tensors.append(value)
-                continue
-            numbers.append(value)
-            if phantom_name(size) in self.phantoms:
-                tensors.append(self._phantom(value))
-        made = self.native(*tensors)
-        if self.program is None:
-            return made  # type: ignore[no-any-return]
-        values, found = iter(self.program.evaluate(numbers)), iter(made)
-        return [next(found) if text is None else next(values) for text in self.results]
-
-    def _phantom(self, size: int) -> Any:
-        """A tensor of no elements that carries a size in its shape."""
-        if self._empty is None:
-            import torch
-
-            self._empty = torch.empty
-        return self._empty((size, 0))

@@ -12,6 +12,7 @@ from dovetail.file.container import Section, section
 from dovetail.file.encode_devices import Blobs, DeviceTables
 from dovetail.ir.call import Arg, Ref
 from dovetail.ir.program import (
+    VALUE,
     Attribute,
     BlobCall,
     Buffer,
@@ -133,7 +134,14 @@ class _Encoder:
 
     def symbols(self) -> bytes:
         rows = b"".join(
-            struct.pack("<4I2q", *self.text(s.name), self.inputs[s.input], s.axis, s.low, s.high)
+            struct.pack(
+                "<4I2q",
+                *self.text(s.name),
+                self.inputs[s.input],
+                NONE if s.axis == VALUE else s.axis,
+                s.low,
+                s.high,
+            )
             for s in self.program.symbols
         )
         code = SizeProgram([s.name for s in self.program.symbols], self.sizes).code()
@@ -264,6 +272,18 @@ class _Encoder:
         if isinstance(value, Size):
             return struct.pack("<2Iq", 2, self.size(value), 0)
         return struct.pack("<2Iq", 0, 0, value)
+
+
+def code_section(objects: Mapping[int, bytes]) -> Section:
+    """Object code for each level of x86-64."""
+    at = -(-(8 + 24 * len(objects)) // 16) * 16
+    table, pieces = struct.pack("<2I", len(objects), 0), []
+    for level, code in sorted(objects.items()):
+        table += struct.pack("<2I2Q", level, 0, at, len(code))
+        pieces += [code, bytes(-len(code) % 16)]
+        at += len(code) + len(pieces[-1])
+    head = table + bytes(-len(table) % 16)
+    return section(container.CODE, b"".join([head, *pieces]))
 
 
 def scalar_bytes(dtype: str, value: int | float | bool) -> bytes:

@@ -21,6 +21,7 @@ from dovetail.ir.tensor import TensorDesc
 # buffer, no memory of its own.
 KINDS = ("input", "output", "constant", "state", "temporary", "host", "view")
 
+VALUE = -1  # a symbol's axis: it is the input's value
 # A number that a kernel takes: a literal, or a size computed at run time.
 Attribute = int | float | Size
 # What a program hands out: a buffer's name, a size, or a plain value.
@@ -44,7 +45,11 @@ class Buffer:
 
 @dataclass(frozen=True, slots=True)
 class Symbol:
-    """A size that differs from call to call: where it is read, and the values it may have."""
+    """A size that differs from call to call: where it is read, and the values it may have.
+
+    It is the size of a dimension of an input, or (axis ``VALUE``) the value of an int64 input of
+    rank 0: a Python number that a caller passes. Only such a one may be negative.
+    """
 
     name: str
     input: str

@@ -34,6 +34,7 @@ from dovetail.errors import InvalidProgram, SizeError
 from dovetail.ir.call import Arg, Attr, Ref
 from dovetail.ir.program import (
     KINDS,
+    VALUE,
     Attribute,
     BlobCall,
     Buffer,
@@ -57,7 +58,7 @@ _BUFFER = re.compile(
     rf"(\w+) {_NAME}: (\w+)\[(.*?)\](?: strides \[(.*?)\])?(?: on ([\w:.-]+))?"
     rf"(?: of {_NAME}(?: at (.+))?)?$"
 )
-_SYMBOL = re.compile(rf"symbol (\w+) = {_NAME}\[(\d+)\] in (-?\d+)\.\.(-?\d+)$")
+_SYMBOL = re.compile(rf"symbol (\w+) = {_NAME}(?:\[(\d+)\])? in (-?\d+)\.\.(-?\d+)$")
 _KERNEL = re.compile(r"kernel (.*?) ?= ([\w.]+@\d+)\((.*?)(?:; (.*))?\)$")
 _HOST = re.compile(r"call (.*?) ?= ([\w.]+) (\[.*\]) (\{.*\})$")
 _COPY = re.compile(rf"copy {_NAME} = {_NAME}$")
@@ -72,9 +73,7 @@ def print_program(program: Program) -> str:
     """The text of a program; one line a declaration or instruction."""
     lines = [f"program @{program.name}"]
     lines += [_print_device(d) for d in program.devices]
-    lines += [
-        f"symbol {s.name} = %{s.input}[{s.axis}] in {s.low}..{s.high}" for s in program.symbols
-    ]
+    lines += [_print_symbol(s) for s in program.symbols]
     lines += [_print_buffer(b) for b in program.buffers]
     lines += [f"guard {g.left} == {g.right}" for g in program.guards]
     lines += [_print_instruction(i) for i in program.instructions]
@@ -89,6 +88,11 @@ def _print_device(device: Device) -> str:
         "needs": dict(device.needs),
     }
     return f"device {device.name} {json.dumps(about)}"
+
+
+def _print_symbol(symbol: Symbol) -> str:
+    axis = "" if symbol.axis == VALUE else f"[{symbol.axis}]"
+    return f"symbol {symbol.name} = %{symbol.input}{axis} in {symbol.low}..{symbol.high}"
 
 
 def _print_buffer(buffer: Buffer) -> str:
@@ -233,7 +237,8 @@ class _Reader:
             self.name = _match(re.compile(r"program @([\w.]+)$"), line)[0]
         elif word == "symbol":
             name, source, axis, low, high = _match(_SYMBOL, line)
-            self.symbols.append(Symbol(name, source, int(axis), int(low), int(high)))
+            place = VALUE if axis is None else int(axis)
+            self.symbols.append(Symbol(name, source, place, int(low), int(high)))
         elif word == "device":
             self.devices.append(_parse_device(line))
         elif word in KINDS:

@@ -10,6 +10,7 @@ from dovetail.ir import device_verify
 from dovetail.ir.call import leaves
 from dovetail.ir.program import (
     KINDS,
+    VALUE,
     BlobCall,
     Buffer,
     Copy,
@@ -61,6 +62,11 @@ def _verify_symbols(program: Program) -> None:
     _require(len(set(names)) == len(names), "a symbol is declared twice")
     for symbol in program.symbols:
         source = inputs.get(symbol.input)
+        if symbol.axis == VALUE and source is not None:
+            number = source.desc.dtype == "int64" and source.desc.rank == 0
+            _require(number, f"symbol {symbol.name} is the value of no number")
+            _require(symbol.low <= symbol.high, f"symbol {symbol.name} has an empty range")
+            continue
         fits = source is not None and symbol.axis < source.desc.rank
         _require(fits, f"symbol {symbol.name} is read from no input's dimension")
         assert source is not None

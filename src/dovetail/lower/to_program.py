@@ -14,6 +14,7 @@ from dovetail.errors import CannotSave
 from dovetail.ir.call import Arg, OpCall, Ref
 from dovetail.ir.memory import share_in_place
 from dovetail.ir.program import (
+    VALUE,
     Attribute,
     Buffer,
     Copy,
@@ -29,7 +30,9 @@ from dovetail.ir.program import (
     contiguous_strides,
     is_row_major,
     multiply,
+    reads,
     same_dims,
+    writes,
 )
 from dovetail.ir.program_verify import verify_program
 from dovetail.ir.segment import Segment, is_write
@@ -56,10 +59,11 @@ class Source:
 
 @dataclass(frozen=True)
 class Lowered:
-    """A program, and the numbers that it holds as constants of its own."""
+    """A program, the numbers that it holds as constants of its own, and its inputs' names."""
 
     program: Program
     scalars: Mapping[str, Scalar]
+    taken: Mapping[str, str]  # input buffer → the segment's name for it
 
 
 @dataclass
@@ -72,11 +76,12 @@ class Lowering:
     values: dict[Key, str] = field(default_factory=dict)
     scalars: dict[str, Scalar] = field(default_factory=dict)
     handed_out: set[str] = field(default_factory=set)  # host buffers that are results
+    taken: dict[str, str] = field(default_factory=dict)
     devices: list[Device] = field(default_factory=list)
 
     def source(self, source: Source, key: Key) -> str:
         """Declare a value that exists before the first call."""
-        name = self._declare(source.name, source.kind, source.desc)
+        name = self.declare(source.name, source.kind, source.desc)
         self.values[key] = name
         return name
 
@@ -110,7 +115,7 @@ class Lowering:
             assert isinstance(desc, TensorDesc)
             owner = base.of if base.kind == "view" else base.name
             start = add(base.offset, offset) if base.kind == "view" else offset
-            name = self._declare(_join(call.name, path), "view", desc, owner, start)
+            name = self.declare(_join(call.name, path), "view", desc, owner, start)
             self.values[call.name, path] = name
         return True
 
@@ -120,18 +125,18 @@ class Lowering:
         for path, desc in _results(call):
             if not isinstance(desc, TensorDesc):
                 raise CannotSave(f"{call.op} has a result that is no tensor")
-            name = self._declare(_join(call.name, path), "temporary", desc)
+            name = self.declare(_join(call.name, path), "temporary", desc)
             self.values[call.name, path] = name
             outputs.append(name)
         if call.op in RESHAPES:
             outputs = [self._in_shape_of(inputs[0], outputs[0])]
-        self._emit(Kernel(found.kernel, tuple(outputs), inputs, found.attributes))
+        self.emit(Kernel(found.kernel, tuple(outputs), inputs, found.attributes))
 
     def _in_shape_of(self, source: str, target: str) -> str:
         """A window on ``target`` of another shape and the same elements, in row-major order."""
         shape, desc = self.buffers[source].desc.shape, self.buffers[target].desc
         seen = TensorDesc(desc.dtype, shape, contiguous_strides(shape), desc.device)
-        return self._declare(f"{target}_filled", "view", seen, target)
+        return self.declare(f"{target}_filled", "view", seen, target)
 
     def _operand(self, operand: Operand, call: str) -> str:
         value, dtype = operand.value, operand.dtype
@@ -155,9 +160,9 @@ class Lowering:
         attributes: tuple[Attribute, ...],
         name: str,
     ) -> str:
-        made = self._declare(name, "temporary", desc)
+        made = self.declare(name, "temporary", desc)
         kernel = "copy@1" if inputs else "size@1"
-        self._emit(Kernel(kernel, (made,), inputs, attributes))
+        self.emit(Kernel(kernel, (made,), inputs, attributes))
         return made
 
     def _scalar(self, dtype: str, value: int | float | bool) -> str:
@@ -167,7 +172,7 @@ class Lowering:
         for name, held in self.scalars.items():
             if held[0] == dtype and repr(held[1]) == repr(value):
                 return name
-        name = self._declare(f"scalar_{len(self.scalars)}", "constant", TensorDesc(dtype, (), ()))
+        name = self.declare(f"scalar_{len(self.scalars)}", "constant", TensorDesc(dtype, (), ()))
         self.scalars[name] = entry
         return name
 
@@ -180,12 +185,12 @@ class Lowering:
                 continue
             if not isinstance(desc, TensorDesc):
                 raise CannotSave(f"{call.op} has a result that is no tensor")
-            name = self._declare(_join(call.name, path), kind, desc)
+            name = self.declare(_join(call.name, path), kind, desc)
             self.values[call.name, path] = name
             names.append(name)
         args = tuple(self._argument(a) for a in call.args)
         kwargs = {key: self._argument(a) for key, a in call.kwargs.items()}
-        self._emit(Host(call.op, tuple(names), args, kwargs))
+        self.emit(Host(call.op, tuple(names), args, kwargs))
 
     def _argument(self, arg: Arg) -> Arg:
         if isinstance(arg, Ref) and (size := known_size(arg.desc)) is not None:
@@ -202,7 +207,7 @@ class Lowering:
 
     def store(self, target: str, value: Ref) -> None:
         """Write a value back to an input or a piece of state."""
-        self._emit(Copy(target, self._name(value)))
+        self.emit(Copy(target, self._name(value)))
 
     def result(self, value: Arg) -> Result:
         """Make a value an output of the program."""
@@ -223,8 +228,8 @@ class Lowering:
             return name
         desc = buffer.desc
         dense = TensorDesc(desc.dtype, desc.shape, _dense_strides(desc), desc.device)
-        copy = self._declare(f"{name}_out", "output", dense)
-        self._emit(Copy(copy, name))
+        copy = self.declare(f"{name}_out", "output", dense)
+        self.emit(Copy(copy, name))
         return copy
 
     # ---- helpers ---------------------------------------------------------------------------
@@ -235,9 +240,10 @@ class Lowering:
         except KeyError:
             raise CannotSave(f"the program needs {ref}, which is no tensor") from None
 
-    def _declare(
+    def declare(
         self, name: str, kind: str, desc: TensorDesc, of: str = "", offset: int | Size = 0
     ) -> str:
+        """Add a buffer under this name, or one like it that is free."""
         plain = re.sub(r"[^\w]", "_", name) or "value"
         unique, number = plain, 1
         while unique in self.buffers:
@@ -245,8 +251,19 @@ class Lowering:
         self.buffers[unique] = Buffer(unique, kind, desc, of, offset)
         return unique
 
-    def _emit(self, instruction: Instruction) -> None:
+    def emit(self, instruction: Instruction) -> None:
+        """Append an instruction."""
         self.instructions.append(instruction)
+
+    def drop_unused_inputs(self, symbols: Iterable[Symbol]) -> None:
+        """Forget inputs that no instruction touches and no symbol is read from."""
+        kept = {symbol.input for symbol in symbols}
+        for instruction in self.instructions:
+            for name in (*reads(instruction), *writes(instruction)):
+                kept.add(self.buffers[name].of or name)
+        for buffer in list(self.buffers.values()):
+            if buffer.kind == "input" and buffer.name not in kept:
+                del self.buffers[buffer.name]
 
     def program(
         self,
@@ -267,7 +284,7 @@ class Lowering:
         )
         made = share_in_place(made, is_elementwise)
         verify_program(made)
-        return Lowered(made, dict(self.scalars))
+        return Lowered(made, dict(self.scalars), dict(self.taken))
 
 
 def functional(call: OpCall) -> OpCall:
@@ -288,34 +305,31 @@ def known_size(desc: Desc) -> int | Size | None:
 def lower_segment(segment: Segment, is_native: Callable[[OpCall], bool]) -> Lowered:
     """One segment as a program; its constants are inputs, as its caller passes them."""
     lowering = Lowering(is_native)
-    shown = {
-        symbol.name
-        for given in segment.inputs
-        if isinstance(given.desc, TensorDesc)
-        for symbol in input_symbols(given.name, given.desc)
-    }
-    symbols: dict[str, Symbol] = {}
-    for given in segment.inputs:
-        desc = given.desc
-        if isinstance(desc, TensorDesc):
-            name = lowering.source(Source(given.name, "input", desc), (given.name, ()))
-        elif given.kind == "size" and given.name not in shown:
-            desc = TensorDesc("float32", (Size.symbol(given.name), 0), (1, 1))
-            carrier = phantom_name(given.name)
-            name = lowering.source(Source(carrier, "input", desc), (carrier, ()))
-        else:
-            continue
-        for symbol in input_symbols(name, desc):
-            symbols.setdefault(symbol.name, symbol)
+    symbols = declare_inputs(lowering, segment)
     for call in segment.calls:
         lowering.call(call)
     outputs = [lowering.result(out) for out in segment.outputs]
-    return lowering.program(segment.name, outputs, tuple(symbols.values()))
+    return lowering.program(segment.name, outputs, symbols)
 
 
-def phantom_name(symbol: str) -> str:
-    """The input of no elements that carries a symbol which no tensor's shape shows."""
-    return f"size_of_{symbol}"
+def declare_inputs(lowering: Lowering, segment: Segment) -> tuple[Symbol, ...]:
+    """Declare a segment's inputs; the symbols that they tell come back.
+
+    A size that no tensor's shape shows is an input of its own, a number.
+    """
+    symbols: dict[str, Symbol] = {}
+    for given in segment.inputs:
+        if isinstance(given.desc, TensorDesc):
+            name = lowering.source(Source(given.name, "input", given.desc), (given.name, ()))
+            lowering.taken[name] = given.name
+            for symbol in input_symbols(name, given.desc):
+                symbols.setdefault(symbol.name, symbol)
+    for given in segment.inputs:
+        if given.kind == "size" and given.name not in symbols:
+            name = lowering.declare(given.name, "input", TensorDesc("int64", (), ()))
+            lowering.taken[name] = given.name
+            symbols[given.name] = Symbol(given.name, name, VALUE, -(2**63))
+    return tuple(symbols.values())
 
 
 def input_symbols(name: str, desc: TensorDesc) -> list[Symbol]:

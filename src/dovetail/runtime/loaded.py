@@ -20,7 +20,7 @@ from dovetail.errors import (
 from dovetail.runtime import tree as trees
 
 _MANIFEST = 1
-CHECK_CONSTANTS, TRUST_CODE, INSPECT = 1, 2, 4
+CHECK_CONSTANTS, TRUST_CODE, INSPECT, MAY_OVERLAP = 1, 2, 4, 8
 _PREFER_RECOMPILING = 2  # DVP_BLOB_PREFER_RECOMPILING
 
 
@@ -153,10 +153,11 @@ class Loaded:
         return trees.unflatten(self._outputs, results, lambda text: self._size(text, given))
 
     def _size(self, text: str, given: Sequence[Any]) -> int:
+        from dovetail.ir.program import VALUE
         from dovetail.ir.size import evaluate, parse_size
 
         symbols = {
-            name: int(given[position].shape[axis])
+            name: int(given[position] if axis == VALUE else given[position].shape[axis])
             for name, position, axis in self.manifest.get("symbols", [])
         }
         return evaluate(parse_size(text), symbols)

@@ -16,7 +16,17 @@ from dovetail.capture.ops import resolve_op
 from dovetail.capture.to_fx import to_torch
 from dovetail.errors import GuardFailed, InvalidProgram
 from dovetail.ir.call import Arg, Attr, Ref
-from dovetail.ir.program import Attribute, BlobCall, Buffer, Copy, Host, Kernel, Launch, Program
+from dovetail.ir.program import (
+    VALUE,
+    Attribute,
+    BlobCall,
+    Buffer,
+    Copy,
+    Host,
+    Kernel,
+    Launch,
+    Program,
+)
 from dovetail.ir.program_verify import extent
 from dovetail.ir.size import Size, evaluate
 
@@ -163,7 +173,10 @@ def _schema_value(argument: Any, tensors: Iterator[Any], given: Mapping[str, Any
 
 def _bind(program: Program, inputs: Sequence[Any]) -> dict[str, int]:
     given = {b.name: value for b, value in zip(program.inputs, inputs, strict=True)}
-    symbols = {s.name: int(given[s.input].shape[s.axis]) for s in program.symbols}
+    symbols = {
+        s.name: int(given[s.input] if s.axis == VALUE else given[s.input].shape[s.axis])
+        for s in program.symbols
+    }
     for symbol in program.symbols:
         if not symbol.low <= symbols[symbol.name] <= symbol.high:
             raise GuardFailed(f"{symbol.name} is {symbols[symbol.name]}")

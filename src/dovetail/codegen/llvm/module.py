@@ -1,70 +1,59 @@
-"""Several kernels as one LLVM module with an entry per group of kernels.
+"""Kernels as one LLVM module: a function the C runtime calls for each of them.
 
-An entry takes one pointer, the table: addresses of the thread functions, the number of threads, a
-flag, then the buffers' addresses and the sizes, eight bytes each. So the object code refers to
-nothing outside itself.
+Such a function has the type of ``dvt_kernel.run`` in ``dovetail.h``. It collects the addresses of
+its operands and the sizes in a table on its stack and runs the kernel's body over its units of
+work, on as many threads as they are worth. So the object code refers to nothing outside itself.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from dovetail.codegen.llvm import render
 from dovetail.codegen.llvm.emit import Code, Val
+from dovetail.codegen.llvm.target import Target, assemble
 from dovetail.ir.affine import product
-from dovetail.ir.kernel import Apply, Kernel, Load, Store
+from dovetail.ir.kernel import CHECKS, Apply, Kernel, Load, Store
 from dovetail.ir.size import Dim
 
-PARALLEL, THREAD, TEAM, THREADS, FLAG = range(5)
-HEADER = 5
 GRAIN = 32768  # element operations that are worth a thread
 _COSTLY = frozenset({"exp", "exp_normal", "tanh", "erf", "sigmoid", "div", "sqrt"})
 _DEAR = frozenset({"sin", "cos", "tan", "log", "log2", "log10", "log1p", "expm1", "exp2", "pow"})
 
-
-@dataclass(frozen=True, slots=True)
-class Table:
-    """The order of pointers and sizes behind the header."""
-
-    pointers: tuple[str, ...]
-    sizes: tuple[Dim, ...]
-
-    def layout(self, names: Mapping[str, str]) -> render.Layout:
-        """Where a kernel finds what it needs; ``names`` maps its buffers to the table's."""
-        place = {name: HEADER + n for n, name in enumerate(self.pointers)}
-        start = HEADER + len(self.pointers)
-        sizes = {dim: start + n for n, dim in enumerate(self.sizes)}
-        return render.Layout({k: place[v] for k, v in names.items()}, sizes, FLAG)
+# Bytes from the start of a dvt_call and of a dvt_tensor in dovetail.h.
+_OUTPUTS, _INPUTS, _ATTRIBUTES, _PARALLEL = 16, 24, 32, 40
+_DATA, _BYTE_OFFSET = 0, 40
+# Statuses in dovetail.h for an index out of range.
+_INDEX, _BOUNDS = 9, 12
+_FLAG = 0  # the table starts with the address of the flag that checks set
 
 
-@dataclass(frozen=True, slots=True)
-class Launch:
-    """A kernel with the table's names for its buffers."""
-
-    kernel: Kernel
-    buffers: Mapping[str, str]
+def generate(kernels: Mapping[str, Kernel], target: Target) -> bytes:
+    """Object code with a function of each kernel's name."""
+    return assemble(module_text(kernels, target.lanes), target)
 
 
-def module_text(groups: Sequence[tuple[Table, Sequence[Launch]]], lanes: int) -> str:
-    """The module: ``entry_0``, ``entry_1``, … run the groups."""
+def module_text(kernels: Mapping[str, Kernel], lanes: int) -> str:
+    """The module's text."""
     parts: list[str] = []
     declared: dict[str, str] = {}
     constants: dict[str, str] = {}
-    for number, (table, launches) in enumerate(groups):
-        calls = []
-        for position, launch in enumerate(launches):
-            name = f"kernel_{number}_{position}"
-            layout = table.layout(launch.buffers)
-            renderer = render.Renderer(launch.kernel, name, layout, lanes)
-            parts.append(renderer.render())
-            declared |= renderer.c.declared
-            constants |= renderer.c.globals
-            calls.append((name, launch.kernel, layout))
-        parts += [_task(*call) for call in calls]
-        parts.append(_entry(f"entry_{number}", calls))
+    for name, kernel in kernels.items():
+        layout = table_layout(kernel)
+        renderer = render.Renderer(kernel, f"{name}.body", layout, lanes)
+        parts += [renderer.render(), _entry(name, kernel, layout)]
+        declared |= renderer.c.declared
+        constants |= renderer.c.globals
     flags = 'attributes #0 = { nounwind "prefer-vector-width"="512" }'
     return "\n\n".join([*constants.values(), *declared.values(), *parts, flags, ""])
+
+
+def table_layout(kernel: Kernel) -> render.Layout:
+    """The flag, the outputs, the inputs, the sizes: eight bytes each."""
+    names = (*kernel.outputs, *kernel.inputs)
+    pointers = {name: 1 + n for n, name in enumerate(names)}
+    sizes: dict[Dim, int] = {d: 1 + len(names) + n for n, d in enumerate(kernel.sizes)}
+    return render.Layout(pointers, sizes, _FLAG)
 
 
 def cost(kernel: Kernel) -> float:
@@ -82,6 +71,56 @@ def cost(kernel: Kernel) -> float:
     return total
 
 
+# ---- the function that the runtime calls ---------------------------------------------------
+
+
+def _entry(name: str, kernel: Kernel, layout: render.Layout) -> str:
+    """Fill the table, run the body on one thread or several, report what the checks found."""
+    c = Code(1)
+    c.line("%flag = alloca i64, align 8")
+    c.line(f"%table = alloca [{1 + len(layout.pointers) + len(layout.sizes)} x i64], align 8")
+    c.line("store i64 0, ptr %flag")
+    c.line("store ptr %flag, ptr %table")
+    _fill_pointers(c, _OUTPUTS, kernel.outputs, layout)
+    _fill_pointers(c, _INPUTS, kernel.inputs, layout)
+    _fill_sizes(c, layout)
+    count = _sized(c, render.units(kernel), layout)
+    _run(c, f"{name}.body", count, _wanted_pieces(c, kernel, layout, count))
+    c.line(f"ret i32 {_status(c, kernel)}")
+    return "\n".join([f"define i32 @{name}(ptr %call, ptr %error) #0 {{", *c.lines, "}"])
+
+
+def _at(c: Code, base: str, offset: int, kind: str) -> Val:
+    """What lies ``offset`` bytes behind ``base``."""
+    place = c.new(f"getelementptr i8, ptr {base}, i64 {offset}", "ptr", 1)
+    return c.new(f"load {kind}, ptr {place.text}", "ptr" if kind == "ptr" else "int64", 1)
+
+
+def _put(c: Code, position: int, value: Val) -> None:
+    place = c.new(f"getelementptr i64, ptr %table, i64 {position}", "ptr", 1)
+    c.line(f"store {value.type} {value.text}, ptr {place.text}")
+
+
+def _fill_pointers(c: Code, field: int, names: Sequence[str], layout: render.Layout) -> None:
+    if not names:
+        return
+    tensors = _at(c, "%call", field, "ptr")
+    for n, name in enumerate(names):
+        tensor = _at(c, tensors.text, 8 * n, "ptr")
+        data = _at(c, tensor.text, _DATA, "ptr")
+        offset = _at(c, tensor.text, _BYTE_OFFSET, "i64")
+        start = c.new(f"getelementptr i8, ptr {data.text}, i64 {offset.text}", "ptr", 1)
+        _put(c, layout.pointers[name], start)
+
+
+def _fill_sizes(c: Code, layout: render.Layout) -> None:
+    if not layout.sizes:
+        return
+    attributes = _at(c, "%call", _ATTRIBUTES, "ptr")
+    for n, position in enumerate(layout.sizes.values()):
+        _put(c, position, _at(c, attributes.text, 8 * n, "i64"))
+
+
 def _sized(c: Code, dim: Dim, layout: render.Layout) -> Val:
     """A size computed from those in the table."""
     if isinstance(dim, int):
@@ -94,66 +133,38 @@ def _sized(c: Code, dim: Dim, layout: render.Layout) -> Val:
     return c.op(names[dim.op], left, right)
 
 
-def _units(c: Code, kernel: Kernel, layout: render.Layout) -> Val:
-    return _sized(c, render.units(kernel), layout)
-
-
-def _header(c: Code, position: int, kind: str = "ptr") -> Val:
-    place = c.new(f"getelementptr i64, ptr %table, i64 {position}", "ptr", 1)
-    return c.new(f"load {kind}, ptr {place.text}", "ptr" if kind == "ptr" else "int64", 1)
-
-
-def _task(name: str, kernel: Kernel, layout: render.Layout) -> str:
-    """What each thread runs: its share of the units."""
-    c = Code(1)
-    count = _units(c, kernel, layout)
-    numbers = []
-    for position in (THREAD, TEAM):
-        function = _header(c, position)
-        number = c.new(f"call i32 {function.text}()", "int32", 1)
-        numbers.append(c.convert("sext", number, "int64"))
-    thread, team = numbers
-    share = c.op("udiv", c.op("add", count, c.op("sub", team, c.const(1, "int64"))), team)
-    begin = c.op("mul", thread, share)
-    end = c.op("add", begin, share)
-    end = c.select(c.compare("icmp slt", count, end), count, end)
-    c.line(f"call void @{name}(ptr %table, i64 {begin.text}, i64 {end.text})")
-    c.line("ret void")
-    return "\n".join([f"define internal void @{name}_task(ptr %table) #0 {{", *c.lines, "}"])
-
-
-def _entry(name: str, calls: Sequence[tuple[str, Kernel, render.Layout]]) -> str:
-    """Run the kernels in order, each on as many threads as its work is worth."""
-    c = Code(1)
-    threads = _header(c, THREADS, "i64")
-    parallel = _header(c, PARALLEL)
-    for kernel_name, kernel, layout in calls:
-        count = _units(c, kernel, layout)
-        wanted = _wanted_threads(c, kernel, layout, count, threads)
-        many, one, done = c.label("many"), c.label("one"), c.label("done")
-        several = c.compare("icmp sgt", wanted, c.const(1, "int64"))
-        c.line(f"br i1 {several.text}, label %{many}, label %{one}")
-        c.start(many)
-        narrow = c.convert("trunc", wanted, "int32")
-        c.line(
-            f"call void {parallel.text}(ptr @{kernel_name}_task, ptr %table, "
-            f"i32 {narrow.text}, i32 0)"
-        )
-        c.line(f"br label %{done}")
-        c.start(one)
-        c.line(f"call void @{kernel_name}(ptr %table, i64 0, i64 {count.text})")
-        c.block(done)
-    c.line("ret void")
-    return "\n".join([f"define void @{name}(ptr %table) #0 {{", *c.lines, "}"])
-
-
-def _wanted_threads(
-    c: Code, kernel: Kernel, layout: render.Layout, count: Val, threads: Val
-) -> Val:
+def _wanted_pieces(c: Code, kernel: Kernel, layout: render.Layout, count: Val) -> Val:
+    """How many threads the work is worth, and no more than there are units."""
     points = _sized(c, product(a.extent for a in kernel.axes), layout)
     each = max(1, round(cost(kernel)))
     work = c.op("mul", points, c.const(each, "int64"))
     wanted = c.op("udiv", work, c.const(GRAIN, "int64"))
-    for bound in (count, threads):
-        wanted = c.select(c.compare("icmp slt", bound, wanted), bound, wanted)
-    return wanted
+    return c.select(c.compare("icmp slt", count, wanted), count, wanted)
+
+
+def _run(c: Code, body: str, count: Val, pieces: Val) -> None:
+    many, one, done = c.label("many"), c.label("one"), c.label("done")
+    several = c.compare("icmp sgt", pieces, c.const(1, "int64"))
+    c.line(f"br i1 {several.text}, label %{many}, label %{one}")
+    c.start(many)
+    more = c.op("add", count, c.op("sub", pieces, c.const(1, "int64")))
+    grain = c.op("udiv", more, pieces)
+    parallel = _at(c, "%call", _PARALLEL, "ptr")
+    c.line(
+        f"call void {parallel.text}(i64 {count.text}, i64 {grain.text}, ptr @{body}, ptr %table)"
+    )
+    c.line(f"br label %{done}")
+    c.start(one)
+    c.line(f"call void @{body}(ptr %table, i64 0, i64 {count.text})")
+    c.block(done)
+
+
+def _status(c: Code, kernel: Kernel) -> str:
+    """Zero, or the status for the check that failed; the flag holds its number, from one."""
+    if not any(isinstance(i, Apply) and i.op in CHECKS for i in kernel.instructions()):
+        return "0"
+    flag = c.new("load i64, ptr %flag", "int64", 1)
+    failed = c.compare("icmp ne", flag, c.const(0, "int64"))
+    bounds = c.compare("icmp eq", flag, c.const(1 + CHECKS.index("check_bounds"), "int64"))
+    status = c.select(bounds, c.const(_BOUNDS, "int32"), c.const(_INDEX, "int32"))
+    return c.select(failed, status, c.const(0, "int32")).text

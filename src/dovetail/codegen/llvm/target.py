@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import platform
 import threading
 from dataclasses import dataclass
 from typing import Any
@@ -10,16 +11,29 @@ from typing import Any
 from dovetail.errors import UnsupportedGraph
 
 _lock = threading.Lock()
+# What the runtime asks of a processor for each level of x86-64 (native/src/elf.c), and the bytes
+# of its vectors.
+_LEVELS = {
+    1: (),
+    2: ("sse4.2",),
+    3: ("avx2", "fma", "bmi2"),
+    4: ("avx512f", "avx512bw", "avx512dq", "avx512vl"),
+}
+_WIDTHS = {1: 16, 2: 16, 3: 32, 4: 64}
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A processor: LLVM's triple, its name, its features, and the bytes of a vector register."""
+    """A processor: LLVM's triple, its name, its features, the bytes of a vector register.
+
+    ``level`` is the level of x86-64 (1 to 4) that a machine must have to run the code.
+    """
 
     triple: str
     cpu: str
     features: str
     vector_bytes: int
+    level: int
 
     @property
     def lanes(self) -> int:
@@ -33,6 +47,8 @@ def missing() -> str:
         import llvmlite.binding  # noqa: F401
     except ImportError:
         return "it needs llvmlite: pip install 'dovetail[cpu]'"
+    if platform.machine().lower() not in ("x86_64", "amd64"):
+        return f"the runtime loads code for x86-64 only, not for {platform.machine()}"
     return ""
 
 
@@ -41,12 +57,15 @@ def host() -> Target:
     """This machine."""
     llvm = _llvm()
     features = llvm.get_host_cpu_features()
-    width = 16
-    if features.get("avx512f") and features.get("avx512vl") and features.get("avx512bw"):
-        width = 64
-    elif features.get("avx2"):
-        width = 32
-    return Target(llvm.get_default_triple(), llvm.get_host_cpu_name(), features.flatten(), width)
+    level = max(n for n, needed in _LEVELS.items() if all(features.get(f) for f in needed))
+    triple, name = llvm.get_default_triple(), llvm.get_host_cpu_name()
+    return Target(triple, name, features.flatten(), _WIDTHS[level], level)
+
+
+def of_level(level: int) -> Target:
+    """Any machine of a level of x86-64: what code in a file is made for."""
+    triple = _llvm().get_default_triple()
+    return Target(triple, f"x86-64-v{level}", "", _WIDTHS[level], level)
 
 
 @functools.cache
@@ -85,20 +104,3 @@ def assemble(text: str, target: Target) -> bytes:
             if not function.is_declaration:
                 passes.run(function, builder)
         return bytes(machine.emit_object(module))
-
-
-class Library:
-    """Object code, loaded: functions by name."""
-
-    def __init__(self, code: bytes) -> None:
-        llvm = _llvm()
-        with _lock:
-            machine = llvm.Target.from_default_triple().create_target_machine()
-            self._engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), machine)
-            self._engine.add_object_file(llvm.ObjectFileRef.from_data(code))
-            self._engine.finalize_object()
-
-    def address(self, name: str) -> int:
-        """A function's address."""
-        with _lock:
-            return int(self._engine.get_function_address(name))

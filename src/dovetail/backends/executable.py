@@ -1,0 +1,180 @@
+"""A segment as an artifact in memory, and the function that calls it in this process.
+
+The manifest says which inputs of the segment the program takes, and how each output of the
+segment comes from what the program hands out: a tensor as it is, a window on one (or on an input,
+which is then not copied), or a number.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from dovetail.errors import IndexOutOfBounds, IndexOutOfRange
+from dovetail.file.container import Section, chunks, lay_out
+from dovetail.file.encode import encode_program, scalar_bytes
+from dovetail.ir.program import VALUE, Result
+from dovetail.ir.segment import Segment
+from dovetail.ir.size import Dim, Size, SizeProgram, parse_size, symbols_of
+from dovetail.lower.to_program import Lowered
+
+_INT = 0  # DLPack's code for signed integers
+# {"output": k}, {"input": position}, either with "shape", "strides" and "offset" for a window;
+# {"size": expression}; {"value": plain value}.
+Entry = dict[str, Any]
+
+
+def window(shape: Sequence[Dim], strides: Sequence[Dim], offset: Dim) -> Entry:
+    """The part of an entry that says where a window lies."""
+    return {
+        "shape": [_dim(d) for d in shape],
+        "strides": [_dim(d) for d in strides],
+        "offset": _dim(offset),
+    }
+
+
+def _dim(dim: Dim) -> int | str:
+    return dim if isinstance(dim, int) else str(dim)
+
+
+def plain_results(outputs: Sequence[Result]) -> list[Entry]:
+    """The entries of a program whose outputs are the segment's, in order."""
+    tensors = iter(range(len(outputs)))
+    made: list[Entry] = []
+    for value in outputs:
+        if isinstance(value, str):
+            made.append({"output": next(tensors)})
+        else:
+            made.append({"size": str(value)} if isinstance(value, Size) else {"value": value})
+    return made
+
+
+def artifact_bytes(
+    segment: Segment,
+    lowered: Lowered,
+    results: Sequence[Entry],
+    generated: Mapping[str, str] | None = None,
+    more: Sequence[Section] = (),
+) -> bytes:
+    """The bytes of an artifact that ``load`` makes a function of."""
+    contents = {name: scalar_bytes(*scalar) for name, scalar in lowered.scalars.items()}
+    manifest = {
+        "given": _given(segment, lowered),
+        "results": list(results),
+        "symbols": _symbols(segment, results),
+    }
+    sections, features = encode_program(
+        lowered.program, contents, manifest, generated=generated, debug=False
+    )
+    return b"".join(chunks(*lay_out([*sections, *more], features)))
+
+
+def _given(segment: Segment, lowered: Lowered) -> list[int]:
+    """For each input of the program, its position among the segment's."""
+    positions = {given.name: n for n, given in enumerate(segment.inputs)}
+    return [positions[lowered.taken[b.name]] for b in lowered.program.inputs]
+
+
+def _symbols(segment: Segment, results: Sequence[Entry]) -> list[tuple[str, int, int]]:
+    """Where the symbols of windows and sizes are read: name, input, axis (-1: its value)."""
+    needed: set[str] = set()
+    for entry in results:
+        texts = [entry.get("size", 0), entry.get("offset", 0)]
+        for text in (*texts, *entry.get("shape", ()), *entry.get("strides", ())):
+            needed |= symbols_of(parse_size(text) if isinstance(text, str) else text)
+    found: dict[str, tuple[int, int]] = {}
+    for position, given in enumerate(segment.inputs):
+        if given.kind == "size":
+            found[given.name] = (position, VALUE)
+        for axis, size in enumerate(getattr(given.desc, "shape", ())):
+            if isinstance(size, Size) and size.is_symbol:
+                found.setdefault(size.args[0], (position, axis))
+    return [(name, *found[name]) for name in sorted(needed)]
+
+
+def load(data: bytes, flags: int = 0) -> Callable[[list[Any]], list[Any]]:
+    """The function that runs an artifact of ``artifact_bytes``."""
+    from dovetail.runtime.loaded import MAY_OVERLAP, open_native
+
+    return Executable(open_native(data, flags=flags | MAY_OVERLAP))
+
+
+class Executable:
+    """Calls a native program with a segment's inputs, which it takes as one list."""
+
+    def __init__(self, native: Any) -> None:
+        self.native = native
+        manifest = json.loads(native.section(1))
+        self.given: list[int] = manifest["given"]
+        self.symbols: list[tuple[str, int, int]] = manifest["symbols"]
+        self.sizes: dict[Dim, int] = {}
+        entries: list[Entry] = manifest["results"]
+        plain = [{"output": k} for k in range(len(native.outputs()))]
+        self.results = None if entries == plain else [self._result(e) for e in entries]
+        # Without a tensor among the arguments the runtime hands out tensors of its own.
+        self.from_nothing = all(not shape and code == _INT for _, code, _, shape in native.inputs())
+        if self.from_nothing:
+            import torch
+
+            self.from_dlpack = torch.from_dlpack
+        names = [name for name, _, _ in self.symbols]
+        self.program = SizeProgram(names, self.sizes) if self.sizes else None
+
+    def __call__(self, inputs: list[Any]) -> list[Any]:
+        """Run; the list is emptied."""
+        try:
+            made: list[Any] = self.native(*[inputs[n] for n in self.given])
+        except IndexOutOfRange as error:  # what eager raises
+            raise IndexError(str(error)) from None
+        except IndexOutOfBounds as error:
+            raise RuntimeError(str(error)) from None
+        if self.from_nothing and made:
+            made = [self.from_dlpack(tensor) for tensor in made]
+        if self.results is not None:
+            sizes = self._sizes(inputs) if self.program is not None else ()
+            made = [get(made, inputs, sizes) for get in self.results]
+        inputs.clear()
+        return made
+
+    def _sizes(self, inputs: list[Any]) -> Sequence[int]:
+        assert self.program is not None
+        return self.program.evaluate(
+            [
+                inputs[position] if axis == VALUE else inputs[position].shape[axis]
+                for _, position, axis in self.symbols
+            ]
+        )
+
+    def _result(self, entry: Entry) -> Callable[[list[Any], list[Any], Sequence[int]], Any]:
+        if "value" in entry:
+            return lambda _made, _inputs, _sizes: entry["value"]
+        if "size" in entry:
+            size = self._size(entry["size"])
+            return lambda _made, _inputs, sizes: size(sizes)
+        place: int = entry["input"] if "input" in entry else entry["output"]
+        from_input = "input" in entry
+        if "shape" not in entry:
+            return lambda made, inputs, _: (inputs if from_input else made)[place]
+        return self._window(entry, place, from_input)
+
+    def _window(
+        self, entry: Entry, place: int, from_input: bool
+    ) -> Callable[[list[Any], list[Any], Sequence[int]], Any]:
+        shape = [self._size(d) for d in entry["shape"]]
+        strides = [self._size(d) for d in entry["strides"]]
+        offset = self._size(entry["offset"])
+
+        def make(made: list[Any], inputs: list[Any], sizes: Sequence[int]) -> Any:
+            base = (inputs if from_input else made)[place]
+            start = base.storage_offset() + offset(sizes)
+            return base.as_strided([n(sizes) for n in shape], [n(sizes) for n in strides], start)
+
+        return make
+
+    def _size(self, dim: int | str) -> Callable[[Sequence[int]], int]:
+        size = dim if isinstance(dim, int) else parse_size(dim)
+        if isinstance(size, int):
+            return lambda _, value=size: value  # type: ignore[misc]
+        index = self.sizes.setdefault(size, len(self.sizes))
+        return lambda sizes: sizes[index]

@@ -1,0 +1,247 @@
+"""A plan as instructions of a Program: generated kernels, library calls, copies into inputs.
+
+``PlanWriter`` appends to a ``Lowering``, which may hold the calls of other segments too: in
+process a program is one segment, in a file it is the whole model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from dovetail.file.encode import DTYPES
+from dovetail.ir import kernel as kernel_ir
+from dovetail.ir.call import Arg, OpCall, Ref, leaves
+from dovetail.ir.program import Copy, Host, Kernel, same_dims
+from dovetail.ir.segment import is_write
+from dovetail.ir.size import Dim, Size, symbols_of
+from dovetail.ir.tensor import ScalarDesc, TensorDesc
+from dovetail.lower import values
+from dovetail.lower.to_program import Lowering
+from dovetail.lower.values import Indices, LibraryCall, Value, View, root_of
+from dovetail.lower.views import view_offsets
+from dovetail.schedule.build import Built
+from dovetail.schedule.plan import Plan, Unschedulable
+
+# Library calls that write their result where they are told.
+FILLING = frozenset(f"aten.{name}.default" for name in ("mm", "addmm", "bmm", "baddbmm"))
+PREFIX = "generated."  # of the names of generated kernels
+_SILENT = frozenset({"cast", "where", "and", "or", "not", *kernel_ir.CHECKS})
+
+
+class Kernels:
+    """Generated kernels by name. The same work is generated once, however often it is called."""
+
+    def __init__(self) -> None:
+        self.by_name: dict[str, kernel_ir.Kernel] = {}
+        self._names: dict[kernel_ir.Kernel, str] = {}
+
+    def add(self, kernel: kernel_ir.Kernel) -> str:
+        """The name to call this kernel by."""
+        plain = replace(kernel, name="", notes=())
+        if plain not in self._names:
+            name = f"{PREFIX}{len(self._names)}{_describe(kernel)}"
+            self._names[plain] = name
+            self.by_name[name] = replace(kernel, name=name)
+        return self._names[plain]
+
+
+def _describe(kernel: kernel_ir.Kernel) -> str:
+    """A few words for those who read a program: the first operations of a kernel."""
+    found = dict.fromkeys(
+        i.op
+        for i in kernel.instructions()
+        if isinstance(i, kernel_ir.Apply | kernel_ir.Reduce) and i.op not in _SILENT
+    )
+    return "".join(f"_{op}" for op in list(found)[:4])
+
+
+class PlanWriter:
+    """Appends one plan to a program. ``known`` are the symbols that its inputs tell."""
+
+    def __init__(
+        self, lowering: Lowering, plan: Plan, kernels: Kernels, known: Iterable[str]
+    ) -> None:
+        self.lowering, self.plan, self.kernels = lowering, plan, kernels
+        self.known = frozenset(known)
+        self.names: dict[Value, str] = {}
+        self.same: dict[Value, Value] = {}  # a library call's result → the memory it shows
+        for step in plan.steps:
+            if isinstance(step, LibraryCall):
+                self._alias(step)
+        self.needed = self._needed()
+
+    def _alias(self, step: LibraryCall) -> None:
+        """Note the results that are no memory of their own: views, and what is written to."""
+        base = self._value(step.call.args[0]) if step.call.args else None
+        if base is None:
+            return
+        base = self.resolve(base)
+        if is_write(step.call):
+            self.same |= dict.fromkeys(step.results, base)
+            return
+        offsets = view_offsets(step.call)
+        if offsets is None or len(offsets) != len(step.results):
+            return
+        for result, offset in zip(step.results, offsets, strict=True):
+            self.same[result] = _window(result, base, offset)
+
+    def _needed(self) -> set[Value]:
+        """What any step or output looks at."""
+        found: set[Value] = set()
+        for out in leaves(self.plan.segment.outputs):
+            if isinstance(out, Ref) and (out.name, out.path) in self.plan.values:
+                found.add(self.root(self.plan.values[out.name, out.path]))
+        for step in self.plan.steps:
+            read = step.buffers.values() if isinstance(step, Built) else step.reads
+            found |= {self.root(value) for value in read}
+        return found
+
+    def write(self, handed_out: frozenset[Value] = frozenset()) -> None:
+        """Append every step. Roots in ``handed_out`` are outputs of the program."""
+        self.handed_out = handed_out
+        for step in self.plan.steps:
+            if isinstance(step, Built):
+                self._kernel(step)
+            elif is_write(step.call):
+                self._write(step)
+            elif not all(result in self.same for result in step.results) or not step.results:
+                self._library(step)
+
+    # ---- values ----------------------------------------------------------------------------
+
+    def resolve(self, value: Value) -> Value:
+        """A value as memory of its own or as a view of such, whatever calls lie between."""
+        if value in self.same:
+            return self.same[value]
+        if isinstance(value, View) and value.root in self.same:
+            self.same[value] = _window(value, self.same[value.root], value.offset)
+            return self.same[value]
+        return value
+
+    def root(self, value: Value) -> Value:
+        """The value whose memory another one shows."""
+        return root_of(self.resolve(value))
+
+    def buffer(self, value: Value) -> str:
+        """The buffer of a value that lies in memory; a view is declared on first use."""
+        value = self.resolve(value)
+        if value not in self.names:
+            if isinstance(value, View):
+                self.names[value] = self._view(value)
+            elif isinstance(value, values.Source):
+                self.names[value] = self._source(value)
+            else:
+                self.names[value] = self.lowering.declare(
+                    value.name, self._kind(value), self._desc(value)
+                )
+        return self.names[value]
+
+    def _kind(self, root: Value) -> str:
+        return "output" if root in self.handed_out else "temporary"
+
+    def _source(self, value: values.Source) -> str:
+        try:
+            name = self.lowering.values[value.name, ()]
+        except KeyError:
+            raise Unschedulable(f"{value} is no input") from None
+        held = self.lowering.buffers[name].desc
+        if not same_dims(held.strides, value.strides):
+            raise Unschedulable(f"{value} lies otherwise in memory than it was planned for")
+        return name
+
+    def _view(self, value: View) -> str:
+        base = self.lowering.buffers[self.buffer(value.root)]
+        owner, offset = base.name, value.offset
+        if base.kind == "view":
+            owner = base.of
+            offset = offset if base.offset == 0 else Size.binary("add", base.offset, offset)
+        self._dims((offset,))
+        return self.lowering.declare(value.name, "view", self._desc(value), owner, offset)
+
+    def _desc(self, value: Value) -> TensorDesc:
+        if value.dtype not in DTYPES:
+            raise Unschedulable(f"{value} has a dtype that programs do not know")
+        return TensorDesc(value.dtype, self._dims(value.shape), self._dims(value.strides))
+
+    def _dims(self, dims: tuple[Dim, ...]) -> tuple[Dim, ...]:
+        for dim in dims:
+            if not symbols_of(dim) <= self.known:
+                raise Unschedulable(f"nothing binds the symbols of {dim}")
+        return dims
+
+    # ---- steps -----------------------------------------------------------------------------
+
+    def _kernel(self, built: Built) -> None:
+        kernel = built.kernel
+        named = {n: self.buffer(root_of(v)) for n, v in built.buffers.items()}
+        sizes = kernel.sizes
+        self._dims(sizes)
+        call = f"{self.kernels.add(kernel)}@1"
+        outputs = tuple(named[n] for n in kernel.outputs)
+        inputs = tuple(named[n] for n in kernel.inputs)
+        self.lowering.emit(Kernel(call, outputs, inputs, sizes))
+
+    def _write(self, step: LibraryCall) -> None:
+        """``copy_``: the only in-place call that functional graphs have."""
+        call = step.call
+        target, source = (self._value(arg) for arg in call.args[:2])
+        if call.op != "aten.copy_.default" or target is None or source is None:
+            raise Unschedulable(f"{call.op} writes in place")
+        if target.dtype != source.dtype or not same_dims(target.shape, source.shape):
+            raise Unschedulable(f"{call.op} between tensors of different shape or dtype")
+        self.lowering.emit(Copy(self.buffer(target), self.buffer(source)))
+
+    def _value(self, arg: Arg) -> Value | None:
+        return self.plan.values.get((arg.name, arg.path)) if isinstance(arg, Ref) else None
+
+    def _library(self, step: LibraryCall) -> None:
+        call = step.call
+        args = tuple(self._argument(a) for a in call.args)
+        kwargs = {k: self._argument(a) for k, a in call.kwargs.items()}
+        if call.op in FILLING:
+            (result,) = step.results
+            self.lowering.emit(Host(call.op, (self.buffer(result),), args, kwargs))
+            return
+        self.lowering.emit(Host(call.op, self._results(step), args, kwargs))
+
+    def _results(self, step: LibraryCall) -> tuple[str, ...]:
+        """A host buffer for each result that somebody needs."""
+        made = {value.path: value for value in step.results}
+        if any(len(path) > 1 for path in made):
+            raise Unschedulable(f"{step.call.op} has lists among its results")
+        count = len(step.call.output) if isinstance(step.call.output, tuple) else 1
+        names = [""] * count
+        for path, value in made.items():
+            if value in self.needed:
+                name = self.lowering.declare(value.name, "host", self._desc(value))
+                self.names[value] = names[path[0] if path else 0] = name
+        return tuple(names)
+
+    def _argument(self, arg: Arg) -> Arg:
+        if isinstance(arg, Ref):
+            value = self._value(arg)
+            if value is not None:
+                return Ref(self.buffer(value))
+            if isinstance(arg.desc, ScalarDesc) and arg.desc.size is not None:
+                return arg.desc.size
+            raise Unschedulable(f"a library call takes {arg}, which is no tensor")
+        if isinstance(arg, tuple):
+            return tuple(self._argument(a) for a in arg)
+        if isinstance(arg, Size):
+            self._dims((arg,))
+        return arg
+
+
+def _window(value: Value, base: Value, offset: Dim) -> View:
+    """``value`` as a view that starts ``offset`` elements into ``base``; memory, not indices."""
+
+    def index(_: Indices, __: object) -> Indices:
+        raise Unschedulable(f"{value} is seen as memory only")
+
+    return View(value.name, base, value.shape, value.strides, offset, index)
+
+
+def library_calls(plan: Plan) -> list[OpCall]:
+    """The calls of a plan that PyTorch runs."""
+    return [step.call for step in plan.steps if isinstance(step, LibraryCall)]
