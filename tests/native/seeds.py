@@ -97,7 +97,7 @@ temporary %d: float32[s0, 4] on accel_c
 temporary %m: float32[s0, 4] on accel_c
 temporary %r: float32[s0, 4] on accel_c
 temporary %s: float32[s0, 4] on accel_c
-view %t: float32[4, s0] strides [1, 4] of %s
+view %t: float32[4, s0] strides [1, 4] on accel_c of %s
 temporary %u: float32[4, s0] on accel_c
 temporary %h: float32[s0, 4]
 output %y: float32[4, s0]

@@ -14,6 +14,7 @@ from dovetail.cli.inspect import describe
 from dovetail.ir.encode import segment_from_bytes, segment_to_bytes
 from dovetail.runtime.loaded import open_native
 from tests.artifact.files import file_bytes
+from tests.native.seeds import seeds
 from tests.plugin.conftest import compile_library
 from tests.plugin.test_artifact import run_script
 from tests.plugin.test_faults import SMALL, small
@@ -100,6 +101,17 @@ def test_a_plugin_of_another_major_version_is_refused_when_it_is_named(small):
 def test_a_path_that_is_no_plugin(tmp_path):
     with pytest.raises(errors.PluginNotFound, match=r"libnothing\.so cannot be opened"):
         opened(ON_ACCEL, tmp_path / "libnothing.so")
+
+
+def test_the_seeds_of_the_fuzzer_run(accel_path, small):
+    files = seeds()
+    x = np.array([[1, 2, 3, 4], [-9, 2, -1, 0]], "float32")
+    y, z = open_native(files["launches"], plugins=[accel_path])(x)
+    assert (y.shape, z.shape) == ((4, 2), (2, 4))
+    assert open_native(files["norm"], plugins=[accel_path])(x)[0].shape == (2, 4)
+    refused = pytest.raises(errors.UnsupportedArtifact, match="not the vendor's code")
+    with registry.registered_backend(Vendor), refused:
+        open_native(files["blobs"], plugins=[small("COMPILES")])
 
 
 # ---- blobs of plug-ins -------------------------------------------------------------------------
