@@ -71,13 +71,21 @@ $(INSTALLED): pyproject.toml setup.py constraints.txt $(NATIVE)
 	@touch $@
 
 FUZZ ?= 50000
+FUZZ_PLUGINS := native/build/libaccel_c.so native/build/libsmall.so
 export ASAN_OPTIONS := max_allocation_size_mb=256:allocator_may_return_null=1:detect_leaks=1
 CLANG := $(shell command -v clang 2>/dev/null)
 
-fuzz: $(INSTALLED) native/build/fuzz_artifact $(if $(CLANG),native/build/libfuzzer)
+fuzz: $(INSTALLED) native/build/fuzz_artifact $(FUZZ_PLUGINS) $(if $(CLANG),native/build/libfuzzer)
 	@$(BIN)/python -m tests.native.seeds native/build/seeds >/dev/null
-	native/build/fuzz_artifact $(FUZZ) 1 native/build/seeds/*.dvt
+	native/build/fuzz_artifact $(FUZZ) 1 $(FUZZ_PLUGINS) native/build/seeds/*.dvt
 	$(if $(CLANG),native/build/libfuzzer -runs=$(FUZZ) -max_len=65536 native/build/seeds)
+
+native/build/libaccel_c.so: $(wildcard examples/accel_c/*.[ch])
+native/build/libsmall.so: tests/plugin/small.c
+native/build/lib%.so:
+	@mkdir -p native/build
+	@$(CC) -std=c11 -O1 -g -fsanitize=address,undefined -fno-sanitize-recover=all -fPIC -shared \
+	    -DCOMPILES -Inative/include -o $@ $(filter %.c,$^) -lm
 
 native/build/libfuzzer: native/tests/fuzz_artifact.c $(wildcard native/src/*.[ch])
 	@mkdir -p native/build

@@ -19,7 +19,7 @@ typedef struct {
 struct dvp_device {
     accel_block *blocks;
     size_t block_count;
-    int64_t used, executed, copies_in, copies_out;
+    int64_t used, limit, executed, copies_in, copies_out;
     int64_t fail_at, lose_at; /* the number of the call that fails; 0: none */
     bool leaks, lost;
     FILE *log; /* NULL: none */

@@ -1,8 +1,8 @@
 /* The device: its memory, streams and events, with faults on demand and a log.
  *
  * ACCEL_LOG=path appends a line for everything the device does. ACCEL_FAIL_AT=n makes the n-th
- * kernel fail, ACCEL_LOSE_AT=n loses the device at it; the attributes "fail.at", "lose.at" and
- * "leak" do the same at run time.
+ * kernel fail, ACCEL_LOSE_AT=n loses the device at it, ACCEL_MEMORY=n gives it n bytes; the
+ * attributes "fail.at", "lose.at", "leak" and "memory.limit" do the same at run time.
  */
 #include "accel.h"
 
@@ -19,6 +19,18 @@ dvp_status accel_fail(dvp_error *error, dvp_status status, const char *format, .
     vsnprintf(error->message, sizeof error->message, format, arguments);
     va_end(arguments);
     return status;
+}
+
+__attribute__((format(printf, 2, 3))) static void note(const dvp_device *device,
+                                                       const char *format, ...)
+{
+    if (device->log == NULL)
+        return;
+    va_list arguments;
+    va_start(arguments, format);
+    vfprintf(device->log, format, arguments);
+    va_end(arguments);
+    fflush(device->log);
 }
 
 static dvp_status check_alive(const dvp_device *device, dvp_error *error)
@@ -54,11 +66,13 @@ static dvp_status device_open(int32_t index, dvp_device **device, dvp_error *err
     (*device)->log = path == NULL ? NULL : fopen(path, "a");
     (*device)->fail_at = number_from("ACCEL_FAIL_AT");
     (*device)->lose_at = number_from("ACCEL_LOSE_AT");
+    (*device)->limit = number_from("ACCEL_MEMORY");
     return DVP_OK;
 }
 
 static void device_close(dvp_device *device)
 {
+    note(device, "close with %lld bytes in use\n", (long long)device->used);
     for (size_t i = 0; i < device->block_count; i++)
         free(device->blocks[i].bytes);
     if (device->log != NULL)
@@ -74,9 +88,8 @@ static dvp_status device_get(dvp_device *device, const char *name, int64_t *valu
         const char *name;
         int64_t value;
     } known[] = {
-        {"memory.used", device->used},
-        {"executed", device->executed},
-        {"copies.in", device->copies_in},
+        {"memory.used", device->used},      {"memory.limit", device->limit},
+        {"executed", device->executed},     {"copies.in", device->copies_in},
         {"copies.out", device->copies_out},
     };
     for (size_t i = 0; i < sizeof known / sizeof *known; i++)
@@ -97,6 +110,8 @@ static dvp_status device_set(dvp_device *device, const char *name, int64_t value
         device->lose_at = at;
     else if (strcmp(name, "leak") == 0)
         device->leaks = value != 0;
+    else if (strcmp(name, "memory.limit") == 0)
+        device->limit = value;
     else
         return accel_fail(error, DVP_UNSUPPORTED, "there is no attribute '%s' to set", name);
     return DVP_OK;
@@ -158,7 +173,8 @@ static dvp_status buffer_alloc(dvp_device *device, uint64_t bytes, void **memory
     dvp_status status = check_alive(device, error);
     if (status != DVP_OK)
         return status;
-    size_t index = bytes > (uint64_t)1 << 40 ? SIZE_MAX : free_place(device);
+    bool full = device->limit > 0 && (uint64_t)device->used + bytes > (uint64_t)device->limit;
+    size_t index = bytes > (uint64_t)1 << 40 || full ? SIZE_MAX : free_place(device);
     unsigned char *block = index == SIZE_MAX ? NULL : malloc(bytes);
     if (block == NULL)
         return accel_fail(error, DVP_NO_MEMORY, "no room for %llu bytes",
@@ -166,6 +182,7 @@ static dvp_status buffer_alloc(dvp_device *device, uint64_t bytes, void **memory
     device->blocks[index] = (accel_block){block, bytes};
     device->used += (int64_t)bytes;
     *memory = handle_of(index);
+    note(device, "alloc %llu\n", (unsigned long long)bytes);
     return DVP_OK;
 }
 
@@ -174,6 +191,7 @@ static void buffer_free(dvp_device *device, void *memory)
     accel_block *block = block_of(device, memory);
     if (block == NULL || device->leaks)
         return;
+    note(device, "free %llu\n", (unsigned long long)block->size);
     free(block->bytes);
     device->used -= (int64_t)block->size;
     *block = (accel_block){NULL, 0};
@@ -201,11 +219,7 @@ static dvp_status buffer_copy(dvp_device *device, dvp_stream *stream, const dvp_
     stream->issued++;
     device->copies_in += copy->direction == DVP_HOST_TO_DEVICE;
     device->copies_out += copy->direction == DVP_DEVICE_TO_HOST;
-    if (device->log != NULL) {
-        fprintf(device->log, "%s %llu\n", words[copy->direction],
-                (unsigned long long)copy->bytes);
-        fflush(device->log);
-    }
+    note(device, "%s %llu\n", words[copy->direction], (unsigned long long)copy->bytes);
     return DVP_OK;
 }
 
@@ -310,10 +324,8 @@ static dvp_status execute(dvp_device *device, dvp_stream *stream, const dvp_kern
     if (device->executed == device->fail_at)
         return accel_fail(error, DVP_FAILED, "a fault was injected");
     status = kernel->run(device, op, error);
-    if (status == DVP_OK && device->log != NULL) {
-        fprintf(device->log, "kernel %s@%u %s\n", kernel->name, kernel->version, op->name);
-        fflush(device->log);
-    }
+    if (status == DVP_OK)
+        note(device, "kernel %s@%u %s\n", kernel->name, kernel->version, op->name);
     return status;
 }
 

@@ -296,6 +296,108 @@ static const char *objection(const dvp_tensor *t, bool dense)
     return dense && !is_contiguous(t) ? "layer norm needs contiguous rows" : NULL;
 }
 
+/* ---- do the shapes fit together? PyTorch's do; those of a file may be anything ---- */
+
+static bool is_static(const dvp_tensor *t)
+{
+    for (int32_t i = 0; i < t->ndim; i++)
+        if (t->shape[i] == DVP_DYNAMIC || t->strides[i] == DVP_DYNAMIC)
+            return false;
+    return true;
+}
+
+static bool same_shape(const dvp_tensor *a, const dvp_tensor *b)
+{
+    if (a->ndim != b->ndim)
+        return false;
+    for (int32_t i = 0; i < a->ndim; i++)
+        if (a->shape[i] != b->shape[i])
+            return false;
+    return true;
+}
+
+static bool broadcasts(const dvp_tensor *t, const dvp_tensor *over)
+{
+    if (t->ndim < 0 || t->ndim > over->ndim)
+        return false;
+    for (int32_t i = 1; i <= t->ndim; i++)
+        if (t->shape[t->ndim - i] != 1 && t->shape[t->ndim - i] != over->shape[over->ndim - i])
+            return false;
+    return true;
+}
+
+static bool product_fits(const dvp_op *op)
+{
+    const dvp_tensor *a = &op->inputs[op->input_count - 2],
+                     *b = &op->inputs[op->input_count - 1], *y = op->outputs;
+    int32_t last = a->ndim - 1;
+    bool batched = strcmp(op->name, "aten.bmm.default") == 0;
+    if (a->ndim != 2 + batched || b->ndim != a->ndim || y->ndim != a->ndim)
+        return false;
+    return (!batched || (a->shape[0] == b->shape[0] && a->shape[0] == y->shape[0])) &&
+           a->shape[last] == b->shape[last - 1] && y->shape[last - 1] == a->shape[last - 1] &&
+           y->shape[last] == b->shape[last] &&
+           (op->input_count == 2 || broadcasts(op->inputs, y));
+}
+
+static bool softmax_fits(const dvp_op *op)
+{
+    const dvp_attribute *dim = accel_attribute(op, "dim");
+    int32_t rank = op->inputs->ndim;
+    return rank > 0 && same_shape(op->inputs, op->outputs) && dim != NULL &&
+           dim->kind == DVP_ATTR_INT && dim->value.i >= -rank && dim->value.i < rank;
+}
+
+/* The rows are the last dimensions; weights have a row's size, statistics one a row. */
+static bool norm_fits(const dvp_op *op)
+{
+    const dvp_tensor *x = op->inputs;
+    const dvp_attribute *shape = accel_attribute(op, "normalized_shape");
+    if (x->ndim < 0 || shape == NULL || shape->kind != DVP_ATTR_INTS ||
+        shape->count > (uint32_t)x->ndim || !same_shape(x, op->outputs))
+        return false;
+    int64_t size = 1;
+    for (uint32_t i = 0; i < shape->count; i++) {
+        if (shape->value.ints[i] != x->shape[(uint32_t)x->ndim - shape->count + i])
+            return false;
+        size *= shape->value.ints[i];
+    }
+    for (int i = 1; i < 3; i++)
+        if ((op->inputs[i].ndim >= 0 && element_count(&op->inputs[i]) != size) ||
+            op->outputs[i].ndim < 0 ||
+            element_count(&op->outputs[i]) * size != element_count(x))
+            return false;
+    return true;
+}
+
+static bool shapes_fit(const dvp_op *op, const char *kernel)
+{
+    bool norm = strcmp(kernel, "layer_norm") == 0;
+    for (uint32_t i = 0; i < op->input_count; i++)
+        if (op->inputs[i].ndim < 0 && !(norm && i > 0))
+            return false;
+    if (op->output_count == 0) /* not known yet */
+        return true;
+    if (op->output_count != (norm ? 3 : 1) || op->outputs->ndim < 0)
+        return false;
+    for (uint32_t i = 0; i < op->input_count; i++)
+        if (!is_static(&op->inputs[i]))
+            return true; /* asked again when it is */
+    for (uint32_t i = 0; i < op->output_count; i++)
+        if (!is_static(&op->outputs[i]))
+            return true;
+    if (norm)
+        return norm_fits(op);
+    if (strcmp(kernel, "softmax") == 0)
+        return softmax_fits(op);
+    if (strcmp(kernel, "matmul") == 0)
+        return product_fits(op);
+    for (uint32_t i = 0; i < op->input_count; i++)
+        if (!broadcasts(&op->inputs[i], op->outputs))
+            return false;
+    return strcmp(kernel, "relu") != 0 || same_shape(op->inputs, op->outputs);
+}
+
 static const char *objection_to_op(const dvp_op *op, uint32_t inputs, bool dense)
 {
     const char *why = NULL;
@@ -319,6 +421,8 @@ void accel_answer(const dvp_op *op, dvp_answer *answer)
             continue;
         bool dense = strcmp(OPS[i].kernel, "layer_norm") == 0;
         answer->reason = objection_to_op(op, OPS[i].inputs, dense);
+        if (answer->reason == NULL && !shapes_fit(op, OPS[i].kernel))
+            answer->reason = "the shapes do not fit together";
         answer->supported = answer->reason == NULL;
         answer->kernel = OPS[i].kernel;
         answer->min_version = 1;

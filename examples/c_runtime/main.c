@@ -1,7 +1,9 @@
 /* Runs an artifact from C: no Python, no PyTorch.
  *
- *     ./run model.dvt
+ *     ./run model.dvt [libmyaccel.so ...]
  *
+ * The libraries are plug-ins, for a model that runs on their devices; it is called twice, so
+ * that weights which stay on a device can be seen to.
  * Inputs are filled with 0, 0.01, 0.02, … (whole numbers: zeros); dynamic sizes are 2. */
 #include "dovetail.h"
 
@@ -70,20 +72,46 @@ static int run(dvt_artifact *model)
     return status == DVT_OK ? 0 : 1;
 }
 
-int main(int count, char **arguments)
+static int fail(dvt_status status, const dvt_error *error)
 {
-    if (count != 2) {
-        fprintf(stderr, "usage: %s model.dvt\n", arguments[0]);
-        return 2;
-    }
+    fprintf(stderr, "%s: %s\n", dvt_status_text(status), error->message);
+    return 1;
+}
+
+static int open_and_run(const char *path, dvt_plugin *const *plugins, size_t plugin_count)
+{
+    dvt_open_options options = {
+        .struct_size = sizeof options, .plugins = plugins, .plugin_count = plugin_count};
     dvt_artifact *model = NULL;
     dvt_error error = {0, ""};
-    dvt_status status = dvt_open(arguments[1], NULL, &model, &error);
-    if (status != DVT_OK) {
-        fprintf(stderr, "%s: %s\n", dvt_status_text(status), error.message);
-        return 1;
-    }
+    dvt_status status = dvt_open(path, &options, &model, &error);
+    if (status != DVT_OK)
+        return fail(status, &error);
     int result = run(model);
+    if (result == 0 && plugin_count > 0)
+        result = run(model);
     dvt_close(model);
+    return result;
+}
+
+int main(int count, char **arguments)
+{
+    dvt_plugin *plugins[MAX_TENSORS] = {NULL};
+    dvt_error error = {0, ""};
+    dvt_status status = DVT_OK;
+    size_t loaded = 0;
+    if (count < 2 || count > 2 + MAX_TENSORS) {
+        fprintf(stderr, "usage: %s model.dvt [plugin.so ...]\n", arguments[0]);
+        return 2;
+    }
+    for (int i = 2; i < count && status == DVT_OK; i++, loaded += status == DVT_OK)
+        status = dvt_load_plugin(arguments[i], &plugins[loaded], &error);
+    int result =
+        status == DVT_OK ? open_and_run(arguments[1], plugins, loaded) : fail(status, &error);
+    for (size_t i = 0; i < loaded; i++)
+        if (dvt_close_plugin(plugins[i]) != 0) {
+            fprintf(stderr, "memory is left on a device\n");
+            result = 1;
+        }
     return result;
 }

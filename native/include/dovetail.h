@@ -48,6 +48,13 @@ enum {
     DVT_ERROR_ARGUMENT = 11,      /* a call of this interface with wrong arguments */
     DVT_ERROR_BOUNDS = 12,        /* the same as INDEX, where PyTorch raises RuntimeError */
 };
+enum {                                     /* of plug-ins and their devices */
+       DVT_ERROR_PLUGIN_MISSING = 20,      /* there is no such library, or it was not given */
+       DVT_ERROR_PLUGIN_INVALID = 21,      /* no plug-in, or it breaks the interface's rules */
+       DVT_ERROR_PLUGIN_INCOMPATIBLE = 22, /* too old, too new, or without a kernel */
+       DVT_ERROR_PLUGIN_FAILED = 23,       /* a function or kernel of a plug-in failed */
+       DVT_ERROR_DEVICE_LOST = 24,         /* a device is gone; the next run opens it again */
+};
 
 /* What a status means, in words. Never NULL. */
 const char *dvt_status_text(dvt_status status);
@@ -68,7 +75,7 @@ enum {
     DVT_COMPLEX = 5,
     DVT_BOOL = 6
 };
-enum { DVT_CPU = 1 };
+enum { DVT_CPU = 1, DVT_EXTENSION = 12 };
 
 typedef struct {
     int32_t type; /* DVT_CPU, or another of DLPack's device types */
@@ -159,6 +166,16 @@ int dvt_adopt_openmp(void);
 
 typedef struct dvt_artifact dvt_artifact;
 
+/* A library that implements dovetail_plugin.h, and its device. It must outlive the artifacts
+ * that are opened with it; any number of them may share it. */
+typedef struct dvt_plugin dvt_plugin;
+dvt_status dvt_load_plugin(const char *path, dvt_plugin **plugin, dvt_error *error);
+/* The name by which an artifact asks for it. */
+const char *dvt_plugin_name(const dvt_plugin *plugin);
+/* Closes the device and lets go of the library; returns the bytes of device memory that were
+ * left after everything was given back (0: none, or the plug-in does not say). */
+int64_t dvt_close_plugin(dvt_plugin *plugin);
+
 /* One host operation of one call of a program. `held[buffers[i]]` is what an earlier host
  * operation made for input i, where the input is all of it; else NULL. */
 typedef struct {
@@ -189,6 +206,8 @@ typedef struct {
     uint32_t host_available; /* whether calls will come with a dvt_host */
     uint32_t reserved;
     void (*host_free)(void *kept); /* of a dvt_host_operation; may be NULL */
+    dvt_plugin *const *plugins;    /* those that an artifact may find by name */
+    size_t plugin_count;
 } dvt_open_options;
 
 #define DVT_OPEN_CHECK_CONSTANTS 1u /* hash the constants too: reads the whole file */
@@ -233,6 +252,30 @@ typedef struct {
 } dvt_host_call;
 size_t dvt_host_call_count(const dvt_artifact *artifact);
 dvt_status dvt_host_call_at(const dvt_artifact *artifact, size_t index, dvt_host_call *call);
+
+/* A device that the program runs on: the plug-in's name, its version when the file was made,
+ * and the least plug-in ABI. DVT_ERROR_ARGUMENT past the last. */
+typedef struct {
+    uint32_t struct_size;
+    uint32_t abi;
+    const char *name, *version;
+} dvt_device_info;
+dvt_status dvt_device_at(const dvt_artifact *artifact, size_t index, dvt_device_info *info);
+
+/* A segment that a vendor compiled. Those of a device run over the plug-in ABI; the others are
+ * host calls, numbered on from dvt_host_call_count, that the caller's dvt_host loads and runs.
+ * `state` is the plug-in's verdict when the file was opened: 0 optimal, 1 usable, 2 better
+ * recompiled. DVT_ERROR_ARGUMENT past the last. */
+typedef struct {
+    uint32_t struct_size;
+    uint32_t on_device;            /* 0 or 1 */
+    const char *owner, *arguments; /* not terminated: with their lengths */
+    size_t owner_length, arguments_length;
+    const void *data;
+    size_t size;
+    int32_t state;
+} dvt_blob_info;
+dvt_status dvt_blob_at(const dvt_artifact *artifact, size_t index, dvt_blob_info *info);
 
 /* 1: signed by a trusted key; 0: not signed; -1: signed, but by no key that is trusted. */
 int dvt_signature_state(const dvt_artifact *artifact);

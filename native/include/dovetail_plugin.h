@@ -244,7 +244,9 @@ typedef struct {
                              dvp_error *error);
 
     /* Whether an operation can run on the device. A refusal is DVP_OK with supported = 0. The
-     * same operation must get the same answer every time. */
+     * same operation must get the same answer every time. PyTorch's operations are well-formed;
+     * one that comes from a file is asked about with every size known and may be anything:
+     * refuse operands that are missing and shapes that do not fit together. */
     dvp_status (*query_op)(dvp_device *device, const dvp_op *op, dvp_answer *answer,
                            dvp_error *error);
 

@@ -11,6 +11,7 @@ typedef struct {
     PyObject_HEAD dvt_artifact *artifact;
     void *bytes; /* of an artifact in memory */
     host_binding host;
+    PyObject *plugins; /* a tuple: the artifact runs on their devices */
 } Artifact;
 
 /* ---- errors ---- */
@@ -51,15 +52,38 @@ PyObject *raise_error(const dvt_error *error)
         [DVT_ERROR_HOST] = "RunFailed",
         [DVT_ERROR_ARGUMENT] = "RunFailed",
         [DVT_ERROR_BOUNDS] = "IndexOutOfBounds",
+        [DVT_ERROR_PLUGIN_MISSING] = "PluginNotFound",
+        [DVT_ERROR_PLUGIN_INVALID] = "InvalidPlugin",
+        [DVT_ERROR_PLUGIN_INCOMPATIBLE] = "IncompatiblePlugin",
+        [DVT_ERROR_PLUGIN_FAILED] = "PluginFailed",
+        [DVT_ERROR_DEVICE_LOST] = "DeviceLost",
     };
     if (PyErr_Occurred()) /* a host operation's own exception says more */
         return NULL;
     size_t status = (size_t)error->status;
-    return raise_named(status < sizeof names / sizeof *names ? names[status] : "RunFailed",
-                       "%s", error->message);
+    bool known = status < sizeof names / sizeof *names && names[status] != NULL;
+    return raise_named(known ? names[status] : "RunFailed", "%s", error->message);
 }
 
 /* ---- opening ---- */
+
+/* The plug-ins as the runtime takes them; the artifact keeps the objects alive. */
+static int set_plugins(Artifact *self, PyObject *plugins, dvt_open_options *options)
+{
+    Py_ssize_t count = plugins == NULL ? 0 : PyTuple_Size(plugins);
+    if (count == 0)
+        return 0;
+    dvt_plugin **list = PyMem_Malloc((size_t)count * sizeof *list);
+    options->plugins = list;
+    options->plugin_count = (size_t)count;
+    for (Py_ssize_t i = 0; list != NULL && i < count; i++) {
+        list[i] = plugin_of(PyTuple_GetItem(plugins, i));
+        if (list[i] == NULL)
+            return -1;
+    }
+    self->plugins = Py_NewRef(plugins);
+    return list == NULL ? (PyErr_NoMemory(), -1) : 0;
+}
 
 static dvt_status open_source(Artifact *self, PyObject *source, const dvt_open_options *options,
                               dvt_error *error)
@@ -88,13 +112,13 @@ static dvt_status open_source(Artifact *self, PyObject *source, const dvt_open_o
 
 static PyObject *artifact_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    static char *names[] = {"source", "flags", "keys", "host", NULL};
-    PyObject *source, *host = NULL;
+    static char *names[] = {"source", "flags", "keys", "host", "plugins", NULL};
+    PyObject *source, *host = NULL, *plugins = NULL;
     unsigned int flags = 0;
     const char *keys = NULL;
     Py_ssize_t key_bytes = 0;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O|Iy#O", names, &source, &flags, &keys,
-                                     &key_bytes, &host))
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O|Iy#OO!", names, &source, &flags, &keys,
+                                     &key_bytes, &host, &PyTuple_Type, &plugins))
         return NULL;
     Artifact *self = (Artifact *)((allocfunc)PyType_GetSlot(type, Py_tp_alloc))(type, 0);
     if (self == NULL)
@@ -106,8 +130,11 @@ static PyObject *artifact_new(PyTypeObject *type, PyObject *args, PyObject *kwar
                                 .host_free = aten_free_kept};
     dvt_error error = {0, ""};
     options.host_available = host != NULL && host != Py_None;
-    if (host_bind(&self->host, host) != 0 ||
-        open_source(self, source, &options, &error) != DVT_OK) {
+    int failed = host_bind(&self->host, host) != 0 ||
+                 set_plugins(self, plugins, &options) != 0 ||
+                 open_source(self, source, &options, &error) != DVT_OK;
+    PyMem_Free((void *)(uintptr_t)options.plugins);
+    if (failed) {
         raise_error(&error);
         Py_DECREF(self);
         return NULL;
@@ -122,6 +149,7 @@ static void artifact_dealloc(PyObject *object)
     dvt_close(self->artifact);
     free(self->bytes);
     host_unbind(&self->host);
+    Py_XDECREF(self->plugins);
     ((freefunc)PyType_GetSlot(type, Py_tp_free))(object);
     Py_DECREF(type);
 }
@@ -352,6 +380,39 @@ static PyObject *artifact_host_calls(PyObject *object, PyObject *unused)
     return list;
 }
 
+static PyObject *artifact_devices(PyObject *object, PyObject *unused)
+{
+    (void)unused;
+    const dvt_artifact *artifact = ((Artifact *)object)->artifact;
+    PyObject *list = PyList_New(0);
+    dvt_device_info info;
+    for (size_t i = 0; list != NULL && dvt_device_at(artifact, i, &info) == DVT_OK; i++) {
+        PyObject *row = Py_BuildValue("(ssI)", info.name, info.version, info.abi);
+        if (row == NULL || PyList_Append(list, row) != 0)
+            Py_CLEAR(list);
+        Py_XDECREF(row);
+    }
+    return list;
+}
+
+static PyObject *artifact_blobs(PyObject *object, PyObject *unused)
+{
+    (void)unused;
+    const dvt_artifact *artifact = ((Artifact *)object)->artifact;
+    PyObject *list = PyList_New(0);
+    dvt_blob_info b;
+    for (size_t i = 0; list != NULL && dvt_blob_at(artifact, i, &b) == DVT_OK; i++) {
+        PyObject *row =
+            Py_BuildValue("(s#s#Ny#i)", b.owner, (Py_ssize_t)b.owner_length, b.arguments,
+                          (Py_ssize_t)b.arguments_length, PyBool_FromLong((long)b.on_device),
+                          (const char *)b.data, (Py_ssize_t)b.size, (int)b.state);
+        if (row == NULL || PyList_Append(list, row) != 0)
+            Py_CLEAR(list);
+        Py_XDECREF(row);
+    }
+    return list;
+}
+
 static PyObject *artifact_memory(PyObject *object, PyObject *unused)
 {
     (void)unused;
@@ -393,6 +454,9 @@ static PyMethodDef artifact_methods[] = {
     {"outputs", artifact_outputs, METH_NOARGS, "the same for outputs; -1: a dynamic size"},
     {"section", artifact_section, METH_O, "a section's bytes by its kind, or None"},
     {"host_calls", artifact_host_calls, METH_NOARGS, "(operator, arguments) of each host call"},
+    {"devices", artifact_devices, METH_NOARGS, "(plug-in, version, abi) of each device"},
+    {"blobs", artifact_blobs, METH_NOARGS,
+     "(owner, arguments, on a device, bytes, state) of each vendor blob"},
     {"plan_host", artifact_plan_host, METH_O,
      "plan_host(descriptions): which host calls go to libtorch; None: through Python"},
     {"host_counts", artifact_host_counts, METH_NOARGS,
@@ -410,7 +474,8 @@ static PyType_Slot artifact_slots[] = {
     {Py_tp_dealloc, (void *)artifact_dealloc},
     {Py_tp_call, (void *)artifact_call},
     {Py_tp_methods, artifact_methods},
-    {Py_tp_doc, "Artifact(source, flags=0, keys=b'', host=None): a verified artifact"},
+    {Py_tp_doc,
+     "Artifact(source, flags=0, keys=b'', host=None, plugins=()): a verified artifact"},
     {0, NULL},
 };
 

@@ -51,6 +51,9 @@ PyObject *wrap_managed(dvt_managed *managed);
 extern PyType_Spec tensor_spec, artifact_spec;
 extern PyTypeObject *tensor_type;
 
+/* The plug-in that a Plugin object holds, or NULL with an exception set. */
+struct dvt_plugin *plugin_of(PyObject *object);
+
 /* Raises the class of dovetail.errors that a status stands for. Returns NULL. */
 PyObject *raise_error(const dvt_error *error);
 /* Raises a class of dovetail.errors by name. Returns NULL. */

@@ -29,6 +29,14 @@ static void release_object(PyObject *object)
 
 /* ---- Plugin ---- */
 
+struct dvt_plugin *plugin_of(PyObject *object)
+{
+    if (Py_TYPE(object) == plugin_type)
+        return ((Plugin *)object)->plugin;
+    PyErr_SetString(PyExc_TypeError, "a plug-in is a dovetail._native.Plugin");
+    return NULL;
+}
+
 static PyObject *plugin_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
     static char *names[] = {"path", NULL};

@@ -252,6 +252,8 @@ static dvt_status prepare(dvt_artifact *a, const dvt_open_options *options, dvt_
     if (status == DVT_OK && !a->inspect_only)
         status = check_host(a, options, error);
     if (status == DVT_OK && !a->inspect_only)
+        status = dvt_devices_open(a, options, error);
+    if (status == DVT_OK && !a->inspect_only)
         status = load_code(a, options, error);
     if (status == DVT_OK && !a->inspect_only)
         status = find_kernels(a, error);
@@ -265,12 +267,14 @@ static dvt_status prepare(dvt_artifact *a, const dvt_open_options *options, dvt_
 static dvt_status finish(dvt_artifact *a, const dvt_open_options *options,
                          dvt_artifact **artifact, dvt_error *error)
 {
-    static const dvt_open_options none = {.struct_size = sizeof(dvt_open_options)};
+    dvt_open_options known = {.struct_size = sizeof known};
     dvt_error unread;
+    if (options != NULL) /* of an older caller it is shorter: the rest is zero */
+        memcpy(&known, options,
+               options->struct_size < sizeof known ? options->struct_size : sizeof known);
     pthread_mutex_init(&a->lock, NULL);
     pthread_mutex_init(&a->state_lock, NULL);
-    dvt_status status =
-        prepare(a, options != NULL ? options : &none, error != NULL ? error : &unread);
+    dvt_status status = prepare(a, &known, error != NULL ? error : &unread);
     if (status != DVT_OK) {
         dvt_close(a);
         return status;
@@ -322,6 +326,7 @@ void dvt_close(dvt_artifact *a)
     free(a->info_shapes);
     free(a->info_names);
     free(a->own_kernels);
+    dvt_devices_close(a);
     dvt_code_free(a->code);
     dvt_kernels_free(a->kernel_set);
     dvt_program_free(&a->program);

@@ -1,6 +1,6 @@
 /* From sections to a program: every count capped by the bytes that are there, every index
  * checked. What leaves here has indices in range; flow.c then checks what refers to what. */
-#include "internal.h"
+#include "device.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -171,6 +171,10 @@ static void link_buffer(reader *r, program *p, uint32_t index)
     }
     const buffer_record *base = &p->buffers[b->base];
     b->root = base->root;
+    if (b->device != base->device) {
+        malformed(r, "a buffer is based on one of another device");
+        return;
+    }
     if (b->kind == KIND_VIEW) {
         b->owner = base->owner;
         if (b->item != base->item || !dvt_same_dtype(b->dtype, base->dtype) ||
@@ -179,6 +183,17 @@ static void link_buffer(reader *r, program *p, uint32_t index)
     } else if (b->kind != KIND_TEMPORARY || base->kind != KIND_TEMPORARY) {
         malformed(r, "only a temporary takes another temporary's memory");
     }
+}
+
+/* Inputs, outputs, state and what host calls make lie on the host. */
+static bool place_buffer(const program *p, const uint8_t *at, buffer_record *b)
+{
+    uint32_t type = word(at, 10), index = word(at, 11);
+    if (type == DVT_CPU)
+        return index == 0;
+    b->device = index + 1;
+    return type == DVP_DEVICE_MEMORY && p->table != NULL && index < p->table->device_count &&
+           (b->kind == KIND_CONSTANT || b->kind == KIND_TEMPORARY || b->kind == KIND_VIEW);
 }
 
 static void decode_buffer(reader *r, const dvt_file *file, program *p, uint32_t index,
@@ -196,14 +211,12 @@ static void decode_buffer(reader *r, const dvt_file *file, program *p, uint32_t 
     b->data_at = (uint64_t)wide(at + 24);
     b->data_size = (uint64_t)wide(at + 32);
     b->first = b->life_first = DVT_NONE;
-    if (word(at, 10) != DVT_CPU) {
-        r->failed = true;
-        dvt_fail(r->error, DVT_ERROR_UNSUPPORTED, "a buffer on device type %u", word(at, 10));
+    if (!place_buffer(p, at, b)) {
+        malformed(r, "a buffer on a device where it cannot be");
         return;
     }
-    if (b->kind > KIND_VIEW || b->item == 0 || b->rank > DVT_MAX_RANK || word(at, 11) != 0 ||
-        dims_at > dim_count || 2u * b->rank > dim_count - dims_at ||
-        b->offset >= p->size_count) {
+    if (b->kind > KIND_VIEW || b->item == 0 || b->rank > DVT_MAX_RANK || dims_at > dim_count ||
+        2u * b->rank > dim_count - dims_at || b->offset >= p->size_count) {
         malformed(r, "a buffer's kind, dtype or dimensions are out of range");
         return;
     }
@@ -270,6 +283,20 @@ static dvt_status decode_host_calls(const dvt_file *file, program *p, dvt_error 
     return finish(&r);
 }
 
+/* How many there are of what an instruction's index counts. */
+static uint32_t instruction_limit(const program *p, uint32_t opcode)
+{
+    if (opcode == OP_KERNEL)
+        return p->kernel_count;
+    if (opcode == OP_HOST)
+        return p->host_call_count;
+    if (opcode == OP_LAUNCH)
+        return p->table != NULL ? p->table->operation_count : 0;
+    if (opcode == OP_BLOB)
+        return p->table != NULL ? p->table->blob_count : 0;
+    return 1;
+}
+
 static void decode_instruction(reader *r, program *p, instruction *in)
 {
     const uint8_t *head = take(r, 24);
@@ -294,21 +321,21 @@ static void decode_instruction(reader *r, program *p, instruction *in)
     in->numbers_at = p->number_count;
     p->pointer_count += in->output_count + in->input_count;
     p->number_count += in->attribute_count;
-    uint32_t limit = in->opcode == OP_KERNEL ? p->kernel_count
-                     : in->opcode == OP_HOST ? p->host_call_count
-                                             : 1;
+    uint32_t limit = instruction_limit(p, in->opcode);
     bool copy = in->opcode == OP_COPY;
-    if (!r->failed && (in->opcode < OP_KERNEL || in->opcode > OP_COPY || in->index >= limit ||
+    if (!r->failed && (in->opcode < OP_KERNEL || in->opcode > OP_LAUNCH || in->index >= limit ||
                        (copy && (in->output_count != 1 || in->input_count != 1 ||
                                  in->attribute_count != 0)) ||
                        (in->opcode == OP_KERNEL && in->output_count == 0)))
         malformed(r, "an instruction is not one that exists");
+    bool launches = in->opcode == OP_LAUNCH, optional = in->opcode == OP_HOST || launches;
+    if (!r->failed && in->opcode == OP_BLOB)
+        optional = p->table->blobs[in->index].device == 0;
     for (uint32_t i = 0; !r->failed && i < in->input_count; i++)
-        if (in->inputs[i] >= p->buffer_count)
+        if (in->inputs[i] >= p->buffer_count && !(in->inputs[i] == DVT_NONE && launches))
             malformed(r, "an operand is no buffer");
     for (uint32_t i = 0; !r->failed && i < in->output_count; i++)
-        if (in->outputs[i] >= p->buffer_count &&
-            !(in->outputs[i] == DVT_NONE && in->opcode == OP_HOST))
+        if (in->outputs[i] >= p->buffer_count && !(in->outputs[i] == DVT_NONE && optional))
             malformed(r, "a result is no buffer");
 }
 
@@ -350,6 +377,8 @@ dvt_status dvt_program_decode(const dvt_file *file, program *p, dvt_error *error
 {
     dvt_status status = decode_sizes(file, p, error);
     if (status == DVT_OK)
+        status = dvt_devices_decode(file, p, error);
+    if (status == DVT_OK)
         status = decode_buffers(file, p, error);
     if (status == DVT_OK)
         status = decode_guards(file, p, error);
@@ -373,5 +402,6 @@ void dvt_program_free(program *p)
     free((void *)p->kernels);
     free(p->host_calls);
     free(p->releases);
+    dvt_devices_drop(p);
     memset(p, 0, sizeof *p);
 }

@@ -119,7 +119,7 @@ static dvt_status check_header(dvt_file *file, size_t *count, dvt_error *error)
     if (status != DVT_OK)
         return status;
     file->features = get(h + 32, 8);
-    uint64_t unknown = file->features & ~(DVT_FEATURE_HOST | DVT_FEATURE_CODE);
+    uint64_t unknown = file->features & ~DVT_FEATURES;
     if (unknown != 0)
         return dvt_fail(error, DVT_ERROR_UNSUPPORTED,
                         "the artifact needs features (0x%llx) that this build does not know: "

@@ -30,7 +30,7 @@ static bool may_write(program *p, const instruction *in, uint8_t kind)
     case KIND_OUTPUT:
         return true;
     case KIND_HOST:
-        return in->opcode != OP_KERNEL;
+        return in->calls_host || in->opcode == OP_COPY;
     case KIND_INPUT:
         p->writes_inputs |= in->opcode == OP_COPY;
         return in->opcode == OP_COPY;
@@ -49,10 +49,10 @@ static dvt_status define(program *p, const instruction *in, uint32_t at, uint32_
     const buffer_record *owner = &p->buffers[b->owner];
     if (!may_write(p, in, owner->kind))
         return bad(error, at, "writes to a buffer that it may not write");
-    if (in->opcode == OP_HOST && owner->kind == KIND_HOST &&
+    if (in->calls_host && owner->kind == KIND_HOST &&
         (b->kind == KIND_VIEW || defined[b->owner]))
         return bad(error, at, "makes a host buffer a second time");
-    if (in->opcode == OP_HOST && owner->base != DVT_NONE)
+    if (in->calls_host && owner->base != DVT_NONE)
         return bad(error, at, "has a host call take over memory");
     if (owner->kind == KIND_TEMPORARY && owner->base != DVT_NONE && !defined[b->owner]) {
         uint32_t previous = owner->base;
@@ -68,8 +68,11 @@ static dvt_status check_instruction(program *p, uint32_t at, unsigned char *defi
                                     dvt_error *error)
 {
     instruction *in = &p->instructions[at];
+    dvt_status placed = dvt_devices_check(p, at, error);
+    if (placed != DVT_OK)
+        return placed;
     for (uint32_t i = 0; i < in->input_count; i++)
-        if (!defined[p->buffers[in->inputs[i]].owner])
+        if (in->inputs[i] != DVT_NONE && !defined[p->buffers[in->inputs[i]].owner])
             return bad(error, at, "uses a buffer before it is written");
     for (uint32_t i = 0; i < in->output_count; i++) {
         if (in->outputs[i] == DVT_NONE)
@@ -77,7 +80,7 @@ static dvt_status check_instruction(program *p, uint32_t at, unsigned char *defi
         dvt_status status = define(p, in, at, in->outputs[i], defined, error);
         if (status != DVT_OK)
             return status;
-        if (in->opcode != OP_HOST || p->buffers[in->outputs[i]].kind == KIND_HOST)
+        if (!in->calls_host || p->buffers[in->outputs[i]].kind == KIND_HOST)
             continue;
         if (i >= 32)
             return bad(error, at, "stores more than 32 results of a host call");
@@ -189,7 +192,8 @@ dvt_status dvt_program_flow(program *p, dvt_error *error)
     for (uint32_t i = 0; i < p->instruction_count; i++) {
         const instruction *in = &p->instructions[i];
         for (uint32_t n = 0; n < in->input_count; n++)
-            touch(p, in->inputs[n], i);
+            if (in->inputs[n] != DVT_NONE)
+                touch(p, in->inputs[n], i);
         for (uint32_t n = 0; n < in->output_count; n++)
             if (in->outputs[n] != DVT_NONE)
                 touch(p, in->outputs[n], i);

@@ -65,6 +65,7 @@ void dvt_frame_free(frame *f)
     for (uint32_t i = 0; f->host_free != NULL && i < f->kept_count; i++)
         if (f->kept[i] != NULL)
             f->host_free(f->kept[i]);
+    dvt_devices_unbind(f);
     free(f->arena);
     free(f);
 }
@@ -93,7 +94,7 @@ static dvt_status shape_buffer(const program *p, frame *f, uint32_t index, dvt_e
 {
     const buffer_record *b = &p->buffers[index];
     dvt_tensor *t = &f->tensors[index];
-    t->device = (dvt_device){DVT_CPU, 0};
+    t->device = (dvt_device){b->device == 0 ? DVT_CPU : DVT_EXTENSION, 0};
     t->ndim = b->rank;
     t->dtype = b->dtype;
     for (uint32_t i = 0; i < b->rank; i++) {
@@ -138,7 +139,26 @@ static bool overlaps_itself(const dvt_tensor *t)
     return false;
 }
 
-static dvt_status plan_arena(const program *p, frame *f, dvt_error *error)
+/* The memory of the host's arena; a plug-in's is allocated when the device's turn comes. */
+static dvt_status take_arena(frame *f, uint32_t device, const dvt_memory *memory,
+                             dvt_error *error)
+{
+    if (device != 0) {
+        dvt_devices_reserve(f, device, memory->peak);
+        return DVT_OK;
+    }
+    f->memory = *memory;
+    if (memory->peak == 0)
+        return DVT_OK;
+    f->arena = memory->peak < MAX_BYTES ? aligned_alloc(DVT_ALIGN, memory->peak) : NULL;
+    if (f->arena == NULL)
+        return dvt_fail(error, DVT_ERROR_MEMORY, "no memory for an arena of %llu bytes",
+                        (unsigned long long)memory->peak);
+    return DVT_OK;
+}
+
+/* One arena a device. */
+static dvt_status plan_arena(const program *p, frame *f, uint32_t device, dvt_error *error)
 {
     lifetime *lives = calloc(p->buffer_count + 1u, sizeof *lives);
     uint32_t *slots = calloc(p->buffer_count + 1u, sizeof *slots);
@@ -148,7 +168,7 @@ static dvt_status plan_arena(const program *p, frame *f, dvt_error *error)
         status = dvt_fail(error, DVT_ERROR_MEMORY, "out of memory");
     for (uint32_t i = 0; status == DVT_OK && i < p->buffer_count; i++) {
         const buffer_record *b = &p->buffers[i];
-        if (b->kind != KIND_TEMPORARY)
+        if (b->kind != KIND_TEMPORARY || b->device != device)
             continue;
         if (b->root == i) {
             slots[i] = count;
@@ -160,20 +180,21 @@ static dvt_status plan_arena(const program *p, frame *f, dvt_error *error)
         if (bytes > lives[slots[b->root]].size)
             lives[slots[b->root]].size = bytes;
     }
+    dvt_memory memory;
     if (status == DVT_OK)
-        status = dvt_plan(lives, count, &f->memory, error);
-    if (status == DVT_OK && f->memory.peak > 0) {
-        f->arena = f->memory.peak < MAX_BYTES ? aligned_alloc(DVT_ALIGN, f->memory.peak) : NULL;
-        if (f->arena == NULL)
-            status = dvt_fail(error, DVT_ERROR_MEMORY, "no memory for an arena of %llu bytes",
-                              (unsigned long long)f->memory.peak);
+        status = dvt_plan(lives, count, &memory, error);
+    if (status == DVT_OK)
+        status = take_arena(f, device, &memory, error);
+    for (uint32_t i = 0; status == DVT_OK && i < p->buffer_count; i++) {
+        const buffer_record *b = &p->buffers[i];
+        if (p->buffers[b->root].kind != KIND_TEMPORARY || b->device != device)
+            continue;
+        uint64_t offset = lives[slots[b->root]].offset + f->offsets[i];
+        if (device != 0)
+            f->tensors[i].byte_offset = offset;
+        else /* any address will do where all temporaries are empty */
+            f->tensors[i].data = f->arena == NULL ? (void *)f : f->arena + offset;
     }
-    for (uint32_t i = 0; status == DVT_OK && i < p->buffer_count; i++)
-        if (p->buffers[p->buffers[i].root].kind == KIND_TEMPORARY)
-            f->tensors[i].data =
-                f->arena == NULL
-                    ? (void *)f /* any address will do: all temporaries are empty */
-                    : f->arena + lives[slots[p->buffers[i].root]].offset + f->offsets[i];
     free(lives);
     free(slots);
     return status;
@@ -185,6 +206,8 @@ static void bind_fixed(const dvt_artifact *a, frame *f)
     for (uint32_t i = 0; i < p->buffer_count; i++) {
         uint32_t root = p->buffers[i].root;
         unsigned char *start = NULL;
+        if (p->buffers[i].device != 0)
+            continue;
         if (p->buffers[root].kind == KIND_STATE)
             start = a->state[root];
         else if (p->buffers[root].kind == KIND_CONSTANT)
@@ -198,7 +221,7 @@ static void bind_fixed(const dvt_artifact *a, frame *f)
 /* Whether an instruction fills memory that exists, rather than having the host make it. */
 static bool writes_memory(const instruction *in, uint32_t output)
 {
-    return in->opcode != OP_HOST || (output < 32 && (in->into >> output & 1u));
+    return !in->calls_host || (output < 32 && (in->into >> output & 1u));
 }
 
 static dvt_status bind_call(const program *p, frame *f, uint32_t index, dvt_error *error)
@@ -208,7 +231,8 @@ static dvt_status bind_call(const program *p, frame *f, uint32_t index, dvt_erro
     for (uint32_t i = 0; i < in->output_count; i++)
         pointers[i] = in->outputs[i] == DVT_NONE ? NULL : &f->tensors[in->outputs[i]];
     for (uint32_t i = 0; i < in->input_count; i++)
-        pointers[in->output_count + i] = &f->tensors[in->inputs[i]];
+        pointers[in->output_count + i] =
+            in->inputs[i] == DVT_NONE ? NULL : &f->tensors[in->inputs[i]];
     for (uint32_t i = 0; i < in->attribute_count; i++) {
         const uint8_t *at = in->attributes + 16 * (size_t)i;
         uint32_t tag, size;
@@ -230,13 +254,14 @@ static dvt_status bind_call(const program *p, frame *f, uint32_t index, dvt_erro
                                  dvt_parallel,
                                  in->kernel};
     for (uint32_t i = 0; i < in->output_count; i++)
-        if (writes_memory(in, i) && overlaps_itself(pointers[i]))
+        if (pointers[i] != NULL && writes_memory(in, i) && overlaps_itself(pointers[i]))
             return dvt_fail(error, DVT_ERROR_MALFORMED, "instruction %u writes to a broadcast",
                             index);
     if (in->opcode == OP_COPY) {
         const dvt_tensor *to = pointers[0], *from = pointers[1];
         for (int32_t i = 0; i < to->ndim; i++)
-            if (to->shape[i] != from->shape[i])
+            if (to->shape[i] != from->shape[i] ||
+                (in->device != 0 && to->strides[i] != from->strides[i]))
                 return dvt_fail(error, DVT_ERROR_MALFORMED,
                                 "instruction %u copies between unlike shapes", index);
         return DVT_OK;
@@ -274,11 +299,17 @@ dvt_status dvt_frame_new(dvt_artifact *a, const int64_t *symbols, frame **made,
     for (uint32_t i = 0; status == DVT_OK && i < p->buffer_count; i++)
         status = shape_buffer(p, f, i, error);
     if (status == DVT_OK)
-        status = plan_arena(p, f, error);
+        status = dvt_devices_prepare(a, f, error);
+    if (status == DVT_OK)
+        status = plan_arena(p, f, 0, error);
+    for (uint32_t i = 1; status == DVT_OK && f->devices != NULL && i <= p->device_count; i++)
+        status = plan_arena(p, f, i, error);
     if (status == DVT_OK)
         bind_fixed(a, f);
     for (uint32_t i = 0; status == DVT_OK && i < p->instruction_count; i++)
         status = bind_call(p, f, i, error);
+    if (status == DVT_OK)
+        status = dvt_devices_bind(a, f, error);
     if (status != DVT_OK) {
         dvt_frame_free(f);
         return status;

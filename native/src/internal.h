@@ -31,12 +31,17 @@ enum {
     DVT_DEBUG = 12,
     DVT_SIGNATURE = 13,
     DVT_KERNEL_IR = 14,
-    DVT_KINDS = 15,
+    DVT_DEVICES = 15,
+    DVT_KINDS = 16,
 };
 
 /* What a reader must know to run a file; an unknown bit is refused. */
-#define DVT_FEATURE_HOST (1ull << 0)
-#define DVT_FEATURE_CODE (1ull << 1)
+#define DVT_FEATURE_HOST     (1ull << 0)
+#define DVT_FEATURE_CODE     (1ull << 1)
+#define DVT_FEATURE_DEVICES  (1ull << 2)
+#define DVT_FEATURE_BACKENDS (1ull << 3)
+#define DVT_FEATURES                                                                           \
+    (DVT_FEATURE_HOST | DVT_FEATURE_CODE | DVT_FEATURE_DEVICES | DVT_FEATURE_BACKENDS)
 
 enum {
     KIND_INPUT,
@@ -47,7 +52,7 @@ enum {
     KIND_HOST,
     KIND_VIEW
 };
-enum { OP_KERNEL = 1, OP_HOST = 2, OP_COPY = 3 };
+enum { OP_KERNEL = 1, OP_HOST = 2, OP_COPY = 3, OP_BLOB = 4, OP_LAUNCH = 5 };
 enum { TAG_INT = 0, TAG_FLOAT = 1, TAG_SIZE = 2 };
 
 typedef struct {
@@ -80,7 +85,7 @@ void dvt_file_content_digest(const dvt_file *file, uint8_t digest[32]);
 typedef struct {
     span name;
     uint32_t input; /* buffer index */
-    uint32_t axis; /* DVT_NONE: the value of an int64 input of rank 0 */
+    uint32_t axis;  /* DVT_NONE: the value of an int64 input of rank 0 */
     int64_t low, high;
 } symbol_record;
 
@@ -89,6 +94,7 @@ typedef struct {
     uint8_t kind;
     dvt_dtype dtype;
     uint8_t rank;
+    uint32_t device;      /* 0: the host; n: device n - 1 of the table */
     uint32_t item;        /* bytes of one element */
     uint32_t base;        /* the buffer a view or in-place temporary is based on, or DVT_NONE */
     uint32_t root;        /* whose memory it uses */
@@ -110,6 +116,9 @@ typedef struct {
     const uint8_t *attributes;        /* 16 bytes each: tag, size index, value */
     uint32_t pointers_at, numbers_at; /* into a frame's arrays */
     const dvt_kernel *kernel;
+    uint32_t device;    /* where it runs: 0 the host, n device n - 1 of the table */
+    uint32_t launch_at; /* of launches and blobs on a device: its place among them */
+    bool calls_host;    /* a host call, or a blob that the host's callback runs */
     uint32_t release_at, release_count; /* host buffers whose last use this is */
     uint32_t into; /* host: bit i: output i is memory that exists before the call */
 } instruction;
@@ -140,6 +149,8 @@ typedef struct {
     uint32_t *releases;
     uint32_t release_count;
     bool writes_inputs, writes_state;
+    struct device_table *table; /* NULL: the program knows only the host */
+    uint32_t device_count, launch_count, host_blob_count;
 } program;
 
 dvt_status dvt_program_decode(const dvt_file *file, program *p, dvt_error *error);
@@ -172,11 +183,39 @@ typedef struct frame {
     void (*host_free)(void *kept);
     unsigned char *arena;
     dvt_memory memory;
+    struct device_frame *devices; /* NULL: none */
 } frame;
 
 dvt_status dvt_frame_new(dvt_artifact *artifact, const int64_t *symbols, frame **made,
                          dvt_error *error);
 void dvt_frame_free(frame *f);
+
+/* ---- device_decode.c, device.c, device_run.c: what plug-ins run; see device.h ---- */
+dvt_status dvt_devices_decode(const dvt_file *file, program *p, dvt_error *error);
+dvt_status dvt_devices_check(program *p, uint32_t at, dvt_error *error);
+void dvt_devices_drop(program *p);
+span dvt_blob_owner(const program *p, uint32_t blob);
+dvt_status dvt_devices_open(dvt_artifact *a, const dvt_open_options *options, dvt_error *error);
+void dvt_devices_close(dvt_artifact *a);
+dvt_status dvt_devices_prepare(dvt_artifact *a, frame *f, dvt_error *error);
+/* Describes every launch of a frame whose buffers have shapes, and asks the plug-ins. */
+dvt_status dvt_devices_bind(dvt_artifact *a, frame *f, dvt_error *error);
+void dvt_devices_unbind(frame *f);
+/* The bytes that a frame's temporaries need on a device (counted from 1). */
+void dvt_devices_reserve(frame *f, uint32_t device, uint64_t bytes);
+
+/* The device whose turn it is while a program runs: its plug-in's lock is held. */
+typedef struct {
+    struct dvt_plugin *plugin; /* NULL: no device's turn */
+    uint32_t device;
+    bool uploads, launches; /* given to a stream, and the other has not waited for it */
+    bool sent_weights;
+} device_turn;
+dvt_status dvt_device_step(frame *f, const instruction *in, device_turn *turn,
+                           dvt_error *error);
+/* Waits for the device, so that the host may touch what was copied. */
+dvt_status dvt_device_leave(frame *f, device_turn *turn, dvt_status status, dvt_error *error);
+void dvt_device_start(frame *f);
 
 /* ---- elf.c ---- */
 typedef struct dvt_code dvt_code;
@@ -210,7 +249,8 @@ struct dvt_artifact {
     frame *frames;
     uint32_t frame_count;
     dvt_memory memory;
-    pthread_mutex_t state_lock; /* held for a whole run where state is written */
+    pthread_mutex_t state_lock;   /* held for a whole run where state is written */
+    struct device_state *devices; /* one a device of the table */
 };
 
 /* ---- pool.c ---- */

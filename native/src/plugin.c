@@ -84,7 +84,7 @@ static const dvp_host HOST = {sizeof(dvp_host), DVP_ABI, NULL, host_log};
 
 /* ---- loading ---- */
 
-static int find_query(const char *path, dvp_query *query, plugin_error *error)
+static int find_query(const char *path, void **opened, dvp_query *query, plugin_error *error)
 {
     if (access(path, R_OK) != 0)
         return problem(error, PLUGIN_NOT_FOUND, "the plug-in %s cannot be opened: %s", path,
@@ -102,6 +102,7 @@ static int find_query(const char *path, dvp_query *query, plugin_error *error)
             path);
     }
     memcpy(query, &symbol, sizeof symbol);
+    *opened = library;
     return 0;
 }
 
@@ -202,7 +203,8 @@ static int query(const char *path, dvp_query ask, plugin *p, plugin_error *error
 int plugin_open(const char *path, plugin **out, plugin_error *error)
 {
     dvp_query ask = NULL;
-    if (find_query(path, &ask, error) != 0)
+    void *library = NULL;
+    if (find_query(path, &library, &ask, error) != 0)
         return -1;
     plugin *p = calloc(1, sizeof *p);
     if (p == NULL)
@@ -211,6 +213,7 @@ int plugin_open(const char *path, plugin **out, plugin_error *error)
         free(p);
         return -1;
     }
+    p->library = library;
     pthread_mutex_init(&p->lock, NULL);
     *out = p;
     return 0;
@@ -222,11 +225,13 @@ static void release_device(plugin *p)
 {
     if (p->uploaded != NULL)
         p->api.event_destroy(p->device, p->uploaded);
+    if (p->computed != NULL)
+        p->api.event_destroy(p->device, p->computed);
     if (p->transfer != NULL)
         p->api.stream_destroy(p->device, p->transfer);
     if (p->compute != NULL)
         p->api.stream_destroy(p->device, p->compute);
-    p->uploaded = NULL;
+    p->uploaded = p->computed = NULL;
     p->transfer = p->compute = NULL;
 }
 
@@ -250,6 +255,8 @@ int plugin_ready(plugin *p, plugin_error *error)
         status = p->api.stream_create(p->device, &p->transfer, &said);
     if (status == DVP_OK)
         status = p->api.event_create(p->device, &p->uploaded, &said);
+    if (status == DVP_OK)
+        status = p->api.event_create(p->device, &p->computed, &said);
     if (status != DVP_OK) {
         plugin_close(p, NULL);
         return plugin_fail(p, status, "preparing the device", &said, error);

@@ -27,12 +27,13 @@ typedef struct {
     uint64_t uploads, downloads, upload_bytes, download_bytes, kernels, buffers;
 } plugin_counters;
 
-typedef struct {
+typedef struct dvt_plugin {
     dvp_plugin api; /* NULL where the plug-in's own table ends */
     dvp_info info;
+    void *library;      /* as dlopen gave it */
     dvp_device *device; /* NULL: not open, or lost */
     dvp_stream *compute, *transfer;
-    dvp_event *uploaded;
+    dvp_event *uploaded, *computed; /* where the one stream waits for the other */
     uint64_t generation; /* changes whenever the device is opened; 0 before the first time */
     int64_t used_at_open;
     plugin_counters counters;
@@ -87,6 +88,16 @@ int plugin_upload(plugin *p, const plugin_buffer *to, uint64_t offset, const voi
 int plugin_download(plugin *p, void *to, const plugin_buffer *from, uint64_t offset,
                     uint64_t bytes, plugin_error *error);
 int plugin_sync(plugin *p, plugin_error *error);
+/* Let one stream wait for what the other has been given so far. */
+int plugin_await_uploads(plugin *p, plugin_error *error);
+int plugin_await_kernels(plugin *p, plugin_error *error);
+/* A kernel by name and versions (greatest 0: any), for an operator that messages name. */
+int plugin_find_kernel(plugin *p, const char *name, uint32_t least, uint32_t greatest,
+                       const char *op, const dvp_kernel **kernel, plugin_error *error);
+int plugin_execute(plugin *p, const dvp_kernel *kernel, const char *name, const dvp_op *op,
+                   plugin_error *error);
+int plugin_load_blob(plugin *p, const void *blob, uint64_t bytes, dvp_program **compiled,
+                     plugin_error *error);
 int plugin_run(plugin *p, plugin_program *program, const plugin_buffer *const *slots,
                const void *const *uploads, void *const *downloads, plugin_error *error);
 

@@ -86,37 +86,74 @@ int plugin_sync(plugin *p, plugin_error *error)
     return status == DVP_OK ? 0 : plugin_fail(p, status, "stream_sync", &said, error);
 }
 
+static int await(plugin *p, dvp_event *event, dvp_stream *done, dvp_stream *waiting,
+                 const char *what, plugin_error *error)
+{
+    dvp_error said;
+    clear(&said);
+    dvp_status status = p->api.event_record(p->device, event, done, &said);
+    if (status == DVP_OK)
+        status = p->api.event_wait(p->device, waiting, event, &said);
+    return status == DVP_OK ? 0 : plugin_fail(p, status, what, &said, error);
+}
+
+int plugin_await_uploads(plugin *p, plugin_error *error)
+{
+    return await(p, p->uploaded, p->transfer, p->compute, "waiting for copies", error);
+}
+
+int plugin_await_kernels(plugin *p, plugin_error *error)
+{
+    return await(p, p->computed, p->compute, p->transfer, "waiting for kernels", error);
+}
+
 /* ---- programs ---- */
 
-static int fail_step(plugin *p, dvp_status status, const plugin_step *step,
-                     const dvp_error *said, plugin_error *error)
+static int fail_kernel(plugin *p, dvp_status status, const char *kernel, const char *op,
+                       const dvp_error *said, plugin_error *error)
 {
     char what[300];
-    snprintf(what, sizeof what, "the kernel '%s' of %s", step->kernel_name, step->op.name);
+    snprintf(what, sizeof what, "the kernel '%s' of %s", kernel, op);
     return plugin_fail(p, status, what, said, error);
+}
+
+int plugin_find_kernel(plugin *p, const char *name, uint32_t least, uint32_t greatest,
+                       const char *op, const dvp_kernel **kernel, plugin_error *error)
+{
+    dvp_error said;
+    clear(&said);
+    uint32_t version = 0;
+    *kernel = NULL;
+    dvp_status status =
+        p->api.find_kernel(p->device, name, least, greatest, kernel, &version, &said);
+    if (status == DVP_OK &&
+        (*kernel == NULL || version < least || (greatest != 0 && version > greatest))) {
+        snprintf(said.message, sizeof said.message, "it found version %u, not %u to %u",
+                 version, least, greatest);
+        status = DVP_FAILED;
+    }
+    return status == DVP_OK ? 0 : fail_kernel(p, status, name, op, &said, error);
 }
 
 static int find_kernels(plugin *p, plugin_program *program, plugin_error *error)
 {
-    dvp_error said;
-    clear(&said);
     for (size_t i = 0; i < program->step_count; i++) {
         plugin_step *step = &program->steps[i];
-        uint32_t version = 0;
-        step->kernel = NULL;
-        dvp_status status =
-            p->api.find_kernel(p->device, step->kernel_name, step->min_version,
-                               step->max_version, &step->kernel, &version, &said);
-        if (status == DVP_OK && (step->kernel == NULL || version < step->min_version ||
-                                 (step->max_version != 0 && version > step->max_version))) {
-            snprintf(said.message, sizeof said.message, "it found version %u, not %u to %u",
-                     version, step->min_version, step->max_version);
-            status = DVP_FAILED;
-        }
-        if (status != DVP_OK)
-            return fail_step(p, status, step, &said, error);
+        if (plugin_find_kernel(p, step->kernel_name, step->min_version, step->max_version,
+                               step->op.name, &step->kernel, error) != 0)
+            return -1;
     }
     return 0;
+}
+
+int plugin_execute(plugin *p, const dvp_kernel *kernel, const char *name, const dvp_op *op,
+                   plugin_error *error)
+{
+    dvp_error said;
+    clear(&said);
+    p->counters.kernels++;
+    dvp_status status = p->api.execute(p->device, p->compute, kernel, op, &said);
+    return status == DVP_OK ? 0 : fail_kernel(p, status, name, op->name, &said, error);
 }
 
 static void place_in_arena(plugin_program *program)
@@ -132,16 +169,16 @@ static void place_in_arena(plugin_program *program)
     }
 }
 
-static int load_compiled(plugin *p, plugin_program *program, plugin_error *error)
+int plugin_load_blob(plugin *p, const void *blob, uint64_t bytes, dvp_program **compiled,
+                     plugin_error *error)
 {
     dvp_error said;
     clear(&said);
-    program->compiled = NULL;
+    *compiled = NULL;
     dvp_status status = DVP_UNSUPPORTED;
     if (p->api.segment_compile != NULL)
-        status = p->api.program_load(p->device, program->blob, program->blob_bytes,
-                                     &program->compiled, &said);
-    if (status == DVP_OK && program->compiled == NULL)
+        status = p->api.program_load(p->device, blob, bytes, compiled, &said);
+    if (status == DVP_OK && *compiled == NULL)
         status = DVP_FAILED;
     return status == DVP_OK ? 0 : plugin_fail(p, status, "program_load", &said, error);
 }
@@ -154,8 +191,9 @@ static int prepare(plugin *p, plugin_program *program, plugin_error *error)
     if (program->arena.memory != NULL && program->arena.generation == p->generation)
         return 0;
     program->arena.memory = NULL;
-    int failed =
-        program->blob ? load_compiled(p, program, error) : find_kernels(p, program, error);
+    int failed = program->blob ? plugin_load_blob(p, program->blob, program->blob_bytes,
+                                                  &program->compiled, error)
+                               : find_kernels(p, program, error);
     if (failed || plugin_alloc(p, program->arena_bytes, &program->arena, error) != 0)
         return -1;
     place_in_arena(program);
@@ -169,12 +207,7 @@ static int send(plugin *p, const plugin_program *program, const void *const *upl
         if (plugin_upload(p, &program->arena, program->uploads[i].offset, uploads[i],
                           program->uploads[i].bytes, error) != 0)
             return -1;
-    dvp_error said;
-    clear(&said);
-    dvp_status status = p->api.event_record(p->device, p->uploaded, p->transfer, &said);
-    if (status == DVP_OK)
-        status = p->api.event_wait(p->device, p->compute, p->uploaded, &said);
-    return status == DVP_OK ? 0 : plugin_fail(p, status, "waiting for copies", &said, error);
+    return plugin_await_uploads(p, error);
 }
 
 static int execute(plugin *p, plugin_program *program, const plugin_buffer *const *slots,
@@ -195,7 +228,7 @@ static int execute(plugin *p, plugin_program *program, const plugin_buffer *cons
                                      &said)
                 : p->api.execute(p->device, p->compute, step->kernel, &step->op, &said);
         if (status != DVP_OK)
-            return fail_step(p, status, step, &said, error);
+            return fail_kernel(p, status, step->kernel_name, step->op.name, &said, error);
     }
     return 0;
 }

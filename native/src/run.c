@@ -305,6 +305,15 @@ static bool same_layout(const dvt_tensor *got, const dvt_tensor *expected)
     return is_empty(expected) || (got->data != NULL && fits_in_place(got, expected, 1));
 }
 
+/* What a host call is called: an operator, or the backend whose blob it runs. */
+static span host_name(const program *p, const instruction *in)
+{
+    if (in->opcode == OP_BLOB)
+        return dvt_blob_owner(p, in->index);
+    return (span){(const uint8_t *)p->host_calls[in->index].op,
+                  p->host_calls[in->index].op_length};
+}
+
 static void delete_managed(dvt_managed *managed)
 {
     if (managed != NULL && managed->deleter != NULL)
@@ -313,10 +322,10 @@ static void delete_managed(dvt_managed *managed)
 
 static dvt_status not_as_promised(const program *p, const instruction *in, dvt_error *error)
 {
-    const dvt_host_call *call = &p->host_calls[in->index];
+    span name = host_name(p, in);
     return dvt_fail(error, DVT_ERROR_HOST,
                     "%.*s gave a result of another shape, layout or dtype than promised",
-                    (int)call->op_length, call->op);
+                    (int)name.size, (const char *)name.data);
 }
 
 /* A result that the host did not write where it belongs: copied there. */
@@ -366,7 +375,7 @@ static dvt_status run_host(const program *p, frame *f, uint32_t index,
         return dvt_fail(error, DVT_ERROR_MEMORY, "out of memory");
     dvt_host_operation operation = {
         .struct_size = sizeof operation,
-        .call = in->index,
+        .call = in->index + (in->opcode == OP_BLOB ? p->host_call_count : 0),
         .input_count = in->input_count,
         .attribute_count = in->attribute_count,
         .output_count = in->output_count,
@@ -446,9 +455,17 @@ static dvt_status run_instructions(const program *p, frame *f, const dvt_run_opt
     dvt_status status = DVT_OK;
     if (error != NULL)
         error->message[0] = 0;
+    device_turn turn = {0};
+    dvt_device_start(f);
     for (uint32_t i = 0; status == DVT_OK && i < p->instruction_count; i++) {
         const instruction *in = &p->instructions[i];
-        if (in->opcode == OP_KERNEL)
+        if (turn.plugin != NULL && in->device == 0)
+            status = dvt_device_leave(f, &turn, status, error);
+        if (status != DVT_OK)
+            break;
+        if (in->device != 0)
+            status = dvt_device_step(f, in, &turn, error);
+        else if (in->opcode == OP_KERNEL)
             status = run_kernel(in->kernel, &f->calls[i], error);
         else if (in->opcode == OP_COPY)
             status = run_copy(p, &f->calls[i], in, error);
@@ -457,7 +474,7 @@ static dvt_status run_instructions(const program *p, frame *f, const dvt_run_opt
         for (uint32_t n = 0; n < in->release_count; n++)
             release_host(f, p->releases[in->release_at + n]);
     }
-    return status;
+    return dvt_device_leave(f, &turn, status, error);
 }
 
 /* Inputs that were repacked and written to are copied back. */
@@ -541,7 +558,8 @@ dvt_status dvt_run(dvt_artifact *a, const dvt_run_options *options, const dvt_te
     if (a->inspect_only)
         return dvt_fail(error, DVT_ERROR_ARGUMENT,
                         "the artifact was opened to be looked at only");
-    if (p->host_call_count > 0 && (options == NULL || options->host == NULL))
+    if (p->host_call_count + p->host_blob_count > 0 &&
+        (options == NULL || options->host == NULL))
         return dvt_fail(error, DVT_ERROR_UNSUPPORTED, "the program calls host operations");
     if (p->symbol_count > MAX_SYMBOLS)
         return dvt_fail(error, DVT_ERROR_UNSUPPORTED, "more than %d dynamic sizes",

@@ -15,6 +15,32 @@ const char *dvt_status_text(dvt_status status)
         return "a size does not fit 64 bits";
     case DVT_ERROR_DIVIDE_BY_ZERO:
         return "a size is divided by zero";
+    case DVT_ERROR_IO:
+        return "a file cannot be read";
+    case DVT_ERROR_UNSUPPORTED:
+        return "not for this version, machine or process";
+    case DVT_ERROR_GUARD:
+        return "not the inputs that the program was made for";
+    case DVT_ERROR_MEMORY:
+        return "out of memory";
+    case DVT_ERROR_UNTRUSTED:
+        return "native code that is not trusted";
+    case DVT_ERROR_INDEX:
+        return "an index is out of range";
+    case DVT_ERROR_HOST:
+        return "a host operation failed";
+    case DVT_ERROR_ARGUMENT:
+        return "wrong arguments";
+    case DVT_ERROR_PLUGIN_MISSING:
+        return "a plug-in is missing";
+    case DVT_ERROR_PLUGIN_INVALID:
+        return "no plug-in, or one that breaks the rules";
+    case DVT_ERROR_PLUGIN_INCOMPATIBLE:
+        return "a plug-in that does not serve";
+    case DVT_ERROR_PLUGIN_FAILED:
+        return "a plug-in failed";
+    case DVT_ERROR_DEVICE_LOST:
+        return "a device is lost";
     default:
         return "unknown status";
     }

@@ -1,10 +1,10 @@
 /* Fuzzing the loader and the executor: every input ends in a result or a typed error.
  *
  * With libFuzzer (clang -fsanitize=fuzzer -DDVT_LIBFUZZER) the fuzzer drives it. By itself it
- * takes a number of mutations, a seed and some artifacts, and works through: every truncation
- * of header and table, every byte of them flipped, then random mutations of whole files. Half
- * of the mutations have their digests put right again, so that what lies behind them is
- * reached. */
+ * takes a number of mutations, a seed, plug-ins (*.so) and artifacts, and works through: every
+ * truncation of header and table, every byte of them flipped, then random mutations of whole
+ * files. Half of the mutations have their digests put right again, so that what lies behind
+ * them is reached. */
 #include "internal.h"
 
 #include <stdio.h>
@@ -19,6 +19,8 @@
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 static long opened, ran;
+static dvt_plugin *plugins[8];
+static size_t plugin_count;
 
 static void free_result(dvt_managed *self)
 {
@@ -122,6 +124,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     dvt_open_options options = {
         .struct_size = sizeof options, .host_available = 1, .host_free = free};
     options.flags = DVT_OPEN_CHECK_CONSTANTS;
+    options.plugins = plugins;
+    options.plugin_count = plugin_count;
     dvt_artifact *a = NULL;
     dvt_error error = {0, ""};
     dvt_status status = dvt_open_memory(aligned, size, &options, &a, &error);
@@ -234,10 +238,28 @@ static long header_and_table(const uint8_t *data, size_t size, uint8_t *copy)
     return tried;
 }
 
+static bool is_plugin(const char *path)
+{
+    size_t length = strlen(path);
+    return length > 3 && strcmp(path + length - 3, ".so") == 0;
+}
+
+static void load_plugins(int count, char **arguments)
+{
+    dvt_error error;
+    for (int i = 3; i < count && plugin_count < 8; i++)
+        if (is_plugin(arguments[i])) {
+            if (dvt_load_plugin(arguments[i], &plugins[plugin_count], &error) == DVT_OK)
+                plugin_count++;
+            else
+                fprintf(stderr, "%s\n", error.message);
+        }
+}
+
 int main(int count, char **arguments)
 {
     if (count < 4) {
-        fprintf(stderr, "usage: %s MUTATIONS SEED FILE...\n", arguments[0]);
+        fprintf(stderr, "usage: %s MUTATIONS SEED [PLUGIN.so...] FILE...\n", arguments[0]);
         return 2;
     }
     long mutations = atol(arguments[1]), tried = 0;
@@ -245,12 +267,16 @@ int main(int count, char **arguments)
     uint8_t *copy = malloc(1 << 22);
     if (copy == NULL)
         return 2;
+    load_plugins(count, arguments);
+    long files = count - 3 - (long)plugin_count;
     for (int i = 3; i < count; i++) {
+        if (is_plugin(arguments[i]))
+            continue;
         size_t size;
         uint8_t *data = read_file(arguments[i], &size);
         try_bytes(data, size);
         tried += header_and_table(data, size, copy);
-        for (long n = 0; n < mutations / (count - 3); n++, tried++) {
+        for (long n = 0; n < mutations / files; n++, tried++) {
             memcpy(copy, data, size);
             mutate(copy, size);
             if (n % 2)
@@ -260,6 +286,9 @@ int main(int count, char **arguments)
         free(data);
     }
     free(copy);
+    for (size_t i = 0; i < plugin_count; i++)
+        if (dvt_close_plugin(plugins[i]) != 0)
+            abort(); /* an artifact left memory on a device */
     printf("%ld inputs (%ld opened, %ld runs gave results): results or typed errors, nothing "
            "else\n",
            tried, opened, ran);

@@ -275,7 +275,7 @@ class InvalidKey(DovetailError, ValueError):
 
 
 class PluginNotFound(DovetailError, FileNotFoundError):
-    """There is no library of this name, or it cannot be read."""
+    """There is no library of this name, or an artifact runs on a plug-in that is not loaded."""
 
 
 class InvalidPlugin(DovetailError, ImportError):
@@ -283,7 +283,7 @@ class InvalidPlugin(DovetailError, ImportError):
 
 
 class IncompatiblePlugin(DovetailError, ImportError):
-    """A plug-in was built for another version of the plug-in interface."""
+    """A plug-in of another version of the interface, or without what an artifact needs of it."""
 
 
 class PluginFailed(DovetailError, RuntimeError):

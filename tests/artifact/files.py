@@ -20,7 +20,7 @@ return %y
 """
 
 
-def file_bytes(text=RELU, contents=None, *, manifest=None, sections=(), **options):
+def file_bytes(text=RELU, contents=None, *, manifest=None, sections=(), blobs=None, **options):
     """The bytes of an artifact of a program's text."""
     program = parse_program(text)
     trees = {
@@ -31,7 +31,7 @@ def file_bytes(text=RELU, contents=None, *, manifest=None, sections=(), **option
     }
     generated = options.pop("generated", None)
     made, features = encode_program(
-        program, contents or {}, manifest or trees, generated=generated, debug=False
+        program, contents or {}, manifest or trees, generated=generated, blobs=blobs, debug=False
     )
     features |= options.pop("features", 0)
     layout, ordered = container.lay_out([*made, *sections], features, **options)

@@ -1,5 +1,6 @@
 """Artifacts for the fuzzer to start from: ``python -m tests.native.seeds FOLDER``. No torch."""
 
+import struct
 import sys
 from pathlib import Path
 
@@ -83,6 +84,68 @@ call %y = aten.mm.default [{"buffer": "c"}, {"buffer": "a"}] {}
 return %c, %y
 """
 
+SMALL_CODE = b"smallxx\0" + struct.pack("<q", 4)  # as tests/plugin/small.c compiles relus
+# Accelerators: tests/plugin has the plug-ins that these run on.
+LAUNCHES = """\
+program @launches
+device accel_c {"version": "1.0", "abi": "1.0", "needs": {"memory.used": 0}}
+symbol s0 = %x[0] in 1..8
+input %x: float32[s0, 4]
+constant %w: float32[4, 4] strides [1, 4] on accel_c
+constant %b: float32[4] on accel_c
+temporary %d: float32[s0, 4] on accel_c
+temporary %m: float32[s0, 4] on accel_c
+temporary %r: float32[s0, 4] on accel_c
+temporary %s: float32[s0, 4] on accel_c
+view %t: float32[4, s0] strides [1, 4] on accel_c of %s
+temporary %u: float32[4, s0] on accel_c
+temporary %h: float32[s0, 4]
+output %y: float32[4, s0]
+output %z: float32[s0, 4]
+copy %d = %x
+launch %m = accel_c:matmul@1 aten.addmm.default(%b, %d, %w) {"beta": 1, "alpha": {"float": "0x1.0p+0"}}
+launch %r = accel_c:relu@1-3 aten.relu.default(%m) {}
+copy %h = %r
+kernel %z = neg@1(%h)
+launch %s = accel_c:softmax@1 aten._softmax.default(%r) {"dim": -1, "half_to_float": false}
+launch %u = accel_c:add@1 aten.add.Tensor(%t, %t) {"alpha": 1}
+copy %y = %u
+return %y, %z
+"""  # noqa: E501
+
+NORM = """\
+program @norm
+device accel_c {"version": "1.0", "abi": "1.0", "needs": {}}
+input %x: float32[2, 4]
+temporary %d: float32[2, 4] on accel_c
+temporary %n: float32[2, 4] on accel_c
+temporary %m: float32[2, 1] on accel_c
+temporary %v: float32[2, 1] on accel_c
+output %y: float32[2, 4]
+copy %d = %x
+launch %n, %m, %v = accel_c:layer_norm@1 aten.native_layer_norm.default(%d, _, _) \
+{"normalized_shape": [4], "eps": {"float": "0x1.0p-10"}}
+copy %y = %n
+return %y
+"""
+
+BLOBS = """\
+program @blobs
+device small {"version": "1", "abi": "1.0", "needs": {}}
+symbol s0 = %z[0] in 0..8
+input %x: float32[4]
+input %z: float32[s0]
+temporary %d: float32[4] on small
+temporary %r: float32[4] on small
+host %v: float32[4]
+output %y: float32[4]
+copy %d = %x
+blob %r = small:relus [{"buffer": "d"}]
+blob %v, _ = vendor:other [{"size": "s0 * 2"}, {"buffer": "x"}, 3]
+copy %y = %r
+return %y, %v
+"""
+
 
 def seeds():
     """Name → bytes."""
@@ -92,6 +155,9 @@ def seeds():
         "moves": file_bytes(MOVES, {"t": floats(*range(12)), "total": floats(*range(6))}),
         "host": file_bytes(HOST),
         "into": file_bytes(INTO),
+        "launches": file_bytes(LAUNCHES, {"w": floats(*range(16)), "b": floats(1, 2, 3, 4)}),
+        "norm": file_bytes(NORM),
+        "blobs": file_bytes(BLOBS, blobs={"relus": SMALL_CODE, "other": b"anything"}),
     }
 
 

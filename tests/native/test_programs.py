@@ -24,12 +24,13 @@ pytestmark = [
 def example(tmp_path_factory):
     """The example as a user would build it, in a folder of its own."""
     folder = tmp_path_factory.mktemp("example") / "examples" / "c_runtime"
-    ignored = shutil.ignore_patterns("build", "tests", "python")
+    ignored = shutil.ignore_patterns("build", "tests", "python", "*.so")
     shutil.copytree(ROOT / "examples" / "c_runtime", folder)
+    shutil.copytree(ROOT / "examples" / "accel_c", folder.parent / "accel_c", ignore=ignored)
     shutil.copytree(ROOT / "native", folder.parents[1] / "native", ignore=ignored)
     subprocess.run(["make", "-s", "run"], cwd=folder, check=True, timeout=120)
     subprocess.run(
-        ["make", "-s", "mlp.dvt", f"PYTHON={sys.executable} -W ignore"],
+        ["make", "-s", "mlp.dvt", "accel.dvt", f"PYTHON={sys.executable} -W ignore"],
         cwd=folder, check=True, timeout=120,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
     )  # fmt: skip
@@ -72,6 +73,34 @@ def test_the_example_under_valgrind(example, tmp_path):
         assert ran.returncode == status, ran.stderr
 
 
+@pytest.mark.skipif(shutil.which("valgrind") is None, reason="needs valgrind")
+@pytest.mark.parametrize(
+    ("fault", "status", "message"),
+    [
+        ({}, 0, ""),
+        ({"ACCEL_FAIL_AT": "2"}, 1, "'accel_c' failed in the kernel 'relu' of aten.relu.default"),
+        ({"ACCEL_LOSE_AT": "2"}, 1, "the device was lost"),
+        ({"ACCEL_MEMORY": "500"}, 1, "failed in buffer_alloc: no room for"),
+    ],
+)
+def test_a_model_on_an_accelerator_from_c(example, tmp_path, fault, status, message):
+    """No Python in the process; nothing is lost, on the host or on the device."""
+    log = tmp_path / "log"
+    ran = subprocess.run(
+        [*VALGRIND, "./run", "accel.dvt", "../accel_c/libaccel_c.so"], cwd=example,
+        capture_output=True, text=True, check=False, timeout=120,
+        env={**os.environ, **fault, "ACCEL_LOG": str(log)},
+    )  # fmt: skip
+    assert ran.returncode == status, ran.stderr
+    assert message in ran.stderr
+    lines = log.read_text().splitlines()
+    if "ACCEL_LOSE_AT" not in fault:  # a lost device takes its memory with it
+        assert lines[-1] == "close with 0 bytes in use"
+    if not fault:
+        assert sum(line.startswith("kernel ") for line in lines) == 2 * 4  # it is called twice
+        assert sum(line.startswith("h2d ") for line in lines) == 6 + 2  # weights only once
+
+
 def test_fuzzing_short_form(tmp_path):
     """What ``make fuzz`` does, with fewer mutations."""
     program = tmp_path / "fuzz"
@@ -84,9 +113,17 @@ def test_fuzzing_short_form(tmp_path):
     if built.returncode != 0 and "asan" in built.stderr:
         pytest.skip("no sanitizers here")
     assert built.returncode == 0, built.stderr
+    plugins = []
+    for name, given in (("accel_c", (ROOT / "examples/accel_c").glob("*.c")),
+                        ("small", [ROOT / "tests/plugin/small.c"])):  # fmt: skip
+        plugins.append(str(tmp_path / f"lib{name}.so"))
+        command = ["cc", "-std=c11", "-O1", "-g", "-fPIC", "-shared", "-DCOMPILES"]
+        command += ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
+        command += [f"-I{ROOT / 'native/include'}", "-o", plugins[-1], *map(str, given), "-lm"]
+        subprocess.run(command, check=True, capture_output=True, timeout=170)
     options = "max_allocation_size_mb=256:allocator_may_return_null=1:detect_leaks=1"
     ran = subprocess.run(
-        [str(program), "3000", "1", *map(str, write(tmp_path))],
+        [str(program), "3000", "1", *plugins, *map(str, write(tmp_path))],
         capture_output=True, text=True, check=False, timeout=170,
         env={**os.environ, "ASAN_OPTIONS": options},
     )  # fmt: skip

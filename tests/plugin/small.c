@@ -203,6 +203,18 @@ static dvp_status find_kernel(dvp_device *device, const char *name, uint32_t min
     return DVP_OK;
 }
 
+/* Whether a tensor is contiguous and has this many elements: a file may say anything. */
+static bool holds(const dvp_tensor *t, int64_t count)
+{
+    int64_t expected = 1;
+    for (int32_t i = t->ndim - 1; i >= 0; i--) {
+        if (t->shape[i] != 1 && t->strides[i] != expected)
+            return false;
+        expected *= t->shape[i];
+    }
+    return t->ndim >= 0 && t->dtype.bits == 32 && expected == count;
+}
+
 static dvp_status execute(dvp_device *device, dvp_stream *stream, const dvp_kernel *kernel,
                           const dvp_op *op, dvp_error *error)
 {
@@ -219,6 +231,8 @@ static dvp_status execute(dvp_device *device, dvp_stream *stream, const dvp_kern
     int64_t count = 1;
     for (int32_t i = 0; i < op->outputs->ndim; i++)
         count *= op->outputs->shape[i];
+    if (!holds(op->inputs, count) || !holds(op->outputs, count))
+        return DVP_INVALID;
     for (int64_t i = 0; i < count; i++)
         y[i] = x[i] < 0 ? 0 : x[i];
     return DVP_OK;
@@ -306,8 +320,9 @@ static dvp_status program_run(dvp_device *device, dvp_stream *stream, dvp_progra
 {
     (void)device;
     (void)stream;
-    if (input_count != 1 || output_count != 1) {
-        strcpy(error->message, "one input and one output");
+    if (input_count != 1 || output_count != 1 || !holds(inputs, program->code.count) ||
+        !holds(outputs, program->code.count)) {
+        strcpy(error->message, "one input and one output of the size it was compiled for");
         return DVP_INVALID;
     }
     const float *x = (const float *)((char *)inputs->data + inputs->byte_offset);

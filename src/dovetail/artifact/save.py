@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from dovetail import __version__
+from dovetail.artifact.save_devices import DeviceLowering
 from dovetail.capture import _torch
 from dovetail.errors import CannotSave
 from dovetail.file import container
 from dovetail.file.encode import Contents, encode_program, scalar_bytes
+from dovetail.file.encode_devices import Blobs
 from dovetail.ir.call import OpCall, Ref
 from dovetail.ir.program import Program, Result, Symbol
 from dovetail.ir.size import symbols_of
 from dovetail.ir.tensor import ScalarDesc, TensorDesc
-from dovetail.lower.to_program import Lowering, Source, input_symbols
+from dovetail.lower.to_program import Source, input_symbols
 from dovetail.runtime.frozen import FrozenRunner
 from dovetail.runtime.runner import Runner
 
@@ -29,6 +31,8 @@ pytree = _torch.pytree()
 # Backends whose segments are calls of ATen operators: in a file they are host calls.
 HOST_BACKENDS = ("aten", "reference")
 NATIVE_BACKEND = "portable"
+# Backends that generate code for this machine's processors.
+NOT_YET = ("cpu", "cuda")
 
 
 @dataclass(frozen=True)
@@ -38,12 +42,15 @@ class Package:
     program: Program
     contents: Contents
     manifest: Mapping[str, Any]
+    blobs: Blobs = field(default_factory=dict)
 
 
 def save(artifact: Artifact, path: str | os.PathLike[str], *, key: bytes | None = None) -> Program:
     """Write an artifact to a file, signed if a private key is given; its Program comes back."""
     package = pack(artifact)
-    sections, features = encode_program(package.program, package.contents, package.manifest)
+    sections, features = encode_program(
+        package.program, package.contents, package.manifest, blobs=package.blobs
+    )
     layout, ordered = container.lay_out(sections, features)
     if key is not None:
         from dovetail.artifact.sign import signature_section
@@ -74,7 +81,7 @@ class _Packer:
     def __init__(self, artifact: Artifact) -> None:
         self.artifact = artifact
         self.runner, self.given = _graph_inputs(artifact)
-        self.lowering = Lowering(self._is_native)
+        self.lowering = DeviceLowering(self._is_native)
         self.native: set[str] = set()
         self.tensors: dict[str, torch.Tensor] = {}
         self.state: dict[str, str] = {}  # key → buffer
@@ -91,13 +98,17 @@ class _Packer:
                 raise CannotSave("a write of something that is no tensor")
             self.lowering.store(self.state[key] if kind == "state" else self.users[int(key)], value)
         name = self.artifact.name
+        descs = {held: self.lowering.buffers[held].desc for held in self.tensors}
+        self.lowering.drop_unused_constants()
         lowered = self.lowering.program(name, results, symbols)
         contents: dict[str, bytes | memoryview] = {
-            name: tensor_bytes(tensor, lowered.program.by_name[name].desc)
-            for name, tensor in self.tensors.items()
+            name: tensor_bytes(tensor, descs[name]) for name, tensor in self.tensors.items()
         }
         contents |= {n: scalar_bytes(*scalar) for n, scalar in lowered.scalars.items()}
-        return Package(lowered.program, contents, self._manifest(lowered.program, results))
+        contents |= {n: contents[held] for n, held in self.lowering.shared.items()}
+        contents = {n: data for n, data in contents.items() if n in lowered.program.by_name}
+        manifest = self._manifest(lowered.program, results)
+        return Package(lowered.program, contents, manifest, self.lowering.blobs)
 
     # ---- inputs ----------------------------------------------------------------------------
 
@@ -151,7 +162,7 @@ class _Packer:
     def _calls(self) -> None:
         placement = self.runner.placement
         for placed, step in zip(placement.segments, self.runner.steps, strict=True):
-            if step.backend not in (*HOST_BACKENDS, NATIVE_BACKEND):
+            if step.backend in NOT_YET:
                 raise CannotSave(
                     f"{placed.segment.name} is compiled by the backend {step.backend!r}, whose "
                     f"code a file cannot carry yet; export with backend='{NATIVE_BACKEND}'"
@@ -160,6 +171,9 @@ class _Packer:
             for given, source in zip(placed.segment.inputs, placed.sources, strict=True):
                 if source in values:
                     values[given.name, ()] = values[source]
+            if step.backend not in (*HOST_BACKENDS, NATIVE_BACKEND):
+                self.lowering.segment(placed, step.backend)
+                continue
             if step.backend == NATIVE_BACKEND:
                 self.native |= {call.name for call in placed.segment.calls}
             for call in placed.segment.calls:

@@ -11,11 +11,8 @@ package that brings one declares a class instead, which loads nothing until it i
 from __future__ import annotations
 
 import struct
-import threading
-import warnings
 from functools import cache, cached_property
 from math import inf
-from os import fspath
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
@@ -26,55 +23,16 @@ from dovetail.errors import (
     InvalidBackendName,
     InvalidPlugin,
     PluginFailed,
-    PluginLeak,
     UnsupportedGraph,
 )
 from dovetail.ir.encode import segment_from_bytes, segment_to_bytes
 from dovetail.names import check_name
+from dovetail.runtime.plugins import Library, open_library
 
 if TYPE_CHECKING:
     from os import PathLike
 
-    from dovetail import _native
-    from dovetail.backends.plugin_weights import Weights
     from dovetail.ir import OpCall, Segment
-
-_lock = threading.Lock()
-_open: dict[Path, Library] = {}
-
-
-class Library:
-    """A loaded plug-in with its one device; a process has one for each file."""
-
-    def __init__(self, path: Path) -> None:
-        from dovetail import _native
-        from dovetail.backends.plugin_weights import Weights
-
-        self.path = path
-        self.native: _native.Plugin = _native.Plugin(path)
-        self.name, self.version, self.device, self.abi = self.native.info()
-        self.weights: Weights = Weights(self.native)
-
-    def close(self) -> None:
-        """Close the device, which the next use opens again; warn when memory is left on it."""
-        self.weights.clear()
-        leaked = self.native.close()
-        if leaked:
-            warnings.warn(
-                f"the plug-in {self.name!r} ({self.path.name}) leaks: {leaked} bytes of device "
-                "memory are in use after every buffer was freed",
-                PluginLeak,
-                stacklevel=2,
-            )
-
-
-def open_library(path: str | PathLike[str]) -> Library:
-    """The plug-in at ``path``, loaded once in a process."""
-    resolved = Path(fspath(path)).resolve()
-    with _lock:
-        if resolved not in _open:
-            _open[resolved] = Library(resolved)
-        return _open[resolved]
 
 
 def load_plugin(path: str | PathLike[str], *, name: str | None = None) -> type[PluginBackend]:

@@ -51,8 +51,8 @@ _RESHAPE = "aten.reshape.default"
 # A tensor as _native reads it: (code, bits, shape, strides, slot, byte offset).
 Tensor = tuple[int, int, tuple[int, ...], tuple[int, ...], int, int]
 # How a value and a number of a call are given; the two differ between asking and running.
-GiveTensor = Callable[[Ref], Tensor]
-GiveNumber = Callable[[Size], int]
+GiveTensor = Callable[[Ref], Any]
+GiveNumber = Callable[[Size], Any]
 Description = tuple[str, tuple[Any, ...], tuple[Any, ...], tuple[tuple[str, Any], ...]]
 
 
@@ -127,7 +127,7 @@ class _Describer:
         else:
             self.attributes.append((name, self._attribute(name, value)))
 
-    def _input(self, ref: Ref) -> Tensor:
+    def _input(self, ref: Ref) -> Any:
         if not isinstance(ref.desc, TensorDesc):
             raise UnsupportedGraph("a number that is computed at run time is an argument")
         return self.tensor(ref)
@@ -141,7 +141,7 @@ class _Describer:
             return self.number(value)
         if isinstance(value, tuple | list):
             items = tuple(self._attribute(name, v) for v in value)
-            if all(isinstance(i, int | float) for i in items):
+            if all(isinstance(i, int | float | Size) for i in items):
                 return items
         raise UnsupportedGraph(f"the argument {name} is a {type(value).__name__}")
 

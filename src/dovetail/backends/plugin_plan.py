@@ -23,7 +23,7 @@ from dovetail.ir import Arg, OpCall, Ref, Segment, TensorDesc
 from dovetail.ir.size import Dim, evaluate
 
 if TYPE_CHECKING:
-    from dovetail.backends.plugin import Library
+    from dovetail.runtime.plugins import Library
 
 ALIGNMENT = 64
 Key = tuple[str, tuple[int, ...]]  # a value: its name, and a path into its call's result
@@ -250,7 +250,7 @@ def compile_whole(
 
 def _indexed(flow: Flow, call: OpCall, index: Mapping[Key, int]) -> tuple[Any, ...]:
     """An operation, and where it takes and leaves tensors."""
-    _, taken, _, _ = describe(call, lambda ref: index[ref.name, ref.path], flow.number, ())  # type: ignore[arg-type, return-value]
+    _, taken, _, _ = describe(call, lambda ref: index[ref.name, ref.path], flow.number, ())
     given = (index.get((call.name, path), -1) for path, _ in results(call.output))
     return flow.describe(call), tuple(-1 if n is None else n for n in taken), tuple(given)
 

@@ -14,12 +14,13 @@ import torch
 from dovetail.backends.interpreter import Interpreter
 from dovetail.backends.plugin_call import is_view
 from dovetail.backends.plugin_plan import Layout, Plan, bind_sizes, compile_whole, layout_of
+from dovetail.backends.plugin_weights import weights_of
 from dovetail.errors import WrongOutputs
 from dovetail.ir import Arg, OpCall, Ref, Segment, TensorDesc
 from dovetail.ir.size import symbols_of
 
 if TYPE_CHECKING:
-    from dovetail.backends.plugin import Library
+    from dovetail.runtime.plugins import Library
 
 MAX_PLANS = 16  # sets of sizes whose programs are kept
 
@@ -33,7 +34,7 @@ class PluginSegment:
         self.kernels = [call for call in segment.calls if not is_view(call)]
         self._back = [_is_from(out, on_host) for out in segment.outputs]
         self._views = _views_of_inputs(segment, on_host)
-        self._sent = _inputs_used(segment, on_host, self.kernels)
+        self.sent = _inputs_used(segment, on_host, self.kernels)
         self._constant = {n for n, i in enumerate(segment.inputs) if i.kind == "constant"}
         self._dynamic = _symbolic_inputs(segment)
         self._sizes = [n for n, i in enumerate(segment.inputs) if i.kind == "size"]
@@ -73,8 +74,8 @@ class PluginSegment:
 
     def _run(self, values: Sequence[Any]) -> Sequence[Any]:
         sized = self._sized(values)
-        tensors = {n: _fitted(values[n], sized.inputs[n]) for n in self._sent}
-        weights = self.library.weights
+        tensors = {n: _fitted(values[n], sized.inputs[n]) for n in self.sent}
+        weights = weights_of(self.library)
         stay = frozenset(
             n
             for n, tensor in tensors.items()
@@ -115,7 +116,7 @@ class _Sized:
         self.inputs = {
             n: layout_of(given.desc, self.number)
             for n, given in enumerate(owner.segment.inputs)
-            if n in owner._sent and isinstance(given.desc, TensorDesc)  # noqa: SLF001
+            if n in owner.sent and isinstance(given.desc, TensorDesc)
         }
         self._plans: dict[frozenset[int], Plan] = {}
 

@@ -13,6 +13,7 @@ from dovetail.runtime import frozen
 
 if TYPE_CHECKING:
     from dovetail import _native
+    from dovetail.runtime.plugins import Library
 
 Key = tuple[int, int]  # address, bytes
 
@@ -32,6 +33,13 @@ class _Held:
             and _state(owner) == self.state
             and self.buffer.alive()
         )
+
+
+def weights_of(library: Library) -> Weights:
+    """What is kept on a library's device."""
+    if not isinstance(library.kept, Weights):
+        library.kept = Weights(library.native)
+    return library.kept
 
 
 class Weights:

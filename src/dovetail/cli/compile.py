@@ -25,6 +25,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("factory", metavar="MODULE:FACTORY", help="what makes the model")
     parser.add_argument("-o", "--output", required=True, help="the .dvt file to write")
     parser.add_argument("--backend", default=PORTABLE, help="who compiles it (%(default)s)")
+    parser.add_argument(
+        "--plugin", action="append", default=[], metavar="LIB.SO", help="a plug-in to load first"
+    )
     parser.add_argument("--key", help="file with a private key to sign with")
     parser.add_argument("-q", "--quiet", action="store_true", help="print nothing")
 
@@ -34,8 +37,11 @@ def run(arguments: argparse.Namespace) -> int:
     from dovetail.artifact.exported import export
     from dovetail.artifact.save import save
     from dovetail.artifact.sign import read_private_key
+    from dovetail.backends.plugin import load_plugin
     from dovetail.ir.memory import plan_memory
 
+    for path in arguments.plugin:
+        load_plugin(path)
     key = read_private_key(arguments.key) if arguments.key else None
     start = time.perf_counter()
     given = load_factory(arguments.factory)
@@ -52,6 +58,8 @@ def run(arguments: argparse.Namespace) -> int:
         size = Path(arguments.output).stat().st_size
         print(f"{arguments.output}: {size:,} bytes in {seconds:.1f} s")
         print(f"  {len(program.instructions)} instructions, {len(program.kernels())} kernels")
+        for device in program.devices:
+            print(f"  runs on the plug-in {device.name}: {len(program.launches())} kernel calls")
         if program.host_ops():
             print(f"  needs PyTorch for {', '.join(program.host_ops())}")
         if not program.symbols:

@@ -12,6 +12,7 @@ from dovetail.file import container
 from dovetail.runtime.loaded import INSPECT, open_native
 
 _DTYPES = {0: "int", 1: "uint", 2: "float", 4: "bfloat", 5: "complex", 6: "bool"}
+_INSTRUCTIONS = ("kernel ", "call ", "copy ", "launch ", "blob ")
 _SIGNED = {1: "signed by a trusted key", 0: "not signed", -1: "signed by an unknown key"}
 
 
@@ -55,9 +56,13 @@ def describe(path: str) -> dict[str, Any]:
         "outputs": [_tensor(row) for row in native.outputs()],
         "host_ops": sorted({op for op, _ in native.host_calls()}),
         "kernels": _words(program, "kernel"),
-        "instructions": sum(
-            line.startswith(("kernel ", "call ", "copy ")) for line in program.splitlines()
-        ),
+        "devices": [_device(*row) for row in native.devices()],
+        "launches": _words(program, "launch"),
+        "blobs": [
+            {"owner": owner, "on_device": on_device, "bytes": len(data)}
+            for owner, _, on_device, data, _ in native.blobs()
+        ],
+        "instructions": sum(line.startswith(_INSTRUCTIONS) for line in program.splitlines()),
         "memory": _memory(program),
         "program": program,
     }
@@ -81,7 +86,7 @@ def _words(program: str, word: str) -> dict[str, int]:
     found: dict[str, int] = {}
     for line in program.splitlines():
         if line.startswith(f"{word} "):
-            name = line.split(" = ", 1)[1].split("(", 1)[0]
+            name = line.split(" = ", 1)[1].split("(", 1)[0].split(" ", 1)[0]
             found[name] = found.get(name, 0) + 1
     return found
 
@@ -94,9 +99,32 @@ def _memory(program: str) -> str:
 
     try:
         parsed = parse_program(program)
-        return "planned at each new size" if parsed.symbols else str(plan_memory(parsed))
+        if parsed.symbols:
+            return "planned at each new size"
+        plans = [str(plan_memory(parsed))]
+        plans += [f"{d.name}: {plan_memory(parsed, device=d.name)}" for d in parsed.devices]
+        return "; ".join(plans)
     except DovetailError:
         return "unknown"
+
+
+def _device(name: str, version: str, abi: int) -> dict[str, Any]:
+    return {"plugin": name, "version": version, "abi": f"{abi >> 16}.{abi & 0xFFFF}"}
+
+
+def _device_lines(found: dict[str, Any]) -> list[str]:
+    """Who must be there besides the runtime, and what runs there."""
+    lines = [
+        f"runs on the plug-in {d['plugin']}: made with version {d['version']}, ABI {d['abi']}"
+        for d in found["devices"]
+    ]
+    if found["launches"]:
+        counts = (f"{name} x{n}" for name, n in found["launches"].items())
+        lines.append("kernels on devices: " + ", ".join(counts))
+    for blob in found["blobs"]:
+        where = "on its device" if blob["on_device"] else "by its backend in Python"
+        lines.append(f"compiled segment of {blob['owner']}: {blob['bytes']:,} bytes, run {where}")
+    return lines
 
 
 def _summary(found: dict[str, Any]) -> str:
@@ -115,5 +143,6 @@ def _summary(found: dict[str, Any]) -> str:
     lines += [f"  {s['name']:<24} {s['bytes']:>14,} bytes" for s in found["sections"]]
     lines.append(f"{found['instructions']} instructions; memory: {found['memory']}")
     lines.append("kernels: " + (", ".join(f"{k} x{n}" for k, n in found["kernels"].items()) or "-"))
+    lines += _device_lines(found)
     lines.append("calls PyTorch for: " + (", ".join(found["host_ops"]) or "nothing"))
     return "\n".join(lines)

@@ -22,6 +22,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", help="the .dvt file")
     parser.add_argument("--input", action="append", default=[], metavar="X.NPY", help="an input")
     parser.add_argument("--output", action="append", default=[], metavar="Y.NPY", help="where to")
+    parser.add_argument(
+        "--plugin", action="append", default=[], metavar="LIB.SO", help="a plug-in the file runs on"
+    )
     parser.add_argument("--random", action="store_true", help="random inputs instead of files")
     parser.add_argument(
         "--size", type=int, default=1, help="dynamic sizes of random inputs (%(default)s)"
@@ -34,7 +37,7 @@ def run(arguments: argparse.Namespace) -> int:
     numpy = _numpy()
     _import_torch_if_needed(arguments.file)
     start = time.perf_counter()
-    loaded = load(arguments.file)
+    loaded = load(arguments.file, plugins=arguments.plugin)
     loading = time.perf_counter() - start
     if arguments.random:
         inputs = [_random(numpy, row, arguments.size) for row in loaded.inputs]
@@ -78,7 +81,7 @@ def _import_torch_if_needed(path: str) -> None:
         raise ArtifactNotFound(f"there is no file {path!r}")
     with Path(path).open("rb") as file:
         features = container.read_header(file).features
-    if features & container.FEATURE_HOST:
+    if features & (container.FEATURE_HOST | container.FEATURE_BACKENDS):
         try:
             importlib.import_module("torch")
         except ImportError:

@@ -9,15 +9,18 @@ from typing import Any
 
 from dovetail.file import container
 from dovetail.file.container import Section, section
+from dovetail.file.encode_devices import Blobs, DeviceTables
 from dovetail.ir.call import Arg, Ref
 from dovetail.ir.program import (
     VALUE,
     Attribute,
+    BlobCall,
     Buffer,
     Copy,
     Host,
     Instruction,
     Kernel,
+    Launch,
     Program,
 )
 from dovetail.ir.program_text import arg_to_json
@@ -47,7 +50,6 @@ DTYPES = {
     "float8_e8m0fnu": (14, 8),
 }
 DTYPE_NAMES = {code: name for name, code in DTYPES.items()}
-_CPU = 1
 
 # A constant's bytes, by buffer name.
 Contents = Mapping[str, bytes | memoryview]
@@ -61,22 +63,26 @@ def encode_program(
     manifest: Mapping[str, Any],
     *,
     generated: Generated | None = None,
+    blobs: Blobs | None = None,
     debug: bool = True,
 ) -> tuple[list[Section], int]:
     """The sections of a program, and the features a reader must have to run it."""
-    encoder = _Encoder(program, contents, generated or {})
+    encoder = _Encoder(program, contents, generated or {}, blobs or {})
     sections = encoder.sections()
     sections.append(section(container.MANIFEST, json.dumps(manifest).encode()))
     if debug:
         sections.append(section(container.DEBUG, str(program).encode()))
     features = container.FEATURE_HOST if program.host_ops() else 0
+    features |= encoder.devices.features()
     return sections, features | (container.FEATURE_CODE if generated else 0)
 
 
 class _Encoder:
     """Collects names, sizes and tables while it goes through a program."""
 
-    def __init__(self, program: Program, contents: Contents, generated: Generated) -> None:
+    def __init__(
+        self, program: Program, contents: Contents, generated: Generated, blobs: Blobs
+    ) -> None:
         self.program, self.contents, self.generated = program, contents, generated
         self.index = {b.name: i for i, b in enumerate(program.buffers)}
         self.inputs = {b.name: i for i, b in enumerate(program.inputs)}
@@ -85,8 +91,10 @@ class _Encoder:
         self.sizes: dict[Dim, int] = {}
         self.data: list[bytes | memoryview] = []
         self.data_size = 0
+        self.places: dict[int, int] = {}
         self.kernels: dict[str, int] = {}
         self.hosts: list[tuple[int, int, int, int]] = []
+        self.devices = DeviceTables(program, blobs, self.text)
 
     def sections(self) -> list[Section]:
         buffers = self.buffers()
@@ -107,6 +115,7 @@ class _Encoder:
             made.append(
                 section(container.HOST_CALLS, struct.pack("<2I", len(self.hosts), 0) + rows)
             )
+        made += self.devices.sections()
         made.append(section(container.STRINGS, bytes(self.strings)))
         made.append(Section(container.CONSTANTS, self.data))
         return made
@@ -176,16 +185,19 @@ class _Encoder:
             "<2I4B3I", *self.text(buffer.name), KIND_CODES[buffer.kind], code, bits, desc.rank,
             base, at, self.size(buffer.offset),
         )  # fmt: skip
-        return fixed + struct.pack("<2Q2I", start, size, _CPU, 0)
+        return fixed + struct.pack("<2Q2I", start, size, *self.devices.place(desc.device))
 
     def place(self, buffer: Buffer) -> tuple[int, int]:
         """Where a constant's bytes go; constants start on 64-byte borders."""
         if buffer.kind not in ("constant", "state"):
             return 0, 0
         data = self.contents[buffer.name]
+        if id(data) in self.places:  # one constant on several devices lies in the file once
+            return self.places[id(data)], len(data)
         start = -(-self.data_size // container.ALIGNMENT) * container.ALIGNMENT
         self.data += [bytes(start - self.data_size), data]
         self.data_size = start + len(data)
+        self.places[id(data)] = start
         return start, len(data)
 
     # ---- instructions ----------------------------------------------------------------------
@@ -207,6 +219,14 @@ class _Encoder:
             return self.pack(1, index, instruction.outputs, inputs, instruction.attributes)
         if isinstance(instruction, Copy):
             return self.pack(3, 0, (instruction.target,), [self.index[instruction.source]], ())
+        if isinstance(instruction, Launch):
+            index, numbers = self.devices.launch(instruction)
+            inputs = [self.index[n] if n else NONE for n in instruction.inputs]
+            return self.pack(5, index, instruction.outputs, inputs, numbers)
+        if isinstance(instruction, BlobCall):
+            index, buffers, numbers = self.devices.blob(instruction)
+            inputs = [self.index[n] for n in buffers]
+            return self.pack(4, index, instruction.outputs, inputs, numbers)
         return self.host(instruction)
 
     def host(self, call: Host) -> bytes:

@@ -46,21 +46,25 @@ class MemoryPlan:
         return f"arena {self.peak} bytes, sum {self.total}, largest set alive {self.bound}"
 
 
-def plan_memory(program: Program, symbols: Mapping[str, int] | None = None) -> MemoryPlan:
-    """Where each temporary lies, given the symbols' values."""
-    lives = lifetimes(program, symbols or {})
+def plan_memory(
+    program: Program, symbols: Mapping[str, int] | None = None, *, device: str = "cpu"
+) -> MemoryPlan:
+    """Where each temporary lies in the arena of a device, given the symbols' values."""
+    lives = lifetimes(program, symbols or {}, device=device)
     candidates = [_place(order(lives)) for order in _ORDERS]
     offsets, peak = min(candidates, key=lambda found: found[1])
     return MemoryPlan(offsets, peak, sum(v.size for v in lives), _bound(lives))
 
 
-def lifetimes(program: Program, symbols: Mapping[str, int]) -> list[Lifetime]:
+def lifetimes(
+    program: Program, symbols: Mapping[str, int], *, device: str = "cpu"
+) -> list[Lifetime]:
     """One entry for each temporary that has memory of its own, in-place successors included."""
     spans: dict[str, list[int]] = {}
     for number, instruction in enumerate(program.instructions):
         for name in (*reads(instruction), *writes(instruction)):
             root = program.root(name)
-            if root.kind == "temporary":
+            if root.kind == "temporary" and root.desc.device == device:
                 spans.setdefault(root.name, [number, number])[1] = number
     sizes = dict.fromkeys(spans, 0)
     for buffer in program.buffers:

@@ -98,7 +98,52 @@ class Copy:
     source: str
 
 
-Instruction = Kernel | Host | Copy
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """A kernel of a plug-in's device, called through the plug-in ABI.
+
+    ``kernel`` is ``name@least`` or ``name@least-greatest``: the versions that would do. Inputs and
+    attributes are those of the operator ``op``, as ``dovetail_plugin.h`` passes them; an empty
+    name is an optional tensor that is not there.
+    """
+
+    device: str
+    kernel: str
+    op: str
+    outputs: tuple[str, ...]
+    inputs: tuple[str, ...]
+    attributes: tuple[tuple[str, Arg], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class BlobCall:
+    """A call of a segment that a vendor compiled to bytes.
+
+    ``owner`` is a device of the program, or else the name of a backend in Python that loads the
+    bytes and runs on the host. Arguments are buffers (``Ref``) and sizes, in the segment's order.
+    """
+
+    blob: str
+    owner: str
+    outputs: tuple[str, ...]
+    args: tuple[Arg, ...]
+
+
+Instruction = Kernel | Host | Copy | Launch | BlobCall
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """A device that a plug-in brings, and what a reader must find of it before it runs anything.
+
+    ``version`` is the plug-in's when the program was made, for messages; ``abi`` the least
+    plug-in ABI (major << 16 | minor); ``needs`` attributes of the device with their least values.
+    """
+
+    name: str
+    version: str = ""
+    abi: int = 1 << 16
+    needs: tuple[tuple[str, int], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -111,6 +156,12 @@ class Program:
     outputs: tuple[Result, ...]
     symbols: tuple[Symbol, ...] = ()
     guards: tuple[Guard, ...] = ()
+    devices: tuple[Device, ...] = ()
+
+    @cached_property
+    def device_names(self) -> frozenset[str]:
+        """The devices that plug-ins bring."""
+        return frozenset(device.name for device in self.devices)
 
     @cached_property
     def by_name(self) -> dict[str, Buffer]:
@@ -145,6 +196,16 @@ class Program:
         calls = (i.kernel for i in self.instructions if isinstance(i, Kernel))
         return tuple(dict.fromkeys(calls))
 
+    def launches(self) -> tuple[str, ...]:
+        """Every kernel call on a device, in order: ``device:kernel@version``."""
+        calls = (i for i in self.instructions if isinstance(i, Launch))
+        return tuple(f"{i.device}:{i.kernel}" for i in calls)
+
+    def blob_backends(self) -> tuple[str, ...]:
+        """The backends in Python that a process needs for the program's blobs, each once."""
+        calls = (i.owner for i in self.instructions if isinstance(i, BlobCall))
+        return tuple(dict.fromkeys(o for o in calls if o not in self.device_names))
+
     def __str__(self) -> str:
         from dovetail.ir.program_text import print_program
 
@@ -157,6 +218,10 @@ def reads(instruction: Instruction) -> tuple[str, ...]:
         return instruction.inputs
     if isinstance(instruction, Copy):
         return (instruction.source,)
+    if isinstance(instruction, Launch):
+        return tuple(name for name in instruction.inputs if name)
+    if isinstance(instruction, BlobCall):
+        return tuple(ref.name for ref in instruction.args if isinstance(ref, Ref))
     return tuple(ref.name for ref in host_refs(instruction))
 
 

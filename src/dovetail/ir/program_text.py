@@ -13,7 +13,14 @@ One line a declaration or instruction::
     kernel %y = relu@1(%h)
     return %y
 
-A host call's arguments are JSON, each kind of value that JSON has no form for under a tag.
+A host call's arguments are JSON, each kind of value that JSON has no form for under a tag. What a
+plug-in's device does is written likewise::
+
+    device accel {"version": "1.0", "abi": "1.0", "needs": {}}
+    temporary %d: float32[s0, 4] on accel
+    copy %d = %x
+    launch %h = accel:relu@1 aten.relu.default(%d) {}
+    blob %z = accel:segment_0 [{"buffer": "h"}]
 """
 
 from __future__ import annotations
@@ -29,12 +36,15 @@ from dovetail.ir.program import (
     KINDS,
     VALUE,
     Attribute,
+    BlobCall,
     Buffer,
     Copy,
+    Device,
     Guard,
     Host,
     Instruction,
     Kernel,
+    Launch,
     Program,
     Result,
     Symbol,
@@ -45,24 +55,39 @@ from dovetail.ir.tensor import TensorDesc
 
 _NAME = r"%([\w.]+)"
 _BUFFER = re.compile(
-    rf"(\w+) {_NAME}: (\w+)\[(.*?)\](?: strides \[(.*?)\])?(?: on ([\w:]+))?"
+    rf"(\w+) {_NAME}: (\w+)\[(.*?)\](?: strides \[(.*?)\])?(?: on ([\w:.-]+))?"
     rf"(?: of {_NAME}(?: at (.+))?)?$"
 )
 _SYMBOL = re.compile(rf"symbol (\w+) = {_NAME}(?:\[(\d+)\])? in (-?\d+)\.\.(-?\d+)$")
 _KERNEL = re.compile(r"kernel (.*?) ?= ([\w.]+@\d+)\((.*?)(?:; (.*))?\)$")
 _HOST = re.compile(r"call (.*?) ?= ([\w.]+) (\[.*\]) (\{.*\})$")
 _COPY = re.compile(rf"copy {_NAME} = {_NAME}$")
+_DEVICE = re.compile(r"device ([\w.-]+) (\{.*\})$")
+_LAUNCH = re.compile(
+    r"launch (.*?) ?= ([\w.-]+):([^\s@]+@\d+(?:-\d+)?) ([\w.]+)\((.*?)\) (\{.*\})$"
+)
+_BLOB = re.compile(r"blob (.*?) ?= ([\w.-]+):([\w.]+) (\[.*\])$")
 
 
 def print_program(program: Program) -> str:
     """The text of a program; one line a declaration or instruction."""
     lines = [f"program @{program.name}"]
+    lines += [_print_device(d) for d in program.devices]
     lines += [_print_symbol(s) for s in program.symbols]
     lines += [_print_buffer(b) for b in program.buffers]
     lines += [f"guard {g.left} == {g.right}" for g in program.guards]
     lines += [_print_instruction(i) for i in program.instructions]
     lines.append("return " + ", ".join(map(_print_result, program.outputs)))
     return "\n".join(lines) + "\n"
+
+
+def _print_device(device: Device) -> str:
+    about = {
+        "version": device.version,
+        "abi": f"{device.abi >> 16}.{device.abi & 0xFFFF}",
+        "needs": dict(device.needs),
+    }
+    return f"device {device.name} {json.dumps(about)}"
 
 
 def _print_symbol(symbol: Symbol) -> str:
@@ -93,6 +118,14 @@ def _print_instruction(instruction: Instruction) -> str:
         attributes = ", ".join(map(_print_attribute, instruction.attributes))
         given = f"{inputs}; {attributes}" if attributes else inputs
         return f"kernel {outputs} = {instruction.kernel}({given})"
+    if isinstance(instruction, Launch):
+        inputs = ", ".join(f"%{n}" if n else "_" for n in instruction.inputs)
+        values = json.dumps({name: arg_to_json(v) for name, v in instruction.attributes})
+        place = f"{instruction.device}:{instruction.kernel}"
+        return f"launch {outputs} = {place} {instruction.op}({inputs}) {values}"
+    if isinstance(instruction, BlobCall):
+        given = json.dumps([arg_to_json(a) for a in instruction.args])
+        return f"blob {outputs} = {instruction.owner}:{instruction.blob} {given}"
     args = json.dumps([arg_to_json(a) for a in instruction.args])
     kwargs = json.dumps({k: arg_to_json(v) for k, v in instruction.kwargs.items()})
     return f"call {outputs} = {instruction.op} {args} {kwargs}"
@@ -183,6 +216,7 @@ class _Reader:
         self.guards: list[Guard] = []
         self.instructions: list[Instruction] = []
         self.outputs: tuple[Result, ...] | None = None
+        self.devices: list[Device] = []
 
     def program(self) -> Program:
         if self.name is None or self.outputs is None:
@@ -194,6 +228,7 @@ class _Reader:
             self.outputs,
             tuple(self.symbols),
             tuple(self.guards),
+            tuple(self.devices),
         )
 
     def line(self, line: str) -> None:
@@ -204,6 +239,8 @@ class _Reader:
             name, source, axis, low, high = _match(_SYMBOL, line)
             place = VALUE if axis is None else int(axis)
             self.symbols.append(Symbol(name, source, place, int(low), int(high)))
+        elif word == "device":
+            self.devices.append(_parse_device(line))
         elif word in KINDS:
             self.buffers.append(_parse_buffer(line))
         elif word == "guard":
@@ -252,10 +289,32 @@ def _parse_copy(line: str) -> Copy:
     return Copy(*_match(_COPY, line))
 
 
+def _parse_launch(line: str) -> Launch:
+    outputs, device, kernel, op, inputs, values = _match(_LAUNCH, line)
+    attributes = tuple((k, arg_from_json(v)) for k, v in json.loads(values).items())
+    return Launch(device, kernel, op, _parse_names(outputs), _parse_names(inputs), attributes)
+
+
+def _parse_blob(line: str) -> BlobCall:
+    outputs, owner, name, given = _match(_BLOB, line)
+    args = cast("tuple[Arg, ...]", arg_from_json(json.loads(given)))
+    return BlobCall(name, owner, _parse_names(outputs), args)
+
+
+def _parse_device(line: str) -> Device:
+    name, text = _match(_DEVICE, line)
+    about = json.loads(text)
+    major, minor = map(int, about["abi"].split("."))
+    needs = tuple((str(k), int(v)) for k, v in about["needs"].items())
+    return Device(name, str(about["version"]), major << 16 | minor, needs)
+
+
 _PARSERS: dict[str, Callable[[str], Instruction]] = {
     "kernel": _parse_kernel,
     "call": _parse_host,
     "copy": _parse_copy,
+    "launch": _parse_launch,
+    "blob": _parse_blob,
 }
 
 

@@ -6,15 +6,18 @@ import re
 from collections.abc import Iterable
 
 from dovetail.errors import InvalidProgram, SizeError
+from dovetail.ir import device_verify
 from dovetail.ir.call import leaves
 from dovetail.ir.program import (
     KINDS,
     VALUE,
+    BlobCall,
     Buffer,
     Copy,
     Host,
     Instruction,
     Kernel,
+    Launch,
     Program,
     reads,
     same_dims,
@@ -31,6 +34,7 @@ def verify_program(program: Program) -> None:
     """Raise InvalidProgram unless every rule of the format holds."""
     _verify_symbols(program)
     _verify_buffers(program)
+    device_verify.verify_devices(program)
     defined = {b.name for b in program.buffers if b.kind in _PRESET}
     last = last_uses(program)
     for number, instruction in enumerate(program.instructions):
@@ -142,6 +146,7 @@ def _verify_instruction(
     if isinstance(instruction, Kernel):
         _require(bool(_KERNEL_NAME.match(instruction.kernel)), "a kernel is called name@version")
         _require(bool(instruction.outputs), "a kernel without an output")
+    device_verify.verify_sides(program, instruction)
     _verify_sizes(program, instruction)
     for name in writes(instruction):
         _verify_write(program, instruction, name, number, last)
@@ -157,8 +162,7 @@ def _verify_write(
         same = _same(program, instruction.target, instruction.source)
         _require(same, "a copy between buffers of different shape or dtype")
     else:
-        host = {"host"} if isinstance(instruction, Host) else set()
-        writable = {"temporary", "output"} | host
+        writable = _writable(program, instruction)
     _require(target.kind in writable, f"writes to %{name}, a {target.kind} buffer")
     if isinstance(instruction, Host):
         _require(not target.of, f"a host call cannot take over memory for %{name}")
@@ -168,6 +172,13 @@ def _verify_write(
         previous = program.viewed(target.of).name
         free = last.get(previous, -1) <= number
         _require(free, f"%{name} takes the memory of %{previous}, which is needed later")
+
+
+def _writable(program: Program, instruction: Instruction) -> set[str]:
+    """The kinds of buffers that an instruction other than a copy may write."""
+    on_host = isinstance(instruction, BlobCall) and instruction.owner not in program.device_names
+    host = {"host"} if on_host or isinstance(instruction, Host) else set()
+    return {"temporary", "output"} | host
 
 
 def _same(program: Program, left: str, right: str) -> bool:
@@ -182,6 +193,11 @@ def _verify_sizes(program: Program, instruction: Instruction) -> None:
     elif isinstance(instruction, Host):
         given = (instruction.args, tuple(instruction.kwargs.values()))
         sizes = [a for a in leaves(given) if isinstance(a, Size)]
+    elif isinstance(instruction, Launch):
+        values = tuple(value for _, value in instruction.attributes)
+        sizes = [a for a in leaves(values) if isinstance(a, Size)]
+    elif isinstance(instruction, BlobCall):
+        sizes = [a for a in instruction.args if isinstance(a, Size)]
     else:
         return
     _require_symbols(sizes, known, "an argument")

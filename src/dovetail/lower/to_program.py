@@ -18,6 +18,7 @@ from dovetail.ir.program import (
     Attribute,
     Buffer,
     Copy,
+    Device,
     Guard,
     Host,
     Instruction,
@@ -76,6 +77,7 @@ class Lowering:
     scalars: dict[str, Scalar] = field(default_factory=dict)
     handed_out: set[str] = field(default_factory=set)  # host buffers that are results
     taken: dict[str, str] = field(default_factory=dict)
+    devices: list[Device] = field(default_factory=list)
 
     def source(self, source: Source, key: Key) -> str:
         """Declare a value that exists before the first call."""
@@ -278,6 +280,7 @@ class Lowering:
             tuple(outputs),
             tuple(symbols),
             tuple(guards),
+            tuple(self.devices),
         )
         made = share_in_place(made, is_elementwise)
         verify_program(made)

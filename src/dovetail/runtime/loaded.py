@@ -10,40 +10,56 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from dovetail.errors import ArtifactNotFound, FallbackWarning, InvalidArtifact, UnsupportedArtifact
+from dovetail.errors import (
+    ArtifactNotFound,
+    FallbackWarning,
+    InvalidArtifact,
+    PluginNotFound,
+    UnsupportedArtifact,
+)
 from dovetail.runtime import tree as trees
 
 _MANIFEST = 1
 CHECK_CONSTANTS, TRUST_CODE, INSPECT, MAY_OVERLAP = 1, 2, 4, 8
+_PREFER_RECOMPILING = 2  # DVP_BLOB_PREFER_RECOMPILING
 
 
-def load(path: str | os.PathLike[str], *, trusted_keys: Sequence[bytes] | None = None) -> Loaded:
+def load(
+    path: str | os.PathLike[str],
+    *,
+    trusted_keys: Sequence[bytes] | None = None,
+    plugins: Sequence[str | os.PathLike[str]] = (),
+) -> Loaded:
     """Map and verify an artifact; call the result as the model.
 
     Tensors go in and come out by DLPack: torch tensors give torch tensors, NumPy arrays give
     NumPy arrays. ``trusted_keys`` are Ed25519 public keys whose signatures let native code in the
     file run; by default those in the user's configuration (see ``dovetail.runtime.trust``).
+    ``plugins`` are libraries that implement ``dovetail_plugin.h``, for a file that runs on their
+    devices; those that are loaded already or that an installed package brings need not be named.
     """
     if not Path(path).exists():
         raise ArtifactNotFound(f"there is no file {os.fspath(path)!r}")
-    return Loaded(open_native(os.fspath(path), keys=trusted_keys))
+    return Loaded(open_native(os.fspath(path), keys=trusted_keys, plugins=plugins))
 
 
-def open_native(source: str | bytes, *, flags: int = 0, keys: Sequence[bytes] | None = None) -> Any:
+def open_native(
+    source: str | bytes,
+    *,
+    flags: int = 0,
+    keys: Sequence[bytes] | None = None,
+    plugins: Sequence[str | os.PathLike[str]] = (),
+) -> Any:
     """The native artifact, with its host operations resolved where torch is in the process."""
     from dovetail.runtime.trust import trusted_keys
 
-    try:
-        from dovetail import _native
-    except ImportError:
-        raise UnsupportedArtifact(
-            "the C runtime is not built: install dovetail, or run setup.py build_ext --inplace"
-        ) from None
     known = trusted_keys() if keys is None else keys
     host = None if flags & INSPECT else _host()
-    native = _native.Artifact(source, flags, b"".join(known), host)
+    native = _open(source, flags, b"".join(known), host, plugins)
     if host is not None:
         host.prepare(native)
+    if not flags & INSPECT:
+        _prepare_blobs(native, host)
     if native.code() < 0 and not flags & INSPECT:
         warnings.warn(
             "the artifact's native code is not used (not signed by a trusted key, or made for "
@@ -54,9 +70,55 @@ def open_native(source: str | bytes, *, flags: int = 0, keys: Sequence[bytes] | 
     return native
 
 
+def _open(
+    source: str | bytes,
+    flags: int,
+    keys: bytes,
+    host: Any,
+    plugins: Sequence[str | os.PathLike[str]],
+) -> Any:
+    """Open with the plug-ins of this process, and again with those that packages bring."""
+    try:
+        from dovetail import _native
+    except ImportError:
+        raise UnsupportedArtifact(
+            "the C runtime is not built: install dovetail, or run setup.py build_ext --inplace"
+        ) from None
+    from dovetail.runtime.plugins import brought_plugins, known_plugins
+
+    if flags & INSPECT:
+        return _native.Artifact(source, flags, keys)
+    known = tuple(library.native for library in known_plugins(plugins))
+    try:
+        return _native.Artifact(source, flags, keys, host, known)
+    except PluginNotFound:
+        needed = [name for name, _, _ in _native.Artifact(source, INSPECT).devices()]
+    brought = tuple(library.native for library in brought_plugins(needed))
+    return _native.Artifact(source, flags, keys, host, brought + known)
+
+
+def _prepare_blobs(native: Any, host: Any) -> None:
+    """Load what vendors compiled: blobs of backends in Python are numbered after host calls."""
+    rows = native.blobs()
+    if not rows:
+        return
+    from dovetail.runtime.blobs import load_blobs
+
+    if host is not None:
+        host.calls += load_blobs(rows)
+    for owner, _, on_device, _, state in rows:
+        if on_device and state == _PREFER_RECOMPILING:
+            warnings.warn(
+                f"the plug-in {owner!r} would run the model better if it was exported again: the "
+                "compiled code in the file is for another device or an older version",
+                FallbackWarning,
+                stacklevel=5,
+            )
+
+
 def _host() -> Any:
     """What calls PyTorch, if PyTorch is here: a process that never imported it stays without."""
-    if "torch" not in sys.modules:
+    if sys.modules.get("torch") is None:
         return None
     from dovetail.runtime.host import Host, match_threads
 

@@ -6,16 +6,27 @@ out exactly as the Program says, in-place temporaries and views included.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
 
+from dovetail.capture import _torch
 from dovetail.capture.ops import resolve_op
 from dovetail.capture.to_fx import to_torch
 from dovetail.errors import GuardFailed, InvalidProgram
 from dovetail.ir.call import Arg, Attr, Ref
-from dovetail.ir.program import VALUE, Attribute, Buffer, Copy, Host, Kernel, Program
+from dovetail.ir.program import (
+    VALUE,
+    Attribute,
+    BlobCall,
+    Buffer,
+    Copy,
+    Host,
+    Kernel,
+    Launch,
+    Program,
+)
 from dovetail.ir.program_verify import extent
 from dovetail.ir.size import Size, evaluate
 
@@ -49,6 +60,10 @@ class _Run:
                 self._kernel(instruction)
             elif isinstance(instruction, Copy):
                 self._copy(instruction)
+            elif isinstance(instruction, Launch):
+                self._launch(instruction)
+            elif isinstance(instruction, BlobCall):
+                raise InvalidProgram(f"the oracle cannot run the code of {instruction.owner!r}")
             else:
                 self._host(instruction)
         return [self._output(out) for out in self.program.outputs]
@@ -105,6 +120,24 @@ class _Run:
         elif root.kind == "state":
             self.constants[root.name].copy_(self._tensor(root.name))
 
+    def _launch(self, call: Launch) -> None:
+        """What a device's kernel should compute: the operator, on memory laid out as declared."""
+        tensors = iter(self._tensor(n) if n else None for n in call.inputs)
+        given = {name: self._arg(value) for name, value in call.attributes}
+        args: list[Any] = []
+        kwargs: dict[str, Any] = {}
+        for argument in _torch.schema_of(resolve_op(call.op)).arguments:
+            value = _schema_value(argument, tensors, given)
+            if argument.kwarg_only:
+                kwargs[argument.name] = value
+            else:
+                args.append(value)
+        result = resolve_op(call.op)(*args, **kwargs)
+        made = result if isinstance(result, tuple | list) else (result,)
+        for name, value in zip(call.outputs, made, strict=True):
+            if name:
+                self._tensor(name).copy_(value)
+
     def _host(self, call: Host) -> None:
         args = [self._arg(a) for a in call.args]
         result = resolve_op(call.op)(*args, **{k: self._arg(v) for k, v in call.kwargs.items()})
@@ -124,6 +157,18 @@ class _Run:
 
     def _number(self, value: Attribute) -> float:
         return evaluate(value, self.symbols) if isinstance(value, Size) else value
+
+
+def _schema_value(argument: Any, tensors: Iterator[Any], given: Mapping[str, Any]) -> Any:
+    """An operator's argument from what a launch carries: tensors in order, the rest by name."""
+    kind = str(argument.type)
+    if kind in ("Tensor", "Optional[Tensor]"):
+        return next(tensors)
+    if kind in ("List[Tensor]", "List[Optional[Tensor]]"):
+        return [next(tensors) for _ in range(given[argument.name])]
+    value = given[argument.name]
+    is_dtype = isinstance(value, str) and isinstance(getattr(torch, value, None), torch.dtype)
+    return getattr(torch, value) if is_dtype else value
 
 
 def _bind(program: Program, inputs: Sequence[Any]) -> dict[str, int]:

@@ -1,0 +1,98 @@
+/* device.h: the devices of an artifact, which plug-ins bring. Not installed. */
+#ifndef DVT_DEVICE_H
+#define DVT_DEVICE_H
+
+#include "internal.h"
+#include "plugin.h"
+
+_Static_assert(sizeof(dvt_tensor) == sizeof(dvp_tensor) &&
+                   offsetof(dvt_tensor, shape) == offsetof(dvp_tensor, shape) &&
+                   offsetof(dvt_tensor, byte_offset) == offsetof(dvp_tensor, byte_offset),
+               "both are DLPack's DLTensor");
+
+/* ---- as the file has them; strings are the section's own, zero-terminated ---- */
+
+typedef struct {
+    const char *name, *version;
+    uint32_t abi;
+    uint32_t need_at, need_count;
+} device_record;
+
+typedef struct {
+    const char *name;
+    int64_t least;
+} need_record;
+
+typedef struct {
+    uint32_t device; /* counted from 1, as everywhere */
+    const char *op, *kernel;
+    uint32_t least, greatest;
+    uint32_t argument_at, argument_count;
+} operation_record;
+
+typedef struct {
+    const char *name;
+    const char *text;     /* DVP_ATTR_TEXT */
+    uint32_t kind, count; /* DVP_ATTR_... */
+    uint32_t number_at;   /* the first of the instruction's attributes that it takes */
+} argument_record;
+
+typedef struct {
+    span owner, arguments;
+    uint32_t device; /* 0: the backend of this name, by the host's callback */
+    const uint8_t *data;
+    uint64_t size;
+    int32_t state; /* DVP_BLOB_... */
+} blob_record;
+
+struct device_table {
+    device_record *devices;
+    need_record *needs;
+    operation_record *operations;
+    argument_record *arguments;
+    blob_record *blobs;
+    uint32_t device_count, need_count, operation_count, argument_count, blob_count;
+    uint32_t launched; /* operations that instructions have taken so far */
+};
+
+/* ---- one device of an open artifact ---- */
+
+typedef struct device_state {
+    plugin *plugin;
+    plugin_buffer *weights; /* one a buffer of the program */
+    dvp_program **programs; /* one a blob of the table */
+    uint64_t loaded;        /* the plug-in's generation when the programs were loaded */
+    uint64_t epoch;         /* moves on when weights are given up, so that frames bind anew */
+} device_state;
+
+/* ---- and of a frame ---- */
+
+typedef struct {
+    plugin_buffer memory;
+    uint64_t bytes;
+    uint64_t bound; /* the plug-in's generation that every handle belongs to; 0: none */
+    uint64_t epoch; /* the weights' */
+    bool in_use;    /* by the run that is going on: its contents cannot be replaced */
+} device_arena;
+
+/* A kernel call, or a call of a blob (kernel_name NULL), with its operands. */
+typedef struct {
+    dvp_op op;
+    const instruction *in;
+    const char *kernel_name;
+    uint32_t least, greatest;
+    const dvp_kernel *kernel;
+} launch;
+
+struct device_frame {
+    dvt_artifact *artifact;
+    device_arena *arenas; /* one a device */
+    launch *launches;
+    dvp_tensor *tensors; /* as many as there are operands: outputs, then inputs */
+    dvp_attribute *attributes;
+};
+
+/* A plug-in's error as ours. */
+dvt_status dvt_plugin_failed(const plugin_error *from, dvt_error *error);
+
+#endif

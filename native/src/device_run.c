@@ -1,0 +1,219 @@
+/* Instructions on a device while a program runs. A device's turn begins with the first of them:
+ * its lock is taken and what the frame needs is on it. It ends before the host does anything.
+ */
+#include "device.h"
+
+#include <string.h>
+
+/* ---- everything a frame needs on a device as it is open now ---- */
+
+static int send_weights(dvt_artifact *a, uint32_t device, bool *sent, plugin_error *error)
+{
+    device_state *s = &a->devices[device - 1];
+    const uint8_t *constants = a->file.sections[DVT_CONSTANTS].data;
+    for (uint32_t i = 0; i < a->program.buffer_count; i++) {
+        const buffer_record *b = &a->program.buffers[i];
+        plugin_buffer *w = &s->weights[i];
+        if (b->device != device || b->kind != KIND_CONSTANT ||
+            (w->memory != NULL && w->generation == s->plugin->generation))
+            continue;
+        *sent = true;
+        if (plugin_alloc(s->plugin, b->data_size, w, error) != 0)
+            return -1;
+        if (plugin_upload(s->plugin, w, 0, constants + b->data_at, b->data_size, error) != 0) {
+            plugin_free(s->plugin, w);
+            return -1;
+        }
+    }
+    return 0;
+}
+
+static int load_blobs(dvt_artifact *a, uint32_t device, plugin_error *error)
+{
+    device_state *s = &a->devices[device - 1];
+    const struct device_table *t = a->program.table;
+    if (s->loaded != s->plugin->generation) /* the handles are dead with the device */
+        memset(s->programs, 0, t->blob_count * sizeof *s->programs);
+    s->loaded = s->plugin->generation;
+    for (uint32_t i = 0; i < t->blob_count; i++)
+        if (t->blobs[i].device == device && s->programs[i] == NULL &&
+            plugin_load_blob(s->plugin, t->blobs[i].data, t->blobs[i].size, &s->programs[i],
+                             error) != 0)
+            return -1;
+    return 0;
+}
+
+static void place_buffers(frame *f, uint32_t device)
+{
+    const dvt_artifact *a = f->devices->artifact;
+    const program *p = &a->program;
+    for (uint32_t i = 0; i < p->buffer_count; i++) {
+        const buffer_record *b = &p->buffers[i];
+        if (b->device != device)
+            continue;
+        bool constant = p->buffers[b->root].kind == KIND_CONSTANT;
+        f->tensors[i].data = constant ? a->devices[device - 1].weights[b->root].memory
+                                      : f->devices->arenas[device - 1].memory.memory;
+    }
+}
+
+static void place_operands(frame *f, const launch *l)
+{
+    dvp_tensor *tensors = f->devices->tensors + l->in->pointers_at;
+    for (uint32_t i = 0; i < l->in->output_count; i++)
+        if (l->in->outputs[i] != DVT_NONE)
+            tensors[i].data = f->tensors[l->in->outputs[i]].data;
+    tensors += l->in->output_count;
+    for (uint32_t i = 0; i < l->in->input_count; i++)
+        if (l->in->inputs[i] != DVT_NONE)
+            tensors[i].data = f->tensors[l->in->inputs[i]].data;
+}
+
+static int bind_device(frame *f, uint32_t device, bool *sent, plugin_error *error)
+{
+    dvt_artifact *a = f->devices->artifact;
+    device_arena *arena = &f->devices->arenas[device - 1];
+    plugin *p = a->devices[device - 1].plugin;
+    if (send_weights(a, device, sent, error) != 0 || load_blobs(a, device, error) != 0)
+        return -1;
+    bool held = arena->memory.memory != NULL && arena->memory.generation == p->generation;
+    if (!held && plugin_alloc(p, arena->bytes, &arena->memory, error) != 0)
+        return -1;
+    place_buffers(f, device);
+    for (uint32_t i = 0; i < a->program.launch_count; i++) {
+        launch *l = &f->devices->launches[i];
+        if (l->in->device != device)
+            continue;
+        place_operands(f, l);
+        if (l->kernel_name != NULL &&
+            plugin_find_kernel(p, l->kernel_name, l->least, l->greatest, l->op.name, &l->kernel,
+                               error) != 0)
+            return -1;
+    }
+    arena->bound = p->generation;
+    arena->epoch = a->devices[device - 1].epoch;
+    return 0;
+}
+
+/* ---- turns ---- */
+
+void dvt_device_start(frame *f)
+{
+    if (f->devices == NULL)
+        return;
+    for (uint32_t i = 0; i < f->devices->artifact->program.table->device_count; i++)
+        f->devices->arenas[i].in_use = false;
+}
+
+static dvt_status enter(frame *f, uint32_t device, device_turn *turn, dvt_error *error)
+{
+    const device_state *s = &f->devices->artifact->devices[device - 1];
+    plugin *p = s->plugin;
+    device_arena *arena = &f->devices->arenas[device - 1];
+    plugin_error problem = {0};
+    pthread_mutex_lock(&p->lock);
+    *turn = (device_turn){.plugin = p, .device = device};
+    if (plugin_ready(p, &problem) != 0)
+        return dvt_plugin_failed(&problem, error);
+    if (arena->bound == p->generation && arena->epoch == s->epoch) {
+        arena->in_use = true;
+        return DVT_OK;
+    }
+    if (arena->in_use)
+        return dvt_fail(
+            error, DVT_ERROR_DEVICE_LOST,
+            "the device of plug-in '%.60s' was closed or lost while the program ran; "
+            "the next call sends it again what it needs",
+            p->info.name);
+    int failed = bind_device(f, device, &turn->sent_weights, &problem);
+    turn->uploads = turn->sent_weights;
+    arena->in_use = true;
+    return failed ? dvt_plugin_failed(&problem, error) : DVT_OK;
+}
+
+/* What was sent in a turn that failed may not have arrived. */
+static void forget_weights(frame *f, const device_turn *turn)
+{
+    dvt_artifact *a = f->devices->artifact;
+    for (uint32_t i = 0; i < a->program.buffer_count; i++)
+        plugin_free(turn->plugin, &a->devices[turn->device - 1].weights[i]);
+    a->devices[turn->device - 1].epoch++;
+}
+
+dvt_status dvt_device_leave(frame *f, device_turn *turn, dvt_status status, dvt_error *error)
+{
+    plugin *p = turn->plugin;
+    if (p == NULL)
+        return status;
+    plugin_error problem = {0};
+    int failed = p->device != NULL ? plugin_sync(p, &problem) : 0;
+    if (status == DVT_OK && failed)
+        status = dvt_plugin_failed(&problem, error);
+    if (status != DVT_OK && turn->sent_weights)
+        forget_weights(f, turn);
+    pthread_mutex_unlock(&p->lock);
+    *turn = (device_turn){0};
+    return status;
+}
+
+/* ---- instructions ---- */
+
+static int copy(frame *f, const instruction *in, device_turn *turn, plugin_error *error)
+{
+    const dvt_tensor *to = &f->tensors[in->outputs[0]], *from = &f->tensors[in->inputs[0]];
+    uint64_t bytes = f->extents[in->outputs[0]]; /* both have one layout, and it is no view */
+    plugin *p = turn->plugin;
+    if (to->device.type != DVT_CPU) {
+        if (turn->launches && plugin_await_kernels(p, error) != 0)
+            return -1;
+        turn->launches = false;
+        turn->uploads = true;
+        plugin_buffer target = {.memory = to->data};
+        return plugin_upload(p, &target, to->byte_offset, from->data, bytes, error);
+    }
+    if (turn->uploads && plugin_await_uploads(p, error) != 0)
+        return -1;
+    turn->uploads = false;
+    plugin_buffer source = {.memory = from->data};
+    return plugin_download(p, to->data, &source, from->byte_offset, bytes, error);
+}
+
+static int run_blob(frame *f, const launch *l, plugin *p, plugin_error *error)
+{
+    dvp_error said = {.struct_size = sizeof said};
+    dvp_program *compiled =
+        f->devices->artifact->devices[l->in->device - 1].programs[l->in->index];
+    p->counters.kernels++;
+    dvp_status status =
+        p->api.program_run(p->device, p->compute, compiled, l->op.inputs, l->op.input_count,
+                           l->op.outputs, l->op.output_count, &said);
+    return status == DVP_OK ? 0 : plugin_fail(p, status, l->op.name, &said, error);
+}
+
+static int execute(frame *f, const instruction *in, device_turn *turn, plugin_error *error)
+{
+    const launch *l = &f->devices->launches[in->launch_at];
+    if (turn->uploads && plugin_await_uploads(turn->plugin, error) != 0)
+        return -1;
+    turn->uploads = false;
+    turn->launches = true;
+    return l->kernel_name == NULL
+               ? run_blob(f, l, turn->plugin, error)
+               : plugin_execute(turn->plugin, l->kernel, l->kernel_name, &l->op, error);
+}
+
+dvt_status dvt_device_step(frame *f, const instruction *in, device_turn *turn, dvt_error *error)
+{
+    if (turn->device != in->device) {
+        dvt_status status = dvt_device_leave(f, turn, DVT_OK, error);
+        if (status == DVT_OK)
+            status = enter(f, in->device, turn, error);
+        if (status != DVT_OK)
+            return status;
+    }
+    plugin_error problem; /* large, so only its first word is set */
+    problem.problem = PLUGIN_OK;
+    int failed =
+        in->opcode == OP_COPY ? copy(f, in, turn, &problem) : execute(f, in, turn, &problem);
+    return failed ? dvt_plugin_failed(&problem, error) : DVT_OK;
+}

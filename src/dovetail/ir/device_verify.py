@@ -1,0 +1,80 @@
+"""What the verifier asks of devices: who may touch what, and what a copy may cross."""
+
+from __future__ import annotations
+
+import re
+
+from dovetail.errors import InvalidProgram
+from dovetail.ir.program import (
+    BlobCall,
+    Copy,
+    Instruction,
+    Launch,
+    Program,
+    reads,
+    same_dims,
+    writes,
+)
+
+HOST = "cpu"
+_NAME = re.compile(r"[\w.-]+$")
+_KERNEL = re.compile(r"[^\s@]+@\d+(-\d+)?$")
+_ON_DEVICE = ("constant", "temporary", "view")  # what may lie in a device's memory
+
+
+def verify_devices(program: Program) -> None:
+    """Devices have names of their own, and every buffer lies on the host or on one of them."""
+    _require(len(program.device_names) == len(program.devices), "a device is declared twice")
+    for device in program.devices:
+        named = bool(_NAME.match(device.name)) and device.name != HOST
+        _require(named, f"{device.name!r} is no name of a device")
+    if not program.devices:
+        return
+    for buffer in program.buffers:
+        place = buffer.desc.device
+        if place == HOST:
+            continue
+        what = f"buffer %{buffer.name}"
+        _require(place in program.device_names, f"{what}: on {place}, which is not declared")
+        _require(buffer.kind in _ON_DEVICE, f"{what}: a {buffer.kind} buffer is on the host")
+
+
+def verify_sides(program: Program, instruction: Instruction) -> None:
+    """An instruction's operands lie where it runs; a copy crosses one border at most."""
+    if isinstance(instruction, Launch):
+        _verify_launch(program, instruction)
+    if not program.devices:
+        return
+    if isinstance(instruction, Copy):
+        _verify_copy(program, instruction)
+        return
+    place = HOST
+    if isinstance(instruction, Launch):
+        place = instruction.device
+    elif isinstance(instruction, BlobCall) and instruction.owner in program.device_names:
+        place = instruction.owner
+    for name in (*reads(instruction), *writes(instruction)):
+        found = program.by_name[name].desc.device
+        _require(found == place, f"%{name} is on {found}, and the instruction runs on {place}")
+
+
+def _verify_launch(program: Program, launch: Launch) -> None:
+    _require(launch.device in program.device_names, f"there is no device {launch.device!r}")
+    _require(bool(_KERNEL.match(launch.kernel)), "a kernel is launched as name@version")
+    _require(any(launch.outputs), "a kernel without an output")
+
+
+def _verify_copy(program: Program, copy: Copy) -> None:
+    target, source = program.by_name[copy.target], program.by_name[copy.source]
+    sides = {target.desc.device, source.desc.device}
+    if sides == {HOST}:
+        return
+    _require(HOST in sides and len(sides) == 2, "a copy is to or from the host")
+    same = same_dims(target.desc.strides, source.desc.strides)
+    _require(same, "a copy between devices keeps strides")
+    _require(target.kind != "view", "a copy between devices fills a buffer, not a view")
+
+
+def _require(condition: bool, problem: str) -> None:
+    if not condition:
+        raise InvalidProgram(problem)

@@ -1,0 +1,63 @@
+"""Vendor blobs of an artifact that a backend in Python loads and runs.
+
+Those of a plug-in's device never come here: the C runtime runs them over the plug-in ABI.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from dovetail import registry
+from dovetail.backend import Blob, Executable
+from dovetail.errors import DovetailError, InvalidArtifact, UnsupportedArtifact
+
+# As host operations are called: tensors and numbers in, results out.
+Call = Callable[[Sequence[Any], Sequence[int]], Any]
+Row = tuple[str, str, bool, bytes, int]  # as _native.Artifact.blobs() has them
+
+
+def load_blobs(rows: Sequence[Row]) -> list[Call]:
+    """A call for each blob, in order; those on a device are never called."""
+    return [_on_device if row[2] else _call(*row[:2], row[3]) for row in rows]
+
+
+def _on_device(_tensors: Sequence[Any], _sizes: Sequence[int]) -> Any:
+    raise InvalidArtifact("a blob of a device was given to the host")
+
+
+def _call(owner: str, arguments: str, data: bytes) -> Call:
+    try:
+        run: Executable = registry.get_backend(owner).load(Blob(data))
+    except DovetailError as error:
+        raise UnsupportedArtifact(
+            f"the artifact holds code of the backend {owner!r}, which this process cannot run: "
+            f"{error}; install the package that brings it, or export without it"
+        ) from None
+    places = _places(owner, arguments)
+
+    def call(tensors: Sequence[Any], sizes: Sequence[int]) -> Any:
+        given = {"tensor": tensors, "number": sizes}
+        return run([given[kind][at] if kind in given else at for kind, at in places])
+
+    return call
+
+
+def _places(owner: str, arguments: str) -> list[tuple[str, Any]]:
+    """Where each argument comes from: a tensor, a number, or the value itself."""
+    try:
+        places: list[tuple[str, Any]] = []
+        for item in json.loads(arguments):
+            if isinstance(item, dict):
+                ((kind, at),) = item.items()
+                if kind not in ("tensor", "number"):
+                    raise ValueError(f"unknown argument {kind!r}")
+                places.append((kind, int(at)))
+            else:
+                places.append(("value", item))
+        return places
+    except (ValueError, TypeError, RecursionError) as error:
+        raise InvalidArtifact(
+            f"the arguments of the blob of {owner!r} cannot be read: {error!r}"
+        ) from None

@@ -1,0 +1,81 @@
+"""Plug-ins in C as a process has them: each library once, with its one device. Needs no torch."""
+
+from __future__ import annotations
+
+import threading
+import warnings
+from collections.abc import Iterable, Sequence
+from os import PathLike, fspath
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from dovetail.errors import DovetailError, PluginLeak
+
+if TYPE_CHECKING:
+    from dovetail import _native
+
+_lock = threading.Lock()
+_open: dict[Path, Library] = {}
+
+
+class Clearable(Protocol):
+    """What is kept on a device from call to call."""
+
+    def clear(self) -> None:
+        """Give all of it back."""
+
+
+class Library:
+    """A loaded plug-in with its one device; a process has one for each file."""
+
+    def __init__(self, path: Path) -> None:
+        from dovetail import _native
+
+        self.path = path
+        self.native: _native.Plugin = _native.Plugin(path)
+        self.name, self.version, self.device, self.abi = self.native.info()
+        self.kept: Clearable | None = None  # weights of models that torch.compile runs on it
+
+    def close(self) -> None:
+        """Close the device, which the next use opens again; warn when memory is left on it."""
+        if self.kept is not None:
+            self.kept.clear()
+        leaked = self.native.close()
+        if leaked:
+            warnings.warn(
+                f"the plug-in {self.name!r} ({self.path.name}) leaks: {leaked} bytes of device "
+                "memory are in use after every buffer was freed",
+                PluginLeak,
+                stacklevel=2,
+            )
+
+
+def open_library(path: str | PathLike[str]) -> Library:
+    """The plug-in at ``path``, loaded once in a process."""
+    resolved = Path(fspath(path)).resolve()
+    with _lock:
+        if resolved not in _open:
+            _open[resolved] = Library(resolved)
+        return _open[resolved]
+
+
+def known_plugins(given: Iterable[str | PathLike[str]] = ()) -> list[Library]:
+    """The plug-ins that this process has, those at the given paths last, so that they win."""
+    chosen = [open_library(path) for path in given]
+    with _lock:
+        return [library for library in _open.values() if library not in chosen] + chosen
+
+
+def brought_plugins(names: Sequence[str]) -> list[Library]:
+    """The plug-ins of these names that installed packages or registered backends bring."""
+    from dovetail import registry  # reads every installed package's metadata: only on demand
+
+    found = []
+    for name in names:
+        try:
+            path = getattr(registry.get_backend(name), "library", None)
+        except DovetailError:
+            continue  # the runtime says which plug-in is missing, and how to provide it
+        if path is not None:
+            found.append(open_library(path))
+    return found
