@@ -458,10 +458,11 @@ static void go_to(worker *w, int64_t unit)
     const kernel_plan *plan = w->plan;
     w->n = 1;
     if (!plan->along) {
-        int64_t start = unit % plan->blocks * STRIP, left = plan->extents[plan->axis] - start;
+        int64_t start = unit % plan->blocks * plan->length;
+        int64_t left = plan->extents[plan->axis] - start;
         unit /= plan->blocks;
         w->position[plan->axis] = start;
-        w->n = left < STRIP ? left : STRIP;
+        w->n = left < plan->length ? left : plan->length;
     }
     for (uint32_t axis = plan->ir->kernel_axis_count; axis-- > 0;) {
         if (axis == plan->axis)
