@@ -91,7 +91,7 @@ typedef struct {
     uint32_t *uses;  /* one a value: the step that uses it last */
     uint32_t slot_count, accumulator_count;
     size_t slot_size;
-    uint64_t work; /* points of all loops together */
+    int64_t work; /* how often loops are entered and their bodies run */
 } kernel_plan;
 
 /* ---- kernel_bind.c: sizes, buffers, bounds ---- */

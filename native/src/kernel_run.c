@@ -538,6 +538,17 @@ dvt_status dvt_kernel_ir_check(const dvt_call *call, dvt_error *error)
     return status;
 }
 
+int64_t dvt_kernel_ir_work(const dvt_call *call)
+{
+    kernel_plan *plan;
+    dvt_error unread;
+    if (dvt_kernel_plan(call, &plan, &unread) != DVT_OK)
+        return INT64_MAX;
+    int64_t work = plan->work;
+    free(plan);
+    return work;
+}
+
 dvt_status dvt_kernel_ir_run(const dvt_call *call, dvt_error *error)
 {
     kernel_plan *plan;
