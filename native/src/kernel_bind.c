@@ -88,17 +88,19 @@ static dvt_status check_bounds(const kernel_plan *plan, const ir_loop *loop, dvt
     return DVT_OK;
 }
 
-/* How often a loop's body runs; -1 where that does not fit. */
-static int64_t points_of(const kernel_plan *plan, const ir_loop *loop)
+/* How often a loop is entered and how often its body runs; false where that does not fit. */
+static bool count_points(const kernel_plan *plan, const ir_loop *loop, int64_t *entered,
+                         int64_t *points)
 {
-    int64_t points = 1;
+    *entered = 1;
     for (uint32_t n = 0; n < plan->ir->kernel_axis_count; n++)
-        if (__builtin_mul_overflow(points, plan->extents[n], &points))
-            return -1;
+        if (__builtin_mul_overflow(*entered, plan->extents[n], entered))
+            return false;
+    *points = *entered;
     for (uint32_t n = 0; n < loop->axis_count; n++)
-        if (__builtin_mul_overflow(points, plan->extents[loop->axes[n]], &points))
-            return -1;
-    return points;
+        if (__builtin_mul_overflow(*points, plan->extents[loop->axes[n]], points))
+            return false;
+    return true;
 }
 
 static dvt_status bind_extents(kernel_plan *plan, dvt_error *error)
@@ -122,9 +124,10 @@ dvt_status dvt_kernel_bind(kernel_plan *plan, dvt_error *error)
     if (status == DVT_OK)
         status = bind_buffers(plan, error);
     for (uint32_t n = 0; status == DVT_OK && n < k->loop_count; n++) {
-        int64_t points = points_of(plan, &k->loops[n]);
-        if (points < 0 || __builtin_add_overflow(plan->work, (uint64_t)points, &plan->work) ||
-            plan->work > INT64_MAX)
+        int64_t entered, points;
+        if (!count_points(plan, &k->loops[n], &entered, &points) ||
+            __builtin_add_overflow(plan->work, entered, &plan->work) ||
+            __builtin_add_overflow(plan->work, points, &plan->work))
             return dvt_fail(error, DVT_ERROR_OVERFLOW,
                             "generated kernel: its iteration space does not fit 64 bits");
         plan->loops[n].empty = points == 0;

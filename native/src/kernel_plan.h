@@ -78,7 +78,8 @@ typedef struct {
     bool along;    /* the strips lie along loops, not along an axis of the kernel */
     uint32_t axis; /* the kernel's axis that the strips lie along, or DVT_NONE */
     int64_t units, blocks, grain;
-    int64_t widest; /* the longest strip */
+    int64_t length; /* of a strip, at most STRIP */
+    int64_t widest; /* the longest strip there is */
     int64_t *extents, *strides;
     plan_buffer *buffers;
     plan_step *steps;
@@ -90,7 +91,7 @@ typedef struct {
     uint32_t *uses;  /* one a value: the step that uses it last */
     uint32_t slot_count, accumulator_count;
     size_t slot_size;
-    uint64_t work; /* points of all loops together */
+    int64_t work; /* how often loops are entered and their bodies run */
 } kernel_plan;
 
 /* ---- kernel_bind.c: sizes, buffers, bounds ---- */
