@@ -118,6 +118,7 @@ class Compiler:
 
     def _compile_graph(self, gm: fx.GraphModule, kind: str, frozen: Iterable[int]) -> Run:
         expected = strides.output_descs(gm)
+        gm.meta["kind"] = kind
         constants.mark_constants(gm, frozen)
         constants.mark_kept(gm, self.kept(kind))
         gm = self.run_passes("post_grad", gm, kind)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from dovetail.backend import Availability, Backend, Blob, Executable, Support
 from dovetail.file.container import MAGIC
 from dovetail.ir.encode import segment_from_bytes, segment_to_bytes
+from dovetail.passes.base import Passes
 
 if TYPE_CHECKING:
     from dovetail.ir import OpCall, Segment
@@ -54,6 +55,12 @@ class CpuBackend(Backend):
         from dovetail.capture.decompose import core_decompositions, extra_decompositions
 
         return {**core_decompositions(), **extra_decompositions()}
+
+    def passes(self) -> Passes:
+        """Convolutions in the layout that PyTorch's kernels run best in."""
+        from dovetail.passes.layout import CHANNELS_LAST
+
+        return Passes(post_grad=(CHANNELS_LAST,))
 
     def compile(self, segment: Segment) -> Blob:
         """An artifact with generated kernels; what no plan is found for stays a segment."""

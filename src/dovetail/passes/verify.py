@@ -57,7 +57,7 @@ def fill_metadata(gm: fx.GraphModule) -> None:
         for node in missing:
             inputs_known = all("val" in n.meta for n in node.all_input_nodes)
             if inputs_known and not isinstance(node.target, HigherOrderOperator):
-                node.meta["val"] = _compute(gm, node)
+                node.meta["val"] = compute(gm, node)
 
 
 def problems(gm: fx.GraphModule, where: str = "") -> dict[str, str]:
@@ -85,7 +85,7 @@ def _check_node(gm: fx.GraphModule, node: fx.Node) -> str:
     if node.op != "call_function" or not _is_checkable(node):
         return ""
     try:
-        value = _compute(gm, node)
+        value = compute(gm, node)
     except Exception as error:  # whatever the operator's meta function raises
         return f"left {node.format_node()} which cannot be computed: {error}"
     recorded, real = describe(node.meta.get("val")), describe(value)
@@ -102,7 +102,9 @@ def _is_checkable(node: fx.Node) -> bool:
     return inputs_known and not node.meta.get("unbacked_bindings")
 
 
-def _compute(gm: fx.GraphModule, node: fx.Node) -> Any:
+def compute(gm: fx.GraphModule, node: fx.Node) -> Any:
+    """A call's fake value from its arguments'; to be called within their fake mode."""
+
     def value(arg: fx.Node) -> Any:
         found = arg.meta.get("val", _ABSENT)
         return getattr(gm, str(arg.target)) if found is _ABSENT else found

@@ -1,0 +1,159 @@
+"""Convolutions in channels-last layout, where that costs less than it saves.
+
+PyTorch's CPU convolutions take channels-last tensors as they are, and copy others to a layout of
+their own and back. So a convolution whose tensors outweigh its weights gets its input in
+channels-last; what follows it element by element keeps that layout, and everything else sees the
+strides it was traced with. Weights that vary are copied at each call, which is why the tensors
+must outweigh them; constant ones are laid out once.
+"""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+import torch
+from torch import fx
+
+from dovetail.capture import _torch
+from dovetail.capture.ops import OpOverload
+from dovetail.passes.base import Pass
+from dovetail.passes.constants import constant_nodes
+from dovetail.passes.graphs import calls, insert_call, is_view, value_of
+from dovetail.passes.verify import compute
+
+aten = torch.ops.aten
+_LAST = torch.channels_last
+# Operators beside the elementwise ones that give channels-last results for such operands.
+_FOLLOWING = {
+    aten._native_batch_norm_legit_no_training.default,
+    aten._adaptive_avg_pool2d.default,  # noqa: SLF001
+    aten.avg_pool2d.default,
+    aten.cat.default,
+    aten.constant_pad_nd.default,
+    aten.max_pool2d_with_indices.default,
+    aten.mean.dim,
+    aten.upsample_bilinear2d.vec,
+    aten.upsample_nearest2d.vec,
+}
+
+
+def use_channels_last(gm: fx.GraphModule) -> fx.GraphModule:
+    """Lay out convolutions' tensors channels-last in an inference graph of known sizes."""
+    convolutions = [n for n in calls(gm, aten.convolution.default) if _is_known(n)]
+    if gm.meta.get("kind") != "inference" or not convolutions or _has_symbols(gm):
+        return gm
+    constant = constant_nodes(gm)
+    chosen = {n for n in convolutions if _pays(n, constant)}
+    mode = _torch.fake_mode_of(value_of(n) for n in convolutions)
+    if not chosen or mode is None:
+        return gm
+    with mode:
+        return _Layouts(gm, chosen, constant).apply()
+
+
+def _is_known(node: fx.Node) -> bool:
+    value = value_of(node)
+    on_cpu = isinstance(value, torch.Tensor) and value.device.type == "cpu" and value.dim() == 4
+    return on_cpu and value.dtype in (torch.float32, torch.bfloat16) and not node.args[6]
+
+
+def _has_symbols(gm: fx.GraphModule) -> bool:
+    values = [value_of(n) for n in gm.graph.nodes]
+    tensors = [v for v in values if isinstance(v, torch.Tensor)]
+    return any(not isinstance(size, int) for t in tensors for size in t.shape)
+
+
+def _pays(node: fx.Node, constant: set[fx.Node]) -> bool:
+    source, weight = node.args[0], node.args[1]
+    if weight in constant or value_of(weight).is_contiguous(memory_format=_LAST):
+        return True
+    tensors = value_of(source).numel() + value_of(node).numel()
+    return tensors > 2 * value_of(weight).numel()  # type: ignore[no-any-return]
+
+
+class _Layouts:
+    """Walks over a graph once, in order, and keeps track of whose strides have changed."""
+
+    def __init__(self, gm: fx.GraphModule, chosen: set[fx.Node], constant: set[fx.Node]) -> None:
+        self.gm, self.chosen, self.constant = gm, chosen, constant
+        self.before = {n: value_of(n) for n in gm.graph.nodes}
+        self.moved: set[fx.Node] = set()
+        self.copies: dict[tuple[fx.Node, bool], fx.Node] = {}  # (node, channels-last?) → copy
+
+    def apply(self) -> fx.GraphModule:
+        """Rewrite the graph."""
+        for node in list(self.gm.graph.nodes):
+            if node.op == "call_function":
+                self._visit(node)
+        return self.gm
+
+    def _visit(self, node: fx.Node) -> None:
+        if node in self.chosen:
+            self._lay_out(node)
+        elif any(n in self.moved for n in node.all_input_nodes):
+            if not _follows(node):
+                self._restore_inputs(node)
+                return
+        else:
+            return
+        self._recompute(node)
+
+    def _lay_out(self, node: fx.Node) -> None:
+        source, weight, bias, *rest = node.args
+        source = self._copy(source, node, last=True)
+        if weight in self.constant:
+            weight = self._copy(weight, node, last=True)
+        node.args = (source, weight, bias, *rest)
+
+    def _restore_inputs(self, node: fx.Node) -> None:
+        given = {
+            n: self._copy(n, node, last=False) for n in node.all_input_nodes if n in self.moved
+        }
+        for old, new in given.items():
+            node.replace_input_with(old, new)
+
+    def _copy(self, source: Any, user: fx.Node, *, last: bool) -> Any:
+        """The node itself where its layout fits, else a copy of it, made once."""
+        if last and value_of(source).is_contiguous(memory_format=_LAST):
+            return source
+        if (source, last) not in self.copies:
+            made = self._copied(source, user, last=last)
+            self.copies[source, last] = made
+        return self.copies[source, last]
+
+    def _copied(self, source: fx.Node, user: fx.Node, *, last: bool) -> fx.Node:
+        if last:
+            return self._insert(user, aten.clone.default, source, memory_format=_LAST)
+        value = self.before[source]
+        sizes = tuple(value.shape), tuple(value.stride())
+        place = {"dtype": value.dtype, "device": value.device}
+        target = self._insert(user, aten.empty_strided.default, *sizes, **place)
+        return self._insert(user, aten.copy.default, target, source)
+
+    def _insert(self, user: fx.Node, target: Any, *args: Any, **kwargs: Any) -> fx.Node:
+        node = insert_call(self.gm, user, target, *args, **kwargs)
+        node.meta["val"] = compute(self.gm, node)
+        return node
+
+    def _recompute(self, node: fx.Node) -> None:
+        node.meta["val"] = compute(self.gm, node)
+        if _strides(value_of(node)) != _strides(self.before[node]):
+            self.moved.add(node)
+
+
+def _follows(node: fx.Node) -> bool:
+    target = node.target
+    if target is operator.getitem or target in _FOLLOWING:
+        return True
+    pointwise = isinstance(target, OpOverload) and torch.Tag.pointwise in target.tags
+    return pointwise and not is_view(node)
+
+
+def _strides(value: Any) -> Any:
+    if isinstance(value, tuple | list):
+        return [_strides(item) for item in value]
+    return tuple(value.stride()) if isinstance(value, torch.Tensor) else None
+
+
+CHANNELS_LAST = Pass("channels_last", use_channels_last, subgraphs=False)
