@@ -225,6 +225,8 @@ static PyObject *run_call(Artifact *self, PyObject *const *args, size_t given, s
         error.status = DVT_OK;
         error.message[0] = 0;
         Py_BEGIN_ALLOW_THREADS;
+        if (self->host.follows_torch)
+            options.threads = aten_threads();
         bool gradients = self->host.plan_count > 0 && aten_grad_off();
         status =
             dvt_run(self->artifact, &options, s->tensors, given, s->outputs, results, &error);

@@ -228,11 +228,15 @@ static PyObject *set_threads(PyObject *module, PyObject *count)
     return PyLong_FromLong(dvt_threads());
 }
 
-static PyObject *adopt_openmp(PyObject *module, PyObject *unused)
+static PyObject *share_threads(PyObject *module, PyObject *share)
 {
     (void)module;
-    (void)unused;
-    return PyBool_FromLong(dvt_adopt_openmp());
+    int wanted = PyObject_IsTrue(share);
+    if (wanted < 0)
+        return NULL;
+    if (!wanted)
+        dvt_own_threads();
+    return PyBool_FromLong(wanted && dvt_adopt_openmp());
 }
 
 static PyMethodDef functions[] = {
@@ -241,8 +245,8 @@ static PyMethodDef functions[] = {
     {"sign", sign, METH_VARARGS, "sign(seed, message) -> 64 bytes (Ed25519)"},
     {"verify", verify, METH_VARARGS, "verify(signature, key, message) -> bool (Ed25519)"},
     {"kernels", kernels, METH_NOARGS, "the built-in kernels, as name@version"},
-    {"adopt_openmp", adopt_openmp, METH_NOARGS,
-     "share the process's OpenMP threads, if it has any"},
+    {"share_threads", share_threads, METH_O,
+     "share_threads(True): run on the process's OpenMP threads, if it has any; False: on ours"},
     {"set_threads", set_threads, METH_O, "set_threads(count) -> count now; 0: the default"},
     {NULL, NULL, 0, NULL},
 };

@@ -23,9 +23,8 @@ if sys.argv[2] == "torch":
     import torch
 import dovetail
 run = dovetail.load(sys.argv[1])
-if sys.argv[4] == "shared":
-    from dovetail.runtime.host import share_threads
-    share_threads()
+from dovetail import _native
+_native.share_threads(sys.argv[4] == "shared")
 x = memoryview(array.array("f", [(i * 37 % 101) / 101 for i in range(65536)]))
 x = x.cast("B").cast("f", (256, 256))
 def digest():
@@ -73,7 +72,7 @@ def test_openmp_is_found_where_torch_is():
 
     from dovetail import _native
 
-    assert _native.adopt_openmp() == ("GNU" in torch.__config__.parallel_info() or has_gomp())
+    assert _native.share_threads(True) == ("GNU" in torch.__config__.parallel_info() or has_gomp())
 
 
 def has_gomp():

@@ -58,9 +58,9 @@ def _host() -> Any:
     """What calls PyTorch, if PyTorch is here: a process that never imported it stays without."""
     if "torch" not in sys.modules:
         return None
-    from dovetail.runtime.host import Host, match_threads
+    from dovetail.runtime.host import Host, use_torch_threads
 
-    match_threads()
+    use_torch_threads()
     return Host()
 
 
