@@ -15,6 +15,8 @@ from dovetail.runtime import tree as trees
 
 _MANIFEST = 1
 CHECK_CONSTANTS, TRUST_CODE, INSPECT, MAY_OVERLAP = 1, 2, 4, 8
+# The caller knows that no tensor has its negative or conjugate bit set: they are not looked at.
+PLAIN_TENSORS = 1 << 16
 
 
 def load(path: str | os.PathLike[str], *, trusted_keys: Sequence[bytes] | None = None) -> Loaded:
