@@ -80,7 +80,7 @@ void dvt_file_content_digest(const dvt_file *file, uint8_t digest[32]);
 typedef struct {
     span name;
     uint32_t input; /* buffer index */
-    uint32_t axis; /* DVT_NONE: the value of an int64 input of rank 0 */
+    uint32_t axis;  /* DVT_NONE: the value of an int64 input of rank 0 */
     int64_t low, high;
 } symbol_record;
 
