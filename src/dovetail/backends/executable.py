@@ -105,6 +105,7 @@ class Executable:
 
     def __init__(self, native: Any) -> None:
         self.native = native
+        self.run = native.run
         manifest = json.loads(native.section(1))
         self.given: list[int] = manifest["given"]
         self.symbols: list[tuple[str, int, int]] = manifest["symbols"]
@@ -124,7 +125,7 @@ class Executable:
     def __call__(self, inputs: list[Any]) -> list[Any]:
         """Run; the list is emptied."""
         try:
-            made: list[Any] = self.native(*[inputs[n] for n in self.given])
+            made: list[Any] = self.run(*[inputs[n] for n in self.given])
         except IndexOutOfRange as error:  # what eager raises
             raise IndexError(str(error)) from None
         except IndexOutOfBounds as error:

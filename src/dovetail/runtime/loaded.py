@@ -22,6 +22,8 @@ from dovetail.runtime import tree as trees
 _MANIFEST = 1
 CHECK_CONSTANTS, TRUST_CODE, INSPECT, MAY_OVERLAP = 1, 2, 4, 8
 _PREFER_RECOMPILING = 2  # DVP_BLOB_PREFER_RECOMPILING
+# The caller knows that no tensor has its negative or conjugate bit set: they are not looked at.
+PLAIN_TENSORS = 1 << 16
 
 
 def load(
@@ -120,9 +122,9 @@ def _host() -> Any:
     """What calls PyTorch, if PyTorch is here: a process that never imported it stays without."""
     if sys.modules.get("torch") is None:
         return None
-    from dovetail.runtime.host import Host, match_threads
+    from dovetail.runtime.host import Host, use_torch_threads
 
-    match_threads()
+    use_torch_threads()
     return Host()
 
 
