@@ -48,7 +48,11 @@ class MemoryPlan:
 
 def plan_memory(program: Program, symbols: Mapping[str, int] | None = None) -> MemoryPlan:
     """Where each temporary lies, given the symbols' values."""
-    lives = lifetimes(program, symbols or {})
+    return plan_lifetimes(lifetimes(program, symbols or {}))
+
+
+def plan_lifetimes(lives: Sequence[Lifetime]) -> MemoryPlan:
+    """Where each piece of memory lies; offsets are multiples of what all sizes are multiples of."""
     candidates = [_place(order(lives)) for order in _ORDERS]
     offsets, peak = min(candidates, key=lambda found: found[1])
     return MemoryPlan(offsets, peak, sum(v.size for v in lives), _bound(lives))
