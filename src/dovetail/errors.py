@@ -302,6 +302,15 @@ class ScaffoldExists(DovetailError, FileExistsError):
     """``dovetail new`` was pointed at a folder that holds something."""
 
 
+class ScaffoldNameTaken(InvalidBackendName):
+    """``dovetail new`` was given a name that something else has already."""
+
+    def __init__(self, name: str, holder: str) -> None:
+        ValueError.__init__(
+            self, f"a new package cannot be called {name!r}, as {holder} is: choose another name"
+        )
+
+
 def nearest(name: str, known: Iterable[str]) -> str:
     """``" (did you mean 'x'?)"`` for the closest known name, or nothing."""
     match = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)

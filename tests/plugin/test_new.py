@@ -7,19 +7,23 @@ import pytest
 
 from dovetail import errors
 from dovetail.cli import main
-from dovetail.cli.new import write_package
+from dovetail.cli.new import KINDS, write_package
 from tests.ground.environments import TemporaryEnvironment
 from tests.plugin.conftest import HEADER
 
+# Kind → how many tests its package has, and how many files.
+PACKAGES = {"c": (3, 9), "python": (3, 5), "segment": (9, 6), "renderer": (4, 5)}
+
 
 @pytest.mark.e2e
-def test_a_package_as_written_installs_passes_its_tests_and_runs_a_model(compiler, tmp_path):
+@pytest.mark.parametrize("kind", PACKAGES)
+def test_a_package_as_written_installs_passes_its_tests_and_runs_a_model(compiler, tmp_path, kind):
     folder = tmp_path / "package"
-    assert main(["new", "my_chip", "--kind", "c", "--output", str(folder)]) == 0
+    assert main(["new", "my_chip", "--kind", kind, "--output", str(folder)]) == 0
     environment = TemporaryEnvironment(tmp_path)
     environment.pip("install", "--no-index", "--no-deps", "--no-build-isolation", str(folder))
     passed = environment.run("-m", "pytest", "-q", "-p", "no:cacheprovider", str(folder / "tests"))
-    assert "3 passed" in passed
+    assert f"{PACKAGES[kind][0]} passed" in passed
     answer = environment.answer("""
         import json, sys, torch
         layer, x = torch.nn.Linear(4, 4), torch.randn(2, 4)
@@ -50,20 +54,37 @@ def test_its_c_has_no_warnings(compiler, tmp_path):
     assert done.returncode == 0, done.stderr
 
 
-def test_nothing_of_the_template_is_left(tmp_path):
-    write_package("my_chip", "c", tmp_path / "package")
+@pytest.mark.parametrize("kind", PACKAGES)
+def test_nothing_of_the_template_is_left(tmp_path, kind):
+    write_package("my_chip", kind, tmp_path / "package")
     files = [path for path in (tmp_path / "package").rglob("*") if path.is_file()]
-    assert len(files) == 9
+    assert len(files) == PACKAGES[kind][1]
     for path in files:
         assert "accel" not in path.name
         assert path.name == HEADER.name or "accel" not in path.read_text()
-    assert (tmp_path / "package" / "csrc" / HEADER.name).read_text() == HEADER.read_text()
+        if path.suffix == ".py":
+            compile(path.read_text(), path, "exec")
+    if kind == "c":
+        header = tmp_path / "package" / "csrc" / HEADER.name
+        assert header.read_text() == HEADER.read_text()
 
 
-@pytest.mark.parametrize("name", ["", "a b", "1x", "My", "dovetail", "../x", "a-b", "ü"])
-def test_names_that_cannot_be(name, tmp_path):
+def test_every_kind_is_tested():
+    assert PACKAGES.keys() == KINDS.keys()
+
+
+@pytest.mark.parametrize("name", ["", "a b", "1x", "My", "../x", "a-b", "ü", "class", "a.b", "_a"])
+@pytest.mark.parametrize("kind", PACKAGES)
+def test_names_that_cannot_be(name, tmp_path, kind):
     with pytest.raises(errors.InvalidBackendName):
-        write_package(name, "c", tmp_path / "package")
+        write_package(name, kind, tmp_path / "package")
+    assert not (tmp_path / "package").exists()
+
+
+@pytest.mark.parametrize("name", ["dovetail", "cpu", "opencl", "torch", "json", "numpy"])
+def test_names_that_somebody_has(name, tmp_path, capsys):
+    assert main(["new", name, "--kind", "python", "-o", str(tmp_path / "package")]) == 2
+    assert f"cannot be called {name!r}" in capsys.readouterr().err
     assert not (tmp_path / "package").exists()
 
 

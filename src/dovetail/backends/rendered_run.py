@@ -13,8 +13,8 @@ from dovetail.backends.rendered_program import placed
 from dovetail.errors import WrongOutputs
 from dovetail.ir import Ref, Size
 from dovetail.ir.kernel import CHECKS
+from dovetail.ir.memory import Lifetime, plan_lifetimes
 from dovetail.lower.values import Source, Value
-from dovetail.schedule.memory import Interval, plan_arena
 
 if TYPE_CHECKING:
     from dovetail.backends.rendered import Memory, Opened
@@ -129,17 +129,17 @@ class Sized:
         """Memory for all values but the inputs that stay on the device, in one arena."""
         if stay not in self.memory:
             device, align = self.opened.device, self.opened.device.alignment
-            blocks: list[Interval] = []
+            blocks: list[Lifetime] = []
             named: dict[str, Value] = {}
             for value, (first, last) in self.program.lives.items():
                 if self.program.inputs.get(value, -1) not in stay:  # type: ignore[call-overload]
                     size = -(-max(self.layouts[value].bytes, 1) // align) * align
                     named[str(len(named))] = value
-                    blocks.append(Interval(str(len(named) - 1), size, first, last))
-            offsets, total = plan_arena(blocks)
-            arena = device.allocate(max(total, 1))
+                    blocks.append(Lifetime(str(len(named) - 1), size, first, last))
+            plan = plan_lifetimes(blocks)
+            arena = device.allocate(max(plan.peak, 1))
             self.memory[stay] = {
-                named[b.name]: device.part(arena, offsets[b.name], b.size) for b in blocks
+                named[b.name]: device.part(arena, plan.offsets[b.name], b.size) for b in blocks
             }
         return self.memory[stay]
 

@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 import argparse
+import keyword
 import re
+import sys
 from pathlib import Path
 
-from dovetail.errors import InvalidBackendName, ScaffoldExists
+from dovetail.errors import InvalidBackendName, ScaffoldExists, ScaffoldNameTaken
+from dovetail.registry import BUILTIN
 
-KINDS = {"c": "kernels in C behind dovetail_plugin.h"}
+KINDS = {
+    "c": "kernels in C behind dovetail_plugin.h",
+    "python": "kernels as Python functions, to try things out",
+    "segment": "a compiler of whole segments",
+    "renderer": "kernels rendered from kernel IR",
+}
+_SHARED = "common"  # what the kinds without C have in common
 _TEMPLATES = Path(__file__).parent / "templates"
 _HEADER = Path(__file__).parents[1] / "include" / "dovetail_plugin.h"
+_NEEDED = frozenset({"torch", "numpy", "pytest", "setuptools"})  # modules a package would hide
 _SUFFIX = ".in"  # keeps templates from being taken for code of this package
 
 
@@ -33,17 +43,30 @@ def run(arguments: argparse.Namespace) -> int:
 
 def write_package(name: str, kind: str, folder: Path) -> None:
     """Write a package of this kind into a folder that is new or empty."""
-    if not re.fullmatch(r"[a-z][a-z0-9_]*", name) or name == "dovetail":
-        raise InvalidBackendName(name)  # it is a module's name too
+    _check_name(name)
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise ScaffoldExists(f"{folder} exists already: choose another with --output")
-    template = _TEMPLATES / kind
+    for template in (kind,) if kind == "c" else (_SHARED, kind):
+        _write_template(_TEMPLATES / template, name, folder)
+    if kind == "c":
+        (folder / "csrc" / _HEADER.name).write_text(_HEADER.read_text())
+
+
+def _check_name(name: str) -> None:
+    """Raise unless a backend and a module can have this name."""
+    if not re.fullmatch(r"[a-z][a-z0-9_]*", name) or keyword.iskeyword(name):
+        raise InvalidBackendName(name)
+    if name in BUILTIN:
+        raise ScaffoldNameTaken(name, "one of dovetail's own backends")
+    if name in sys.stdlib_module_names or name in _NEEDED:
+        raise ScaffoldNameTaken(name, "a module that it would hide or be hidden by")
+
+
+def _write_template(template: Path, name: str, folder: Path) -> None:
     for source in sorted(template.rglob(f"*{_SUFFIX}")):
         target = folder / _renamed(str(source.relative_to(template)), name)[: -len(_SUFFIX)]
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_text(_renamed(source.read_text(), name))
-    if kind == "c":
-        (folder / "csrc" / _HEADER.name).write_text(_HEADER.read_text())
 
 
 def _renamed(text: str, name: str) -> str:

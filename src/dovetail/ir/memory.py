@@ -50,7 +50,11 @@ def plan_memory(
     program: Program, symbols: Mapping[str, int] | None = None, *, device: str = "cpu"
 ) -> MemoryPlan:
     """Where each temporary lies in the arena of a device, given the symbols' values."""
-    lives = lifetimes(program, symbols or {}, device=device)
+    return plan_lifetimes(lifetimes(program, symbols or {}, device=device))
+
+
+def plan_lifetimes(lives: Sequence[Lifetime]) -> MemoryPlan:
+    """Where each piece of memory lies; offsets are multiples of what all sizes are multiples of."""
     candidates = [_place(order(lives)) for order in _ORDERS]
     offsets, peak = min(candidates, key=lambda found: found[1])
     return MemoryPlan(offsets, peak, sum(v.size for v in lives), _bound(lives))
