@@ -37,7 +37,7 @@ def segments_of(fn: Any, inputs: tuple[Any, ...]) -> list[Any]:
         table = keeping_claimed(backend.decompositions(), backend.keeps_whole)
         return aot_module_simplified(gm, given, fw_compiler=compiler, decompositions=table)
 
-    torch._dynamo.reset()
+    torch.compiler.reset()
     with torch.no_grad():
         torch.compile(fn, backend=entry, dynamic=False)(*inputs)
     return found
