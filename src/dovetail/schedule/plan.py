@@ -25,6 +25,7 @@ from dovetail.schedule.cluster import Cluster, Clusterer, reads_of
 from dovetail.schedule.simplify import simplify
 
 MOST_IN_KERNEL = 64  # values, before a kernel takes no more from clusters that it alone reads
+OFTEN = 8  # times that a value is read, for it to be stored however cheap it is
 CHEAP = 4.0  # expressions up to this cost are computed again rather than stored
 
 
@@ -189,9 +190,15 @@ class _Storage:
         if isinstance(value, Reduction) or self._written_between(value, cluster):
             return False
         if self._cost(value) <= CHEAP:
-            return True
+            return not self._is_read_often(value, cluster)
         alone = room and self.readers.get(value, set()) <= {cluster.number}
         return alone and value.numel == product(cluster.domain.sizes)
+
+    def _is_read_often(self, value: Value, cluster: Cluster) -> bool:
+        """Whether the end of a fold, in a kernel that runs anyway, is read many times over."""
+        points, size = product(cluster.domain.sizes), value.numel
+        many = isinstance(points, int) and isinstance(size, int) and points >= OFTEN * size
+        return many and self.clusterer.home[value].domain.reduced is not None
 
     def _written_between(self, value: Value, cluster: Cluster) -> bool:
         """Whether an input is written between a value's place and a later cluster."""
