@@ -54,7 +54,7 @@ def lower_mm(lower: Lower, call: OpCall) -> Value:
 
 @rule("addmm.default")
 def lower_addmm(lower: Lower, call: OpCall) -> Value:
-    """beta * bias + alpha * (left @ right)."""
+    """A scaled bias and a scaled product."""
     bias, left, right = (lower.value(a) for a in call.args[:3])
     beta, alpha = argument(call, 3, "beta", 1), argument(call, 4, "alpha", 1)
     if not number(beta) or not number(alpha):

@@ -78,7 +78,8 @@ class Accumulators:
         slots, types = self.running[r.name][copy], self.types[r.name]
         old = tuple(c.get(s, t, lanes) for s, t in zip(slots, types, strict=True))
         if r.op == "sum" and len(args) == 2:
-            new: tuple[Val, ...] = (math.fma(c, *(c.splat(a, lanes) for a in args), old[0]),)
+            one, other = (c.splat(a, lanes) for a in args)
+            new: tuple[Val, ...] = (math.fma(c, one, other, old[0]),)
         else:
             cast = [scalar.cast(c, a, t) for a, t in zip(args, types, strict=True)]
             new = combine(c, r.op, old, tuple(c.splat(v, lanes) for v in cast))
