@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import dovetail.lower.indexing
 import dovetail.lower.norms
 import dovetail.lower.pointwise
+import dovetail.lower.products
 import dovetail.lower.reductions
 import dovetail.lower.reindex  # noqa: F401  # registers rules
 from dovetail.capture.ops import is_random, resolve_op

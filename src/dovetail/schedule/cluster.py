@@ -25,6 +25,7 @@ from dovetail.lower.values import (
 from dovetail.schedule.domain import Domain, reduce_flags, refine
 
 MOST_MEMBERS = 48
+WINDOW = 12  # clusters that a value tries to join: the first it could, and the latest
 INLINE = 4.0  # what may be computed again in every kernel that reads it
 AGAIN = 16.0  # what a kernel may compute again at another point than its own
 _BUDGET = 200  # expressions looked at to decide whether one value may join
@@ -114,7 +115,8 @@ class Clusterer:
                 self.cheap[value] = cost, first
 
     def _find(self, value: Value, first: int) -> None:
-        for cluster in self.clusters[first : first + 16]:
+        latest = max(first + WINDOW, len(self.clusters) - WINDOW)
+        for cluster in (*self.clusters[first : first + WINDOW], *self.clusters[latest:]):
             if cluster.library is None and len(cluster.members) < MOST_MEMBERS:
                 if self._join(cluster, value):
                     return

@@ -24,6 +24,8 @@ from dovetail.schedule.build import Built, KernelBuilder, NeedsMemory
 from dovetail.schedule.cluster import Cluster, Clusterer, reads_of
 from dovetail.schedule.simplify import simplify
 
+MOST_IN_KERNEL = 64  # values, before a kernel takes no more from clusters that it alone reads
+OFTEN = 8  # times that a value is read, for it to be stored however cheap it is
 CHEAP = 4.0  # expressions up to this cost are computed again rather than stored
 
 
@@ -128,7 +130,6 @@ class _Storage:
             for member in cluster.members:
                 for read in map(root_of, reads_of(member)):
                     self.readers.setdefault(read, set()).add(cluster.number)
-        self._costs: dict[Value, float] = {}
 
     def _store(self, value: Value) -> None:
         root = root_of(value)
@@ -179,35 +180,42 @@ class _Storage:
                     continue
                 if read in self.stored and read not in members and read not in cluster.inlined:
                     continue
-                if read in members or read in cluster.inlined or self._recompute(read, cluster):
+                again = self._recompute(read, cluster, room=len(seen) < MOST_IN_KERNEL)
+                if read in members or read in cluster.inlined or again:
                     stack.append(read)
                 else:
                     self.stored.add(read)
 
-    def _recompute(self, value: Value, cluster: Cluster) -> bool:
+    def _recompute(self, value: Value, cluster: Cluster, *, room: bool) -> bool:
         if isinstance(value, Reduction) or self._written_between(value, cluster):
             return False
         if self._cost(value) <= CHEAP:
-            return True
-        alone = self.readers.get(value, set()) <= {cluster.number}
+            return not self._is_read_often(value, cluster)
+        alone = room and self.readers.get(value, set()) <= {cluster.number}
         return alone and value.numel == product(cluster.domain.sizes)
+
+    def _is_read_often(self, value: Value, cluster: Cluster) -> bool:
+        """Whether the end of a fold, in a kernel that runs anyway, is read many times over."""
+        points, size = product(cluster.domain.sizes), value.numel
+        many = isinstance(points, int) and isinstance(size, int) and points >= OFTEN * size
+        return many and self.clusterer.home[value].domain.reduced is not None
 
     def _written_between(self, value: Value, cluster: Cluster) -> bool:
         """Whether an input is written between a value's place and a later cluster."""
         first = self.clusterer.home[value].number
         return any(c.barrier for c in self.clusterer.clusters[first : cluster.number])
 
-    def _cost(self, value: Value) -> float:
-        """What computing one element again would take."""
+    def _cost(self, value: Value, left: float = CHEAP) -> float:
+        """What computing one element again would take, counted until it is more than ``left``."""
         if isinstance(value, Source | Host | Reduction) or value in self.stored:
             return 1.0
-        if value not in self._costs:
-            assert isinstance(value, Pointwise)
-            self._costs[value] = 1e9  # until known: a long chain is not worth following
-            reads = [root_of(r) for r in value.reads]
-            total = value.cost + sum(self._cost(r) for r in reads)
-            self._costs[value] = total
-        return self._costs[value]
+        assert isinstance(value, Pointwise)
+        total = value.cost
+        for read in map(root_of, value.reads):
+            if total > left:
+                break
+            total += self._cost(read, left - total)
+        return total
 
 
 def verdict(call: OpCall) -> str:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
+from math import inf
 
-from dovetail.codegen.llvm import scalar
+from dovetail.codegen.llvm import math, scalar
 from dovetail.codegen.llvm.emit import Code, Val
 from dovetail.ir.kernel import FLOATS, Reduce
 
@@ -26,7 +26,7 @@ def identity(op: str, dtype: str) -> float | int | bool:
         return 0
     if op in ("prod", "all"):
         return 1
-    low, high = (-math.inf, math.inf) if dtype in FLOATS else _INT_RANGE[dtype]
+    low, high = (-inf, inf) if dtype in FLOATS else _INT_RANGE[dtype]
     return low if op in ("max", "argmax") else high
 
 
@@ -73,14 +73,16 @@ class Accumulators:
             self.c.put(slot, value)
 
     def fold(self, r: Reduce, args: tuple[Val, ...], copy: int, mask: Val | None) -> None:
-        """Take one more value (where ``mask`` allows)."""
+        """Take one more value (where ``mask`` allows); two for a sum are factors of it."""
         c, lanes = self.c, self.lanes[r.name]
         slots, types = self.running[r.name][copy], self.types[r.name]
         old = tuple(c.get(s, t, lanes) for s, t in zip(slots, types, strict=True))
-        given = tuple(
-            c.splat(scalar.cast(c, a, t), lanes) for a, t in zip(args, types, strict=True)
-        )
-        new = combine(c, r.op, old, given)
+        if r.op == "sum" and len(args) == 2:
+            one, other = (c.splat(a, lanes) for a in args)
+            new: tuple[Val, ...] = (math.fma(c, one, other, old[0]),)
+        else:
+            cast = [scalar.cast(c, a, t) for a, t in zip(args, types, strict=True)]
+            new = combine(c, r.op, old, tuple(c.splat(v, lanes) for v in cast))
         for slot, before, after in zip(slots, old, new, strict=True):
             c.put(slot, after if mask is None else c.select(mask, after, before))
 

@@ -6,6 +6,7 @@ of the remaining parallel axes, times (where the vector axis is parallel) one bl
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -16,6 +17,7 @@ from dovetail.codegen.llvm.reduce import Accumulators
 from dovetail.ir.affine import mul, product
 from dovetail.ir.kernel import (
     CHECKS,
+    FLOATS,
     Apply,
     Axis,
     Const,
@@ -27,9 +29,11 @@ from dovetail.ir.kernel import (
     Reduce,
     Store,
 )
-from dovetail.ir.size import Dim
+from dovetail.ir.size import Dim, Size
 
-BLOCK = 4096  # elements of the vector axis in one unit of work, where that axis is parallel
+BLOCK = 4096  # elements in one unit of work, where the vector axis is parallel
+NARROWEST = 64  # but at least these along it
+WIDE = 4  # vectors next to each other that are folded together
 CHUNK = 8192  # elements summed before their sum is added to the total
 COLUMN_CHUNK = 32  # the same for sums down a column
 UNROLL = 4  # independent accumulators along the vector axis
@@ -84,14 +88,27 @@ def units(kernel: Kernel) -> Dim:
     outer = product(a.extent for a in kernel.axes if a is not axis)
     if axis is None or axis not in kernel.axes:
         return outer
-    return mul(outer, _blocks(axis.extent))
+    block = block_of(kernel)
+    more = Size.binary("add", axis.extent, block - 1)
+    return mul(outer, Size.binary("floordiv", more, block))
 
 
-def _blocks(extent: Dim) -> Dim:
-    from dovetail.ir.size import Size
+def block_of(kernel: Kernel) -> int:
+    """Elements of a parallel vector axis in one unit of work: fewer where each is a long fold."""
+    points = product(a.extent for loop in kernel.loops[:1] for a in loop.axes)
+    if not isinstance(points, int):
+        points = 256
+    return max(NARROWEST, BLOCK >> max(points - 1, 0).bit_length())
 
-    more = Size.binary("add", extent, BLOCK - 1)
-    return Size.binary("floordiv", more, BLOCK)
+
+def _is_light(kernel: Kernel) -> bool:
+    """Whether several vectors' worth of a kernel's values fit the registers."""
+    for i in kernel.instructions():
+        if i.dtype in ("float64", "int64") and not isinstance(i, Const):
+            return False
+        if isinstance(i, Apply) and (i.op in math.FUNCTIONS or i.op in ("pow", "div", *CHECKS)):
+            return False
+    return True
 
 
 class Renderer:
@@ -101,8 +118,9 @@ class Renderer:
         self.kernel, self.name, self.layout = kernel, name, layout
         self.c = Code(lanes)
         self.axis = vector_axis(kernel)
-        self.lanes = lanes if self.axis is not None else 1
         self.is_row = self.axis is not None and self.axis not in kernel.axes
+        self.lanes = lanes * self._width(lanes) if self.axis is not None else 1
+        self.block = block_of(kernel)
         self.axes: dict[str, Val] = {}
         self.values: dict[str, Val] = {}
         self.pointers: dict[str, Val] = {}
@@ -121,6 +139,14 @@ class Renderer:
         c.line("ret void")
         head = f"define internal void @{self.name}(ptr %table, i64 %begin, i64 %end) #0 {{"
         return "\n".join([head, "entry:", *c.slots, *c.lines, "}"])
+
+    def _width(self, lanes: int) -> int:
+        """How many vectors stand next to each other: one alone would wait for its own sums."""
+        folds = any(isinstance(i, Reduce) for i in self.kernel.instructions())
+        if self.axis is None or self.is_row or not folds or not _is_light(self.kernel):
+            return 1
+        extent = self.axis.extent
+        return WIDE if not isinstance(extent, int) or extent >= WIDE * lanes else 1
 
     # ---- the table -------------------------------------------------------------------------
 
@@ -158,8 +184,8 @@ class Renderer:
         if self.axis is None or self.is_row:
             self._loops()
             return
-        low = c.op("mul", block, c.const(BLOCK, "int64"))
-        high = c.op("add", low, c.const(BLOCK, "int64"))
+        low = c.op("mul", block, c.const(self.block, "int64"))
+        high = c.op("add", low, c.const(self.block, "int64"))
         extent = self.size(self.axis.extent)
         high = c.select(c.compare("icmp slt", extent, high), extent, high)
         self.along_vector(low, high, self._divides(), lambda _: self._loops())
@@ -171,11 +197,11 @@ class Renderer:
     def _split_block(self, number: Val) -> tuple[Val, Val]:
         assert self.axis is not None
         extent = self.axis.extent
-        if isinstance(extent, int) and extent <= BLOCK:
+        if isinstance(extent, int) and extent <= self.block:
             return number, self.c.const(0, "int64")
         c = self.c
-        more = c.op("add", self.size(extent), c.const(BLOCK - 1, "int64"))
-        blocks = c.op("udiv", more, c.const(BLOCK, "int64"))
+        more = c.op("add", self.size(extent), c.const(self.block - 1, "int64"))
+        blocks = c.op("udiv", more, c.const(self.block, "int64"))
         return c.op("udiv", number, blocks), c.op("urem", number, blocks)
 
     def _decode(self, number: Val, outer: list[Axis]) -> None:
@@ -321,11 +347,15 @@ class Renderer:
         last = len(loop.axes)
         body = [i for i in loop.body if isinstance(i, Reduce | Store) or depth[i.name] == last]
         bases = self._bases(body, axis.name)
+        products = _summed_products(loop)
 
         def run(copy: int) -> None:
             for instruction in body:
+                if instruction.name in products:
+                    continue
                 if isinstance(instruction, Reduce):
-                    args = tuple(self.values[a] for a in instruction.args)
+                    factors = products.get(instruction.args[0], instruction.args)
+                    args = tuple(self.values[a] for a in factors)
                     sums.fold(instruction, args, copy, self.mask if self.is_row else None)
                 else:
                     self._emit(instruction, (axis.name, bases))
@@ -417,6 +447,18 @@ class Renderer:
         if instruction.op in CHECKS:
             return memory.check(self, instruction.op, *args)
         return scalar.apply(self.c, instruction.op, instruction.dtype, args)
+
+
+def _summed_products(loop: Loop) -> dict[str, tuple[str, ...]]:
+    """Products that are only summed: a fused multiply-add is faster, and rounds once less."""
+    used = Counter(name for i in loop.body for name in i.uses)
+    summed = {i.args[0]: i.dtype for i in loop.body if isinstance(i, Reduce) and i.op == "sum"}
+    return {
+        i.name: i.args
+        for i in loop.body
+        if isinstance(i, Apply) and i.op == "mul" and i.dtype in FLOATS
+        if used[i.name] == 1 and summed.get(i.name) == i.dtype
+    }
 
 
 def _erf_plus_one(kernel: Kernel) -> tuple[dict[str, str], set[str]]:
