@@ -23,7 +23,7 @@ def plan_of(fn, *args, backend="cpu"):
         return gm
 
     def entry(gm, inputs):
-        table = keeping_claimed(owner.decompositions(), owner.keeps_whole)
+        table = keeping_claimed([(owner.decompositions(), owner.keeps_whole)])
         return aot_module_simplified(gm, inputs, fw_compiler=compiler, decompositions=table)
 
     torch._dynamo.reset()
