@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from dovetail import errors
+from dovetail import errors, options
 from dovetail.options import Options
 
 
@@ -79,3 +79,12 @@ def test_per_device_default():
     dovetail.set_default_backend("reference", device="cpu")
     run()
     assert history.recent()[-1].backend == "reference"
+
+
+def test_variables_have_one_home(monkeypatch):
+    monkeypatch.setenv("DOVETAIL_NUM_THREADS", "3")
+    monkeypatch.setenv("DOVETAIL_CONFIG", "")
+    assert options.variable("DOVETAIL_NUM_THREADS") == "3"
+    assert options.variable("DOVETAIL_CONFIG") is None
+    with pytest.raises(errors.UnknownOption, match="DOVETAIL_CONFIG"):
+        options.variable("DOVETAIL_CONFG")

@@ -410,14 +410,8 @@ static bool build(const arg *a, const dvt_host_operation *o, kept_handles *k, ui
         return true;
     case ARG_SOME:
         return build_some(a, o, k, word);
-    case ARG_LIST:
+    default:
         return build_list(a, o, k, word);
-    default: {
-        void *text = NULL;
-        bool made = torch.text_new(a->text, a->count, &text) == 0;
-        *word = (uint64_t)(uintptr_t)text;
-        return made;
-    }
     }
 }
 

@@ -38,7 +38,6 @@ typedef struct {
     torch_status (*list_size)(list_handle list, size_t *answer);
     torch_status (*list_get)(list_handle list, size_t index, uint64_t *answer);
     torch_status (*list_drop)(list_handle list);
-    torch_status (*text_new)(const char *data, size_t size, void **made);
     torch_status (*cell_new)(uint64_t **made); /* 2.13 and later */
     void *(*operator_new)(size_t size); /* what frees an older version's cells fits this */
     torch_status (*mm)(tensor_handle out, tensor_handle a, tensor_handle b);
@@ -76,7 +75,6 @@ typedef enum {
     ARG_WORD,   /* a plain value as the 64 bits that stand for it */
     ARG_SOME,   /* an optional argument that is given: one item */
     ARG_LIST,
-    ARG_TEXT,
 } arg_kind;
 
 typedef struct arg {
@@ -84,7 +82,6 @@ typedef struct arg {
     uint32_t count;
     uint64_t word;
     struct arg *items;
-    char *text;
 } arg;
 
 typedef struct kept_handles kept_handles;

@@ -40,7 +40,6 @@ static struct {
     {"torch_list_size", &torch.list_size, false},
     {"torch_list_get_item", &torch.list_get, false},
     {"torch_delete_list", &torch.list_drop, false},
-    {"torch_new_string_handle", &torch.text_new, false},
     {"torch_new_stable_ivalue", &torch.cell_new, false},
     {"_Znwm", &torch.operator_new, false},
     {"aoti_torch_cpu_mm_out", &torch.mm, false},

@@ -3,15 +3,13 @@
 
 #include <stdlib.h>
 
-static const char *const KIND_NAMES[] = {"none", "tensor", "number", "word",
-                                         "some", "list",   "text"};
+static const char *const KIND_NAMES[] = {"none", "tensor", "number", "word", "some", "list"};
 
 static void free_arg(arg *a)
 {
     for (uint32_t i = 0; a->items != NULL && i < a->count; i++)
         free_arg(&a->items[i]);
     free(a->items);
-    free(a->text);
 }
 
 void aten_plan_free(aten_plan *plan)
@@ -62,10 +60,6 @@ static int read_value(PyObject *value, arg *to)
     case ARG_SOME:
     case ARG_LIST:
         return read_items(value, to);
-    case ARG_TEXT:
-        to->text = text_of(value);
-        to->count = to->text ? (uint32_t)strlen(to->text) : 0;
-        return to->text ? 0 : -1;
     default:
         if (PyUnicode_Check(value)) { /* a constant of libtorch's, by name */
             char *name = text_of(value);
@@ -103,8 +97,6 @@ static bool supported(const arg *a)
         fits = torch.cell_new != NULL || torch.operator_new != NULL;
     else if (a->kind == ARG_LIST)
         fits = torch.list_new != NULL && torch.list_push != NULL;
-    else if (a->kind == ARG_TEXT)
-        fits = torch.text_new != NULL;
     for (uint32_t i = 0; fits && a->items != NULL && i < a->count; i++)
         fits = supported(&a->items[i]);
     return fits;

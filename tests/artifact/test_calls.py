@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from dovetail import errors
-from dovetail.runtime.loaded import Loaded, open_native
+from dovetail.runtime.loaded import PLAIN_TENSORS, Loaded, open_native
 from tests.artifact.cases import cases, package_of
 from tests.artifact.files import file_bytes, floats, open_package
 
@@ -67,6 +67,16 @@ def test_good_calls(add):
 def test_bad_arguments_are_named(add, x, b, problem):
     with pytest.raises(errors.GuardFailed, match=problem):
         add(x, b)
+
+
+def test_lazy_signs_are_seen_unless_the_caller_vouches():
+    x = torch.randn(4, 3, dtype=torch.complex64).conj().imag
+    assert x.is_neg()
+    bias = torch.zeros(3)
+    assert torch.equal(Loaded(open_native(file_bytes(ADD)))(x, bias), x.resolve_neg())
+    vouched = open_native(file_bytes(ADD), flags=PLAIN_TENSORS)
+    assert torch.equal(vouched.run(torch.ones(4, 3), bias)[0], torch.ones(4, 3))
+    assert torch.equal(vouched(x, bias)[0], -x.resolve_neg())
 
 
 def test_wrong_counts(add):

@@ -133,6 +133,7 @@ class Loaded:
 
     def __init__(self, native: Any) -> None:
         self.native = native
+        self._run = native.run
         self.manifest = _manifest(native)
         self._inputs: trees.Tree = self.manifest["inputs"]
         self._outputs: trees.Tree = self.manifest["outputs"]
@@ -143,7 +144,7 @@ class Loaded:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run on inputs of the kind the model was exported for."""
         if self._plain and not kwargs:
-            results = self.native(*args)
+            results = self._run(*args)
             if self._single:
                 return results[0]
             given: Sequence[Any] = args
@@ -151,7 +152,7 @@ class Loaded:
             flat: list[Any] = []
             trees.flatten(self._inputs, (args, kwargs), flat)
             given = flat
-            results = self.native(*flat)
+            results = self._run(*flat)
         return trees.unflatten(self._outputs, results, lambda text: self._size(text, given))
 
     def _size(self, text: str, given: Sequence[Any]) -> int:
