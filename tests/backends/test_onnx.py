@@ -266,3 +266,11 @@ def test_memory_is_pytorchs_own():
     results = run([a, b])
     assert dict(bound)["in.a"] == a.data_ptr()
     assert {address for _, address in bound[2:]} == {r.data_ptr() for r in results}
+
+
+def test_without_the_packages_it_is_unavailable_and_says_why(monkeypatch):
+    backend = registry.get_backend("onnxruntime")
+    monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
+    answer = backend.available()
+    assert not answer
+    assert "pip install 'dovetail[onnx]'" in answer.reason
