@@ -48,11 +48,7 @@ class MemoryPlan:
 
 def plan_memory(program: Program, symbols: Mapping[str, int] | None = None) -> MemoryPlan:
     """Where each temporary lies, given the symbols' values."""
-    return plan_lifetimes(lifetimes(program, symbols or {}))
-
-
-def plan_lifetimes(lives: Sequence[Lifetime]) -> MemoryPlan:
-    """Where each piece of memory lies; offsets are multiples of what all sizes are multiples of."""
+    lives = lifetimes(program, symbols or {})
     candidates = [_place(order(lives)) for order in _ORDERS]
     offsets, peak = min(candidates, key=lambda found: found[1])
     return MemoryPlan(offsets, peak, sum(v.size for v in lives), _bound(lives))
@@ -72,6 +68,12 @@ def lifetimes(program: Program, symbols: Mapping[str, int]) -> list[Lifetime]:
         if buffer.kind == "temporary" and owner in sizes:
             sizes[owner] = max(sizes[owner], _bytes(buffer, symbols))
     return [Lifetime(name, sizes[name], *span) for name, span in spans.items()]
+
+
+def plan_lifetimes(lives: Sequence[Lifetime]) -> MemoryPlan:
+    """Where pieces of memory lie; offsets are multiples of what all sizes are multiples of."""
+    offsets, peak = min((_place(order(lives)) for order in _ORDERS), key=lambda found: found[1])
+    return MemoryPlan(offsets, peak, sum(v.size for v in lives), _bound(lives))
 
 
 def _bytes(buffer: Buffer, symbols: Mapping[str, int]) -> int:
