@@ -164,10 +164,20 @@ def test_a_residual_network(grad, training):
     assert_same(
         ResNet().train(training), torch.randn(2, 3, 16, 16), backend="onnxruntime", grad=grad
     )
-    others = {"aten.copy_.default", "aten.convolution_backward.default"}
-    assert placed().get("aten", set()) <= others
+    assert placed().get("aten", set()) <= {"aten.copy_.default"}
     if not grad and not training:
         assert set(placed()) == {"onnxruntime"}
+
+
+@pytest.mark.parametrize(
+    ("stride", "padding", "dilation", "size"),
+    [(1, 0, 1, 9), (2, 1, 1, 9), (2, 1, 1, 10), (3, (2, 0), (1, 2), 11), (1, 2, 2, 8)],
+)
+def test_gradients_of_a_convolution(stride, padding, dilation, size):
+    layer = nn.Conv2d(4, 5, 3, stride, padding, dilation)
+    given = torch.randn(2, 4, size, size, requires_grad=True)
+    assert_same(layer, given, backend="onnxruntime", grad=True)
+    assert "aten.convolution_backward.default" in placed()["onnxruntime"]
 
 
 @pytest.mark.parametrize("grad", [False, True])
@@ -266,3 +276,11 @@ def test_memory_is_pytorchs_own():
     results = run([a, b])
     assert dict(bound)["in.a"] == a.data_ptr()
     assert {address for _, address in bound[2:]} == {r.data_ptr() for r in results}
+
+
+def test_without_the_packages_it_is_unavailable_and_says_why(monkeypatch):
+    backend = registry.get_backend("onnxruntime")
+    monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
+    answer = backend.available()
+    assert not answer
+    assert "pip install 'dovetail[onnx]'" in answer.reason

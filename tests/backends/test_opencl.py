@@ -8,7 +8,8 @@ import pytest
 import torch
 from torch import nn
 
-from dovetail import history, registry
+from dovetail import errors, history, registry
+from dovetail.backends.opencl import OpenCLBackend
 from dovetail.backends.rendered import Opened
 from dovetail.backends.rendered_program import RenderedProgram
 from dovetail.codegen.c import CRenderer
@@ -424,3 +425,27 @@ def test_memory_is_reused():
     program = RenderedProgram(plan.segment)
     assert len(program.launches) > 4
     assert len(set(program.lives.values())) > 2
+
+
+def test_without_the_package_or_a_device_it_is_unavailable_and_says_why(monkeypatch):
+    import pyopencl
+
+    backend = type("Other", (OpenCLBackend,), {"name": "other"})()
+    monkeypatch.setattr(pyopencl, "get_platforms", list)
+    assert "no OpenCL device" in backend.available().reason
+    monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
+    assert "pip install 'dovetail[opencl]'" in backend.available().reason
+    assert not backend.available()
+
+
+def test_source_that_does_not_compile_falls_back(monkeypatch):
+    """A renderer's mistake costs a warning, not the answer; strict mode raises."""
+    broken = type("Broken", (OpenCLBackend,), {"name": "broken", "render": lambda *_: "nonsense"})
+    with registry.registered_backend(broken):
+        x = torch.randn(3)
+        fallen = torch.compile(lambda x: x * 2 + 5, backend="broken", options={"strict": False})
+        with pytest.warns(errors.FallbackWarning, match="falls back from broken"):
+            torch.testing.assert_close(fallen(x), x * 2 + 5)
+        strict = torch.compile(lambda x: x * 2 + 6, backend="broken", options={"strict": True})
+        with pytest.raises(errors.BackendFailed, match="broken"):
+            strict(x)

@@ -83,6 +83,45 @@ def _convolution(w: Writer, call: OpCall) -> str:
     return str(w.node("Conv", *inputs, **window))
 
 
+@rule("convolution_backward.default")
+def _convolution_backward(w: Writer, call: OpCall) -> tuple[str | None, ...]:
+    """Gradients as convolutions: transposed for the input, of the transposed for the weight."""
+    upper, x, weight, _, stride, padding, dilation, transposed, _, groups, wanted = call.args
+    allow(tensor(upper).dtype, ("float32",))
+    count = tensor(x).rank - 2
+    if transposed or groups != 1 or count < 1:
+        raise Refused("only the gradient of a plain convolution without groups")
+    steps, pads, gaps = (numbers(given, count) for given in (stride, padding, dilation))
+    before, after, window = (
+        [constant(d, "the size of an image") for d in tensor(ref).shape[2:]]
+        for ref in (x, upper, weight)
+    )
+    made: list[str | None] = [None, None, None]
+    if wanted[0]:
+        reach = [(a - 1) * s - 2 * p + g * (k - 1) + 1 for a, s, p, g, k in
+                 zip(after, steps, pads, gaps, window, strict=True)]  # fmt: skip
+        made[0] = w.node(
+            "ConvTranspose",
+            w.value(upper),
+            w.value(weight),
+            strides=steps,
+            pads=pads + pads,
+            dilations=gaps,
+            output_padding=[b - r for b, r in zip(before, reach, strict=True)],
+        )
+    if wanted[1]:
+        turned = [1, 0, *range(2, count + 2)]
+        images, errors = (w.node("Transpose", w.value(r), perm=turned) for r in (x, upper))
+        found = w.node("Conv", images, errors, strides=gaps, dilations=steps, pads=pads + pads)
+        axes = list(range(2, count + 2))
+        bounds = w.integers([0] * count), w.integers(window), w.integers(axes)
+        made[1] = w.node("Transpose", w.node("Slice", found, *bounds), perm=turned)
+    if wanted[2]:
+        axes = [0, *range(2, count + 2)]
+        made[2] = w.node("ReduceSum", w.value(upper), w.integers(axes), keepdims=0)
+    return tuple(made)
+
+
 @rule("max_pool2d_with_indices.default")
 def _max_pool(w: Writer, call: OpCall) -> tuple[str, str]:
     desc = tensor(call.args[0])

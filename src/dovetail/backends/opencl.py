@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from dovetail.ir.kernel import Kernel
 
 GROUP = 64  # work-items that run together
-_OPTIONS = ("-cl-fp32-correctly-rounded-divide-sqrt",)
+_OPTIONS = ("-cl-fp32-correctly-rounded-divide-sqrt", "-w")  # -w: no warnings on stderr
 
 
 class OpenCLBackend(RendererBackend):
