@@ -86,6 +86,12 @@ REDUCTIONS = {
     "softmax": lambda x: x.softmax(-1),
     "log_softmax": lambda x: x.log_softmax(-1),
     "layer_norm": lambda x: torch.nn.functional.layer_norm(x, x.shape[-1:]),
+    "rms_norm": lambda x: torch.nn.functional.rms_norm(x, x.shape[-1:]),
+    "group_norm": lambda x: torch.nn.functional.group_norm(x[None, :2], 2),
+    "batch_norm": lambda x: torch.nn.functional.batch_norm(x, None, None, training=True),
+    "norm": lambda x: torch.linalg.vector_norm(x, dim=-1),
+    "prod": lambda x: (x * 0.01 + 1).prod(-1),
+    "logsumexp": lambda x: x.logsumexp(-1),
 }
 
 
@@ -99,3 +105,38 @@ def test_reductions_beside_eager(name, shape):
     scale = exact.abs().max()
     mine, theirs = ((v.double() - exact).abs().max() / scale for v in (ours, eager))
     assert mine <= max(2 * theirs, 4 * 2.0**-24), (mine, theirs)
+
+
+@pytest.mark.parametrize("scale", [1e-38, 1e-6, 1.0, 80.0, 1e4, 1e18])
+@pytest.mark.parametrize("name", ["softmax", "log_softmax", "layer_norm", "rms_norm"])
+def test_rows_of_every_size(name, scale):
+    """From denormal to where squares are near overflow."""
+    torch.manual_seed(2)
+    fn, x = REDUCTIONS[name], torch.randn(16, 300) * scale
+    exact = fn(x.double())
+    eager, ours = fn(x), torch.compile(fn, backend="cpu")(x)
+    assert torch.equal(torch.isfinite(ours), torch.isfinite(eager))
+    scale = exact.abs().max()
+    mine, theirs = ((v.double() - exact).abs().max() / scale for v in (ours, eager))
+    assert mine <= max(2 * theirs, 4 * 2.0**-24), (mine, theirs)
+
+
+ROWS = [
+    [math.inf, 1.0, 2.0],
+    [-math.inf, 1.0, 2.0],
+    [-math.inf] * 3,
+    [math.nan, 1.0, 2.0],
+    [3.4e38, -3.4e38, 0.0],
+    [-0.0, 0.0, -0.0],
+    [1e-45, 0.0, -1e-45],
+]
+
+
+@pytest.mark.parametrize("name", ["softmax", "log_softmax", "layer_norm", "sum", "logsumexp"])
+def test_special_rows(name):
+    # Squares of the largest numbers overflow: eager's running moments then give NaN, where two
+    # passes give zero. Both are wrong.
+    rows = [r for r in ROWS if name != "layer_norm" or 3.4e38 not in r]
+    fn, x = REDUCTIONS[name], torch.tensor(rows)
+    ours = torch.compile(fn, backend="cpu")(x)
+    torch.testing.assert_close(ours, fn(x), equal_nan=True, rtol=1e-5, atol=1e-7)

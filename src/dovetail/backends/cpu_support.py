@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import dovetail.lower.indexing
 import dovetail.lower.norms
 import dovetail.lower.pointwise
+import dovetail.lower.pooling
 import dovetail.lower.products
 import dovetail.lower.reductions
 import dovetail.lower.reindex  # noqa: F401  # registers rules
@@ -30,6 +31,10 @@ _WHOLE = frozenset(
         "aten.gelu.default",
         "aten.silu.default",
         "aten.hardtanh.default",
+        "aten.roll.default",
+        "aten.linalg_vector_norm.default",
+        "aten.max.dim",
+        "aten.min.dim",
         "aten.embedding.default",
         "aten.var_mean.correction",
         "aten.var.correction",

@@ -12,6 +12,7 @@ from dovetail.lower.rules import Lower, Refused, argument, compute, number, rule
 from dovetail.lower.values import Builder, Indices, Pointwise, Value, broadcast_index
 
 _MOST_PIECES = 4  # more are better copied one by one
+_MOST_INNER = 8
 
 
 def between(b: Builder, place: Affine, low: Dim | None, high: Dim | None) -> str:
@@ -37,7 +38,8 @@ def lower_cat(lower: Lower, call: OpCall) -> Pointwise:
     pieces = [lower.value(ref) for ref in call.args[0]]
     pieces = [p for p in pieces if p.shape != (0,)]
     dim = static(argument(call, 1, "dim", 0), "a dimension") % len(desc.shape)
-    if len(pieces) > _MOST_PIECES:
+    inner = dim == len(desc.shape) - 1  # loops are cut at the borders there
+    if len(pieces) > (_MOST_INNER if inner else _MOST_PIECES):
         raise Refused("too many pieces")
     ends, end = [], 0
     for piece in pieces:
@@ -88,6 +90,38 @@ def lower_pad(lower: Lower, call: OpCall) -> Pointwise:
         return b.apply("where", dtype, mask, value, b.const(fill, dtype))
 
     return lower.pointwise(call, body, (source,), 3.0)
+
+
+@rule("roll.default")
+def lower_roll(lower: Lower, call: OpCall) -> Pointwise:
+    """Dimensions turned round: what leaves at the end comes in at the front."""
+    source = lower.value(call.args[0])
+    shifts, dims = call.args[1], argument(call, 2, "dims", ())
+    rank = len(source.shape)
+    if len(shifts) != len(dims) or not dims:
+        raise Refused("a roll of all elements in row-major order")
+    moves: dict[int, int] = {}
+    for shift, d in zip(shifts, dims, strict=True):
+        dim = static(d, "a dimension") % rank
+        size = max(static(source.shape[dim], "a size"), 1)
+        moves[dim] = (moves.get(dim, 0) + static(shift, "a shift")) % size
+    moves = {d: n for d, n in moves.items() if n}
+    dtype = compute(tensor(call.output).dtype)
+
+    def turned(b: Builder, index: Indices, left: tuple[int, ...]) -> str:
+        if not left:
+            return b.read(source, index)
+        dim, rest = left[0], left[1:]
+        shift, size = moves[dim], static(source.shape[dim], "a size")
+        later, earlier = between(b, index[dim], shift, None), between(b, index[dim], None, shift)
+        end = b.masked(earlier, lambda: turned(b, _moved(index, dim, size - shift), rest))
+        start = b.masked(later, lambda: turned(b, _moved(index, dim, -shift), rest))
+        return b.apply("where", dtype, later, start, end)
+
+    def body(b: Builder, index: Indices) -> str:
+        return turned(b, index, tuple(moves))
+
+    return lower.pointwise(call, body, (source,), 2.0 + 2.0 * len(moves))
 
 
 @rule("flip.default")

@@ -491,6 +491,24 @@ def lower_clamp(lower: Lower, call: OpCall) -> Pointwise:
     return lower_elements(lower, call, call.args[:1], dtype, body)
 
 
+@rule("clamp.Tensor")
+def lower_clamp_tensor(lower: Lower, call: OpCall) -> Pointwise:
+    """Bounds that are tensors; a NaN anywhere stays."""
+    low, high = argument(call, 1, "min"), argument(call, 2, "max")
+    given = [a for a in (low, high) if a is not None]
+    dtype = compute(tensor(call.output).dtype)
+    if dtype == "bool":
+        raise Refused("not for bool")
+
+    def body(b: Builder, dtype: str, x: str, *bounds: str) -> str:
+        rest = list(bounds)
+        if low is not None:
+            x = b.apply("max", dtype, x, rest.pop(0))
+        return b.apply("min", dtype, x, rest.pop(0)) if rest else x
+
+    return lower_elements(lower, call, (call.args[0], *given), dtype, body)
+
+
 @rule(
     "_to_copy.default", "clone.default", "contiguous.default", "prims.convert_element_type.default"
 )
@@ -551,12 +569,31 @@ def lower_full(lower: Lower, call: OpCall) -> Pointwise:
 
 @rule("arange.start_step", "iota.default")
 def lower_arange(lower: Lower, call: OpCall) -> Pointwise:
-    """Integers in steps."""
+    """Integers in steps, or whole floating-point numbers that are exact."""
     start, step = call.args[0], argument(call, 2, "step", 1)
-    if tensor(call.output).dtype != "int64" or "iota" in call.op:
+    desc = tensor(call.output)
+    if "iota" in call.op or desc.dtype not in ("int64", "float32", "float64"):
         raise Refused("only integers")
+    if desc.dtype != "int64":
+        start, step = _whole(start), _whole(step)
+        last = start + step * (desc.numel or _EXACT)
+        if max(abs(start), abs(last)) >= _EXACT:
+            raise Refused("only numbers that are exact")
     if not all(isinstance(v, int | Size) and not isinstance(v, bool) for v in (start, step)):
         raise Refused("only integers")
+    result = compute(desc.dtype)
     return lower.pointwise(
-        call, lambda b, index: b.position(index[0].scale(step).shift(start)), (), 0
+        call,
+        lambda b, index: b.cast(b.position(index[0].scale(step).shift(start)), result),
+        (),
+        0,
     )
+
+
+_EXACT = 2**24
+
+
+def _whole(value: Any) -> int:
+    if type(value) not in (int, float) or value != int(value):
+        raise Refused("only integers")
+    return int(value)

@@ -41,8 +41,58 @@ def reduction(
         value = b.cast(b.read(source, index), accumulate)
         return (value if prologue is None else prologue(b, value),)
 
-    name = lower.fresh(op)
-    return Reduction(name, dtype, op, source.shape, dims, body, (source,), accumulate)
+    return staged(lower, op, source.shape, dims, body, (source,), dtype, accumulate)
+
+
+# A fold of this many elements to one is worth sharing among threads, in this many parts.
+LONG, PARTS = 1 << 16, 16
+_AGAIN = {"sum", "prod", "max", "min", "any", "all"}
+
+
+def staged(
+    lower: Lower,
+    op: str,
+    shape: tuple[Dim, ...],
+    dims: tuple[int, ...],
+    body: Callable[[Builder, Indices], tuple[str, ...]],
+    reads: tuple[Value, ...],
+    dtype: str,
+    accumulate: str,
+) -> Reduction:
+    """A fold; a long one to a single element first to parts that threads share, then to one.
+
+    The parts depend on the shape alone, so the result does not depend on the threads.
+    """
+    place = _divisible(op, shape, dims)
+    if place is None:
+        return Reduction(lower.fresh(op), dtype, op, shape, dims, body, reads, accumulate)
+    each = int(shape[place]) // PARTS  # type: ignore[arg-type]
+    finer = (*shape[:place], PARTS, each, *shape[place + 1 :])
+
+    def part(b: Builder, index: Indices) -> tuple[str, ...]:
+        whole = index[place].scale(each) + index[place + 1]
+        return body(b, (*index[:place], whole, *index[place + 2 :]))
+
+    others = tuple(d for d in range(len(finer)) if d != place)
+    parts = Reduction(lower.fresh(op), dtype, op, finer, others, part, reads, accumulate)
+
+    def last(b: Builder, index: Indices) -> tuple[str, ...]:
+        return (b.cast(b.read(parts, index), accumulate),)
+
+    return Reduction(lower.fresh(op), dtype, op, (PARTS,), (0,), last, (parts,), accumulate)
+
+
+def _divisible(op: str, shape: tuple[Dim, ...], dims: tuple[int, ...]) -> int | None:
+    """The outermost dimension that can be cut in parts, for a long fold to one element."""
+    total = product(shape)
+    if op not in _AGAIN or not isinstance(total, int) or total < LONG:
+        return None
+    if len(dims) != len(shape):
+        return None
+    for d, size in enumerate(shape):
+        if size != 1:
+            return d if isinstance(size, int) and size % PARTS == 0 else None
+    return None
 
 
 def kept_index(dims: tuple[int, ...], rank: int) -> Callable[[Indices, Any], Indices]:
@@ -159,6 +209,57 @@ def lower_extreme(lower: Lower, call: OpCall) -> Value:
     return finish(lower, call, desc, folded, dims, rank)
 
 
+@rule("max.default", "min.default")
+def lower_extreme_of_all(lower: Lower, call: OpCall) -> Value:
+    """The extreme of all elements."""
+    source, desc = _source(lower, call), tensor(call.output)
+    rank, dtype = len(source.shape), compute(source.dtype)
+    dims = tuple(range(rank))
+    _nonempty(source, dims)
+    if dtype == "bool":
+        raise Refused("not for bool")
+    folded = reduction(lower, source, call.op.split(".")[1], dims, dtype, dtype)
+    return finish(lower, call, desc, folded, dims, rank)
+
+
+@rule("max.dim", "min.dim")
+def lower_extreme_and_place(lower: Lower, call: OpCall) -> Any:
+    """The extreme along a dimension, and the first position it stands at."""
+    source = _source(lower, call)
+    rank, dtype = len(source.shape), compute(source.dtype)
+    dims = dims_of(call.args[1], rank)
+    _nonempty(source, dims)
+    if dtype == "bool" or not rank or not isinstance(call.output, tuple):
+        raise Refused("an extreme of numbers that are none")
+    kind = call.op.split(".")[1]
+    value = reduction(lower, source, kind, dims, dtype, dtype)
+    place = _place(lower, source, f"arg{kind}", dims, flat=False)
+    return tuple(
+        finish(lower, call, tensor(desc), folded, dims, rank, name=f"{call.name}.{n}")
+        for n, (desc, folded) in enumerate(zip(call.output, (value, place), strict=True))
+    )
+
+
+@rule("linalg_vector_norm.default")
+def lower_norm(lower: Lower, call: OpCall) -> Value:
+    """Norms of order 1, 2 and infinity."""
+    source, desc = _source(lower, call), tensor(call.output)
+    order = argument(call, 1, "ord", 2)
+    rank, dtype = len(source.shape), compute(source.dtype)
+    if order not in (1, 2, float("inf")) or source.dtype != desc.dtype or dtype not in FLOATS:
+        raise Refused("a norm of another order")
+    dims = dims_of(argument(call, 2, "dim"), rank)
+    if any(source.shape[d] == 0 for d in dims):
+        raise Refused("a norm of nothing")
+
+    def before(b: Builder, x: str) -> str:
+        return b.apply("mul", dtype, x, x) if order == 2 else b.apply("abs", dtype, x)
+
+    op = "max" if order == float("inf") else "sum"
+    folded = reduction(lower, source, op, dims, dtype, dtype, before)
+    return finish(lower, call, desc, folded, dims, rank, _root if order == 2 else None)
+
+
 @rule("argmax.default", "argmin.default")
 def lower_argmax(lower: Lower, call: OpCall) -> Value:
     """The position of the extreme; over all elements it counts in row-major order."""
@@ -166,18 +267,21 @@ def lower_argmax(lower: Lower, call: OpCall) -> Value:
     rank, given = len(source.shape), argument(call, 1, "dim")
     dims = dims_of(given, rank)
     _nonempty(source, dims)
+    folded = _place(lower, source, call.op.split(".")[1], dims, flat=given is None)
+    return finish(lower, call, desc, folded, dims, rank)
+
+
+def _place(lower: Lower, source: Value, op: str, dims: tuple[int, ...], *, flat: bool) -> Reduction:
+    """Where the extreme stands, along the dimension or in row-major order."""
     strides = contiguous_strides(source.shape)
 
     def body(b: Builder, index: Indices) -> tuple[str, ...]:
         place = Affine()
         for d in dims:
-            place += index[d].scale(strides[d] if given is None else 1)
+            place += index[d].scale(strides[d] if flat else 1)
         return b.read(source, index), b.position(place)
 
-    op = call.op.split(".")[1]
-    name = lower.fresh(op)
-    folded = Reduction(name, "int64", op, source.shape, dims, body, (source,), "int64")
-    return finish(lower, call, desc, folded, dims, rank)
+    return Reduction(lower.fresh(op), "int64", op, source.shape, dims, body, (source,), "int64")
 
 
 def moments(
@@ -196,8 +300,7 @@ def moments(
         off = b.apply("sub", dtype, b.cast(b.read(source, index), dtype), centre)
         return (b.apply("mul", dtype, off, off),)
 
-    name = lower.fresh("squares")
-    squares = Reduction(name, dtype, "sum", source.shape, dims, body, (source, mean), dtype)
+    squares = staged(lower, "sum", source.shape, dims, body, (source, mean), dtype, dtype)
     return mean, _scaled(lower, squares, divide_by(count, correction))
 
 

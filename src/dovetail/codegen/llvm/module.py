@@ -10,15 +10,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from dovetail.codegen.llvm import render
+from dovetail.codegen.llvm.cost import GRAIN, cost
 from dovetail.codegen.llvm.emit import Code, Val
 from dovetail.codegen.llvm.target import Target, assemble
 from dovetail.ir.affine import product
-from dovetail.ir.kernel import CHECKS, Apply, Kernel, Load, Store
+from dovetail.ir.kernel import CHECKS, Apply, Kernel
 from dovetail.ir.size import Dim
-
-GRAIN = 32768  # element operations that are worth a thread
-_COSTLY = frozenset({"exp", "exp_normal", "tanh", "erf", "sigmoid", "div", "sqrt"})
-_DEAR = frozenset({"sin", "cos", "tan", "log", "log2", "log10", "log1p", "expm1", "exp2", "pow"})
 
 # Bytes from the start of a dvt_call and of a dvt_tensor in dovetail.h.
 _OUTPUTS, _INPUTS, _ATTRIBUTES, _PARALLEL = 16, 24, 32, 40
@@ -54,21 +51,6 @@ def table_layout(kernel: Kernel) -> render.Layout:
     pointers = {name: 1 + n for n, name in enumerate(names)}
     sizes: dict[Dim, int] = {d: 1 + len(names) + n for n, d in enumerate(kernel.sizes)}
     return render.Layout(pointers, sizes, _FLAG)
-
-
-def cost(kernel: Kernel) -> float:
-    """Element operations at one point of the parallel axes and loops together."""
-    total = 0.0
-    for loop in kernel.loops:
-        points = product(a.extent for a in loop.axes)
-        each = 0.0
-        for i in loop.body:
-            if isinstance(i, Apply):
-                each += 6 if i.op in _COSTLY else 16 if i.op in _DEAR else 0.5
-            elif isinstance(i, Load | Store):
-                each += 1
-        total += each * (points if isinstance(points, int) else 256)
-    return total
 
 
 # ---- the function that the runtime calls ---------------------------------------------------

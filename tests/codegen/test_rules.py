@@ -1,0 +1,139 @@
+"""Rules of single operators against eager: windows, joins, norms, extremes, long folds."""
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from dovetail.schedule.build import Built
+from tests.codegen.kernels import plan_of
+from tests.differential import assert_same
+
+F = nn.functional
+
+
+def data(*shape):
+    g = torch.Generator().manual_seed(sum(shape) + len(shape))
+    return torch.randn(shape, generator=g)
+
+
+GENERATED = {
+    "max_pool": lambda x: F.max_pool2d(x, 2),
+    "max_pool_padded": lambda x: F.max_pool2d(x, 3, 2, 1, return_indices=True),
+    "max_pool_one_step": lambda x: F.max_pool2d(x.relu(), (2, 3), 1, (1, 0), return_indices=True),
+    "avg_pool": lambda x: F.avg_pool2d(x * 2, 3, 2),
+    "avg_pool_padded": lambda x: F.avg_pool2d(x, 3, 1, 1),
+    "avg_pool_divisor": lambda x: F.avg_pool2d(x, 2, divisor_override=3),
+    "avg_pool_1d": lambda x: F.avg_pool1d(x[0], 4, 2),
+    "adaptive_pool": lambda x: F.adaptive_avg_pool2d(x, (4, 3)),
+    "adaptive_pool_of_a_sum": lambda x: F.adaptive_avg_pool2d(x + 1, (2, 2)).relu(),
+    "adaptive_pool_to_one": lambda x: F.adaptive_avg_pool2d(x, 1).flatten(1),
+    "nearest": lambda x: F.interpolate(x, scale_factor=2),
+    "nearest_uneven": lambda x: F.interpolate(x, size=(7, 19)),
+    "bilinear": lambda x: F.interpolate(x, scale_factor=2, mode="bilinear"),
+    "bilinear_corners": lambda x: F.interpolate(x, (9, 5), mode="bilinear", align_corners=True),
+    "roll": lambda x: torch.roll(x, 3, -1),
+    "roll_backwards": lambda x: torch.roll(x, (-2, 5), (0, 3)) + 1,
+    "roll_twice": lambda x: torch.roll(x, (1, 1), (2, 2)),
+    "norm": lambda x: torch.linalg.vector_norm(x, dim=-1),
+    "norm_kept": lambda x: x / torch.linalg.vector_norm(x, dim=(2, 3), keepdim=True),
+    "norm_one": lambda x: torch.linalg.vector_norm(x, 1, dim=1),
+    "norm_infinity": lambda x: torch.linalg.vector_norm(x, math.inf),
+    "max_dim": lambda x: x.max(-1),
+    "min_dim_kept": lambda x: x.min(1, keepdim=True),
+    "max_all": lambda x: (x.max(), x.min()),
+    "clamp_tensor": lambda x: x.clamp(x.mean(), x.abs()),
+    "clamp_min_tensor": lambda x: x.clamp(min=x.mean(-1, keepdim=True)),
+    "arange_floats": lambda x: x + torch.arange(12.0),
+    "cat_eight": lambda x: torch.cat([x * n for n in range(8)], -1),
+    "triangle": lambda x: x.tril() + x.triu(1),
+    "batch_norm": lambda x: F.batch_norm(x, None, None, training=True),
+}
+
+
+@pytest.mark.parametrize("name", GENERATED)
+def test_generated(name):
+    """The same as eager, and nothing left to a library."""
+    x = data(2, 6, 12, 12)
+    assert_same(GENERATED[name], x, backend="cpu")
+    assert all(isinstance(step, Built) for step in plan_of(GENERATED[name], x).steps)
+
+
+BACKWARD = ["max_pool", "max_pool_padded", "avg_pool", "adaptive_pool", "nearest", "bilinear"]
+BACKWARD += ["roll", "norm", "max_dim", "clamp_tensor", "cat_eight", "batch_norm"]
+
+
+@pytest.mark.parametrize("name", BACKWARD)
+def test_backward(name):
+    def fn(x):
+        result = GENERATED[name](x)
+        return (result[0] if isinstance(result, tuple) else result) * 2
+
+    assert_same(fn, data(2, 6, 12, 12), backend="cpu", grad=True)
+
+
+LIBRARY = {
+    "large_window": lambda x: F.avg_pool2d(x, 7),
+    "rounding_up": lambda x: F.max_pool2d(x, 5, 2, ceil_mode=True),
+    "holes": lambda x: F.max_pool2d(x, 3, 1, 0, 2),
+    "inside_only": lambda x: F.avg_pool2d(x, 3, 2, 1, count_include_pad=False),
+    "unequal_parts": lambda x: F.adaptive_avg_pool2d(x, 5),
+    "roll_of_all": lambda x: torch.roll(x, 7),
+    "norm_of_order_three": lambda x: torch.linalg.vector_norm(x, 3, dim=-1),
+}
+
+
+@pytest.mark.parametrize("name", LIBRARY)
+def test_left_to_a_library(name):
+    assert_same(LIBRARY[name], data(2, 6, 12, 12), backend="cpu")
+
+
+SPECIAL = torch.tensor([0.0, -0.0, math.inf, -math.inf, math.nan, 1.0, -1.0, 1e-45])
+
+
+@pytest.mark.parametrize("name", ["max_pool_padded", "avg_pool", "max_dim", "max_all", "norm"])
+def test_special_values(name):
+    x = SPECIAL[torch.randint(0, 8, (2, 6, 12, 12), generator=torch.Generator().manual_seed(3))]
+    assert_same(GENERATED[name], x, backend="cpu")
+
+
+def test_max_pool_of_nothing_but_minus_infinity():
+    x = torch.full((1, 2, 6, 6), -math.inf)
+    assert_same(GENERATED["max_pool_padded"], x, backend="cpu")
+
+
+LONG = {
+    "sum": lambda x: x.sum(),
+    "mean_of_squares": lambda x: (x * x).mean(),
+    "max": lambda x: x.max(),
+    "var": lambda x: x.var(),
+    "share": lambda x: x / x.abs().sum(),
+    "any": lambda x: (x > 3).any(),
+}
+
+
+@pytest.mark.parametrize("name", LONG)
+@pytest.mark.parametrize("shape", [(1024, 1024), (1 << 18,), (64, 33, 40), (1021, 101)])
+def test_long_folds(name, shape):
+    """Beside eager's error, and the same whatever the threads."""
+    fn, x = LONG[name], data(*shape) + 0.5
+    exact = fn(x.double()).double()
+    before = torch.get_num_threads()
+    results = []
+    try:
+        for threads in (1, 2):
+            torch.set_num_threads(threads)
+            results.append(torch.compile(fn, backend="cpu", dynamic=False)(x))
+    finally:
+        torch.set_num_threads(before)
+    assert torch.equal(*results)
+    scale = exact.abs().max()
+    mine, theirs = ((v.double() - exact).abs().max() / scale for v in (results[0], fn(x)))
+    assert mine <= max(2 * theirs, 4 * 2.0**-24), (mine, theirs)
+
+
+def test_a_long_sum_is_shared():
+    first, second = plan_of(LONG["sum"], data(1024, 1024)).steps
+    assert first.kernel.axes
+    assert not second.kernel.axes
