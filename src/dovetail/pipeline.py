@@ -107,6 +107,10 @@ class Compiler:
             return frozenset()
         return _torch.static_input_positions()
 
+    def kept(self, kind: str) -> frozenset[int]:
+        """Which inputs of a functional graph are the module's own: parameters and buffers."""
+        return frozenset() if kind == "backward" else _torch.static_input_positions()
+
     def compile_graph(self, gm: fx.GraphModule, kind: str, frozen: Iterable[int] = ()) -> Run:
         """Compile one functional graph: passes, constants, placement, code."""
         with without_collection():
@@ -115,6 +119,7 @@ class Compiler:
     def _compile_graph(self, gm: fx.GraphModule, kind: str, frozen: Iterable[int]) -> Run:
         expected = strides.output_descs(gm)
         constants.mark_constants(gm, frozen)
+        constants.mark_kept(gm, self.kept(kind))
         gm = self.run_passes("post_grad", gm, kind)
         gm = strides.restore(gm, expected)
         positions = constants.constant_inputs(gm)
