@@ -115,7 +115,7 @@ def test_random_graphs_of_two_backends():
     with dovetail.registered_backend(accelerator("aten.add.Tensor", "aten.relu.default")):
         assert_same(fn, t(3, 3), backend="accelerator")
     segments = history.recent()[-1].graphs[0].segments
-    assert len(segments) > 10
+    assert len(segments) > 5
     assert {name for name, *_ in segments} == {"accelerator", "aten"}
 
 

@@ -9,7 +9,8 @@ from typing import Any
 from dovetail.backend import Backend
 from dovetail.ir import Arg, Input, OpCall, Ref, ScalarDesc, Segment, Size, Table, TensorDesc
 from dovetail.ir.call import leaves
-from dovetail.place.stages import Group, Uses
+from dovetail.place.stages import Group
+from dovetail.place.uses import Uses
 
 # A value that crosses a segment's border: a call's or input's name, and a path into its result.
 Key = tuple[str, tuple[int, ...]]

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from dovetail.ir import OpCall
 from dovetail.place.cost import is_free
-from dovetail.place.stages import Uses
+from dovetail.place.uses import Uses
 from dovetail.place.verdicts import Choice
 
 REASON = "a view goes with the calls around it"

@@ -22,7 +22,8 @@ from dovetail.ir import Arg, Input
 from dovetail.place.cost import Costs
 from dovetail.place.cut import Cutter, PlacedSegment
 from dovetail.place.glue import settle_views
-from dovetail.place.stages import Group, uses_of
+from dovetail.place.stages import Group
+from dovetail.place.uses import uses_of
 from dovetail.place.verdicts import Choice, Verdict, ask
 from dovetail.place.worth import Weigher
 

@@ -2,7 +2,8 @@
 
 A call's stage is the highest stage among what it depends on, plus one wherever that runs on
 another backend. An edge between segments therefore always leads to a higher stage, so segments
-cannot form a cycle, and working out all stages is one pass over the calls.
+cannot form a cycle, and working out all stages is one pass over the calls. A second pass, from the
+end, lets a segment wait for a later one of its backend where nothing needs it sooner.
 
 Effects keep their order: random operators and control flow form a chain, and a write waits for
 everything before it and holds back everything after it.
@@ -12,49 +13,14 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from dataclasses import dataclass
 
-from dovetail.capture.from_fx import needed_symbols
 from dovetail.capture.ops import is_random, is_write, resolve_op
-from dovetail.ir import OpCall, Ref, Segment, Size
-
-
-@dataclass(slots=True)
-class Uses:
-    """What a call needs, worked out once: values by reference, and symbols."""
-
-    refs: list[Ref]
-    symbols: frozenset[str]
-
+from dovetail.ir import OpCall
+from dovetail.place.join import Place, join_later
+from dovetail.place.uses import Uses
 
 # A segment to be: the position of its backend in the list, and those of its calls.
 Group = tuple[int, list[int]]
-_NONE: frozenset[str] = frozenset()
-_PLAIN = (int, float, bool, str, type(None))
-
-
-def uses_of(call: OpCall) -> Uses:
-    """The values and symbols a call depends on, those of its subgraphs included."""
-    refs: list[Ref] = []
-    for arg in call.args:
-        if type(arg) is Ref:
-            refs.append(arg)
-        elif not isinstance(arg, _PLAIN):
-            return _uses_of_any(call)
-    return _uses_of_any(call) if call.kwargs else Uses(refs, _NONE)
-
-
-def _uses_of_any(call: OpCall) -> Uses:
-    refs: list[Ref] = []
-    symbols = _NONE
-    for leaf in call.leaves():
-        if isinstance(leaf, Ref):
-            refs.append(leaf)
-        elif isinstance(leaf, Size):
-            symbols |= leaf.symbols()
-        elif isinstance(leaf, Segment):
-            symbols |= needed_symbols(leaf.calls, leaf.outputs) - set(leaf.symbols())
-    return Uses(refs, symbols)
 
 
 def group(calls: Sequence[OpCall], uses: Sequence[Uses], chosen: Sequence[int]) -> list[Group]:
@@ -68,10 +34,10 @@ def group(calls: Sequence[OpCall], uses: Sequence[Uses], chosen: Sequence[int]) 
             groups[key] = [position]
         else:
             members.append(position)
-    return [(backend, members) for (_, backend), members in sorted(groups.items())]
-
-
-Place = tuple[int, int]  # a stage and a backend
+    ordered = sorted(groups.items())
+    if len(ordered) > 2:
+        ordered = join_later(calls, uses, ordered, effect_of)
+    return [(backend, members) for (_, backend), members in ordered]
 
 
 class _Stages:

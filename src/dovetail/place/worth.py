@@ -12,7 +12,8 @@ from dovetail.backend import Backend
 from dovetail.ir import Arg, Desc, OpCall, Ref
 from dovetail.ir.call import leaves
 from dovetail.place.cost import Costs
-from dovetail.place.stages import Group, Uses, group
+from dovetail.place.stages import Group, group
+from dovetail.place.uses import Uses
 from dovetail.place.verdicts import Choice
 
 ROUNDS = 8  # gains become small after two or three
