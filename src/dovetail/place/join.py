@@ -29,15 +29,21 @@ def join_later(
     needs.before_writes(groups, effect_of)
     later: dict[int, int] = {}  # backend → the next stage that it has a group at
     found: dict[Place, list[int]] = {}
+    joined = False
     for (stage, backend), members in reversed(groups):
         place = (stage, backend)
         target = later.get(backend)
         if target is not None and needs.allow(members, target, backend):
             if not any(effect_of(calls[n].op) for n in members):
-                place = (target, backend)
-        found.setdefault(place, []).extend(members)
+                place, joined = (target, backend), True
+        if place in found:
+            found[place].extend(members)
+        else:
+            found[place] = list(members)
         later[backend] = place[0]
         needs.note(members, place)
+    if not joined:
+        return list(groups)
     return [(place, sorted(members)) for place, members in sorted(found.items())]
 
 
@@ -48,8 +54,8 @@ class _Needs:
         self.calls, self.uses = calls, uses
         self.makers = {call.name: position for position, call in enumerate(calls)}
         for position, call in enumerate(calls):
-            for symbol, _ in call.binds:
-                self.makers[symbol] = position
+            if call.binds:
+                self.makers.update((symbol, position) for symbol, _ in call.binds)
         self.stage = [sys.maxsize] * len(calls)
         self.backend = [_MIXED] * len(calls)
 
@@ -57,6 +63,8 @@ class _Needs:
         self, groups: Sequence[tuple[Place, list[int]]], effect_of: _EffectOf
     ) -> None:
         """Everything before a write is needed when it happens."""
+        if all(effect_of(op) != "write" for op in {call.op for call in self.calls}):
+            return
         writes = {
             n: place
             for place, members in groups
@@ -64,7 +72,7 @@ class _Needs:
             if effect_of(self.calls[n].op) == "write"
         }
         write: Place | None = None
-        for position in range(len(self.calls) - 1 if writes else -1, -1, -1):
+        for position in range(len(self.calls) - 1, -1, -1):
             if write is not None:
                 self.stage[position], self.backend[position] = write
             write = writes.get(position, write)
@@ -72,23 +80,21 @@ class _Needs:
     def allow(self, members: Sequence[int], stage: int, backend: int) -> bool:
         """Whether these calls may run as late as ``stage``."""
         needed, by = self.stage, self.backend
-        return all(stage + (by[n] != backend) <= needed[n] for n in members)
+        for n in members:
+            if stage > needed[n] or (stage == needed[n] and by[n] != backend):
+                return False
+        return True
 
     def note(self, members: Sequence[int], place: Place) -> None:
         """These calls run at ``place`` and need what they use there."""
         stage, backend = place
+        needed, by, makers = self.stage, self.backend, self.makers
         for position in members:
-            use = self.uses[position]
-            for ref in use.refs:
-                self._need(ref.name, stage, backend)
-            for symbol in use.symbols:
-                self._need(symbol, stage, backend)
-
-    def _need(self, name: str, stage: int, backend: int) -> None:
-        maker = self.makers.get(name)
-        if maker is None or stage > self.stage[maker]:
-            return
-        if stage < self.stage[maker]:
-            self.stage[maker], self.backend[maker] = stage, backend
-        elif self.backend[maker] != backend:
-            self.backend[maker] = _MIXED
+            for name in self.uses[position].names():
+                maker = makers.get(name)
+                if maker is None or stage > needed[maker]:
+                    continue
+                if stage < needed[maker]:
+                    needed[maker], by[maker] = stage, backend
+                elif by[maker] != backend:
+                    by[maker] = _MIXED

@@ -55,13 +55,20 @@ def place(
 
 @contextlib.contextmanager
 def without_collection() -> Iterator[None]:
-    """Without the cycle collector, which would walk all that is built here again and again."""
+    """Without the cycle collector, which would walk all that is built here again and again.
+
+    Most of it stays, so at the end it joins the oldest generation, as it would after the collector
+    had walked it twice more; that is what freezing and unfreezing does, in no time.
+    """
     was_on = gc.isenabled()
     gc.disable()
     try:
         yield
     finally:
         if was_on:
+            if gc.get_freeze_count() == 0:  # nobody else has frozen anything
+                gc.freeze()
+                gc.unfreeze()
             gc.enable()
 
 
@@ -105,8 +112,12 @@ def _runners(
 ) -> list[tuple[Backend, ...]]:
     """For each segment its backend, then every later one that takes all its calls."""
     last = len(backends) - 1
-    found = []
+    found: list[tuple[Backend, ...]] = []
+    sure = {last: (backends[last],), last - 1: tuple(backends[last - 1 :])}
     for position, members in groups:
+        if position in sure:
+            found.append(sure[position])
+            continue
         others = [
             n
             for n in range(position + 1, last + 1)
