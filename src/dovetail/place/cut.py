@@ -59,6 +59,7 @@ class Cutter:
         bodies = [self._body(n, calls, uses, members) for n, (_, members) in enumerate(groups)]
         for out in leaves(tuple(self.outputs)):
             self._need(out)
+        mark_shared([inputs for inputs, _ in bodies], [backends[0] for backends in runners])
         return [
             PlacedSegment(
                 Segment(f"segment_{n}", tuple(inputs.values()), body, tuple(made.values())),
@@ -127,6 +128,20 @@ class Cutter:
                 name += "_"  # some other value is called that already
         made = self.crossing[ref.name, ref.path] = Input(name, ref.desc, kind)
         return made
+
+
+def mark_shared(inputs: Sequence[dict[Key, Input]], backends: Sequence[Backend]) -> None:
+    """Mark what several segments of a backend with memory of its own take, so it is sent once."""
+    takers: dict[tuple[str, Key], list[dict[Key, Input]]] = {}
+    for taken, backend in zip(inputs, backends, strict=True):
+        if backend.transfer is None:
+            continue
+        for key, given in taken.items():
+            if given.kind == "tensor" and isinstance(given.desc, TensorDesc):
+                takers.setdefault((backend.name, key), []).append(taken)
+    for (_, key), several in takers.items():
+        for taken in several if len(several) > 1 else ():
+            taken[key] = replace(taken[key], kind="shared")
 
 
 def input_symbols(inputs: Sequence[Input]) -> dict[str, tuple[int, int | None]]:
