@@ -62,7 +62,8 @@ class PluginSegment:
 
     def crossing(self) -> tuple[list[int], list[int]]:
         """Positions of the inputs that are sent and of the outputs that are fetched."""
-        return list(self._sent), [n for n, host in enumerate(self._back) if not host]
+        sent = _inputs_used(self.segment, _host_values(self.segment), self.kernels)
+        return sent, [n for n, host in enumerate(self._back) if not host]
 
     def __call__(self, inputs: list[Any]) -> list[Any]:
         """Send what is needed, run, and fetch the results; the list is emptied."""
