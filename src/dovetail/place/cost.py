@@ -48,6 +48,16 @@ class Costs:
             return sum(map(self.bytes_of, desc))
         return self.elements(desc) * item_bytes(desc.dtype) if isinstance(desc, TensorDesc) else 0
 
+    def span(self, desc: Desc) -> int:
+        """Bytes from a tensor's first element to the end of its last: what a copy of it moves."""
+        if not isinstance(desc, TensorDesc) or not desc.strides:
+            return self.bytes_of(desc)
+        shape, strides = (tuple(map(self.number, dims)) for dims in (desc.shape, desc.strides))
+        if 0 in shape:
+            return 0
+        last = sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True))
+        return (last + 1) * item_bytes(desc.dtype)
+
     def elements(self, desc: TensorDesc) -> int:
         """How many elements are stored: a dimension with stride 0 holds one."""
         strides = desc.strides or (1,) * desc.rank

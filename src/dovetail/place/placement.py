@@ -79,10 +79,11 @@ def _place(gm: fx.GraphModule, backends: Sequence[Backend], keep_small: bool) ->
     asked = backends[:-1]
     choices = [ask(call, asked) for call in calls]
     uses = [uses_of(call) for call in calls]
-    settle_views(calls, uses, choices)
     hints = size_hints(gm)
+    costs = Costs(hints)
+    settle_views(calls, uses, choices, backends, costs)
     kept = frozenset(reader.constants) | {i.name for i in reader.inputs if i.kind == "constant"}
-    weigher = Weigher(calls, uses, choices, backends, outputs, kept, Costs(hints))
+    weigher = Weigher(calls, uses, choices, backends, outputs, kept, costs)
     groups = weigher.group() if keep_small else weigher.settle()
     cutter = Cutter(reader.inputs, reader.constants, outputs)
     segments = cutter.cut(calls, uses, groups, _runners(groups, choices, backends))

@@ -98,10 +98,10 @@ def _copies(
         descs = {k: i.desc for k, i in zip(placed.sources, placed.segment.inputs, strict=True)}
         sent |= {(name, key) for key in there}
         if there:
-            size = sum(costs.bytes_of(descs[key]) for key in there)
+            size = sum(costs.span(descs[key]) for key in there)
             yield Copies(HOST, name, len(there), size)
         if back:
-            yield Copies(name, HOST, len(back), sum(map(costs.bytes_of, back)))
+            yield Copies(name, HOST, len(back), sum(map(costs.span, back)))
     for call in placed.segment.calls:
         yield from _moves(call, costs)
 
