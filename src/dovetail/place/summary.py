@@ -123,7 +123,7 @@ def _crossing(placed: PlacedSegment, executable: Any) -> tuple[list[Key], list[D
 
 def _moves(call: OpCall, costs: Costs) -> Iterator[Copies]:
     """A call that the model itself makes to bring a tensor from one torch device to another."""
-    if call.op in _COPIES:
+    if call.op in _COPIES and call.inputs and call.outputs:
         taken, made = call.inputs[-1], call.outputs[0]
         if taken.device != made.device:
             yield Copies(taken.device, made.device, 1, costs.bytes_of(taken))
