@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -68,6 +68,7 @@ class Compiler:
     backends: tuple[Backend, ...]
     options: Options
     record: history.Compilation
+    kept_names: set[str] = field(default_factory=set)  # the module's own, in the forward graph
 
     @cached_property
     def passes(self) -> manager.PassManager:
@@ -107,9 +108,17 @@ class Compiler:
             return frozenset()
         return _torch.static_input_positions()
 
-    def kept(self, kind: str) -> frozenset[int]:
-        """Which inputs of a functional graph are the module's own: parameters and buffers."""
-        return frozenset() if kind == "backward" else _torch.static_input_positions()
+    def mark_kept(self, gm: fx.GraphModule, kind: str) -> None:
+        """Mark inputs that are the module's own: parameters and buffers.
+
+        A backward graph has those that were saved for it under the names of the forward graph.
+        """
+        if kind != "backward":
+            self.kept_names.clear()
+            self.kept_names.update(constants.mark_kept(gm, _torch.static_input_positions()))
+        else:
+            names = [node.name for node in gm.graph.find_nodes(op="placeholder")]
+            constants.mark_kept(gm, [n for n, name in enumerate(names) if name in self.kept_names])
 
     def compile_graph(self, gm: fx.GraphModule, kind: str, frozen: Iterable[int] = ()) -> Run:
         """Compile one functional graph: passes, constants, placement, code."""
@@ -120,7 +129,7 @@ class Compiler:
         expected = strides.output_descs(gm)
         gm.meta["kind"] = kind
         constants.mark_constants(gm, frozen)
-        constants.mark_kept(gm, self.kept(kind))
+        self.mark_kept(gm, kind)
         gm = self.run_passes("post_grad", gm, kind)
         gm = strides.restore(gm, expected)
         positions = constants.constant_inputs(gm)

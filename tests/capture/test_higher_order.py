@@ -107,7 +107,7 @@ def test_passes_reach_branches(backend):
 
     assert_same(fn, t(3), backend=backend)
     (compilation,) = history.recent()
-    texts = [text for _, text in compilation.graphs[-1].segments]
+    texts = [segment.text for segment in compilation.graphs[-1].segments]
     (text,) = (text for text in texts if "segment @true_graph_0" in text)
     branch_text = text[text.index("segment @true_graph_0") :].split("}")[0]
     assert branch_text.count("aten.add") == 1

@@ -282,3 +282,37 @@ def test_rates_that_make_no_sense(make):
 )  # fmt: skip
 def test_times_read_well(seconds, text):
     assert show_seconds(seconds) == text
+
+
+def test_a_view_of_an_input_is_made_where_it_is_first_used():
+    def fn(x, w):
+        return (x.relu().sin() @ w.t()).relu()
+
+    cls = accelerator("views", MM, RELU, transfer=None)
+    graph = compiled(fn, t(3, 4), t(5, 4), cls=cls)
+    assert backends(graph) == ["accelerator", "aten", "accelerator"]
+    assert "aten.t.default" in graph.segments[2].ops
+    assert graph.segments[2].inputs == 2  # the sine and w itself
+
+
+def test_a_segment_that_nothing_needs_yet_waits_for_a_later_one():
+    def fn(x, y):
+        early = y.sin().cos()  # could run at once
+        return (x.relu().sin() + early).relu()
+
+    graph = compiled(fn, t(4), t(4), cls=accelerator(RELU, transfer=None))
+    assert backends(graph) == ["accelerator", "aten", "accelerator"]
+
+
+def test_what_reads_stays_before_what_writes():
+    def fn(x, y):
+        early = x.sin()
+        z = y.relu().cos().relu()
+        x.add_(z)
+        return early, (x + z).cos()
+
+    with dovetail.registered_backend(accelerator(RELU, "aten.copy_.default", transfer=None)):
+        assert_same(fn, t(4), t(4), backend="accelerator", calls=2)
+    with dovetail.registered_backend(accelerator(RELU, "aten.sin.default", transfer=None)):
+        torch.compiler.reset()
+        assert_same(fn, t(4), t(4), backend="accelerator", calls=2)

@@ -91,7 +91,7 @@ def test_values_go_from_one_device_to_the_other_and_are_counted(two):
     x, w = torch.randn(4, 8), torch.randn(8, 8)
     torch.testing.assert_close(compiled(x, w), torch.relu(x @ w) @ w)
     left.log(), right.log()
-    compiled(x, w)
+    compiled(torch.randn(4, 8), torch.randn(8, 8))
     (graph,) = graphs()
     assert [s.backend for s in graph.segments] == ["left", "right", "left"]
     copies = {(c.source, c.target): c.count for c in graph.copies()}
@@ -153,6 +153,57 @@ def test_a_buffer_that_the_model_writes_to_is_sent_when_it_changed(accel):
         x = torch.randn(4, 16)
         torch.testing.assert_close(compiled(x), reference(x))
     torch.testing.assert_close(model.seen, reference.seen)
+
+
+@pytest.mark.parametrize("train", [False, True], ids=["inference", "training"])
+@pytest.mark.parametrize("make", [ResNet, GPT])
+def test_the_report_counts_every_copy_that_the_device_logs(accel, make, train):
+    model = make().train(train)
+    batch = (torch.randint(50, (2, 12)), torch.randint(50, (2, 12)))
+    inputs = (torch.randn(2, 3, 16, 16),) if make is ResNet else batch
+    compiled = torch.compile(model, backend=accel.name)
+    for _ in range(2):  # what stays on the device is sent at the first call
+        accel.log()
+        if train:
+            step(compiled, *inputs)
+        else:
+            with torch.no_grad():
+                compiled(*inputs)
+    logged = [(line[0], int(line[1])) for line in accel.log() if line[0] in ("h2d", "d2h")]
+    said = [copies for graph in graphs() for copies in graph.copies()]
+    for direction, source in (("h2d", "host"), ("d2h", "accel_c")):
+        sizes = [size for kind, size in logged if kind == direction]
+        assert sum(c.count for c in said if c.source == source) == len(sizes)
+        assert sum(c.bytes for c in said if c.source == source) == sum(sizes)
+
+
+def test_no_weight_of_a_gpt_is_sent_twice(accel):
+    model = GPT().eval()
+    compiled = torch.compile(model, backend=accel.name)
+    tokens = torch.randint(50, (3, 11))  # whose activations have other sizes than the weights
+    with torch.no_grad():
+        compiled(tokens)
+        accel.log()
+        compiled(tokens)
+    sent = {int(line[1]) for line in accel.log() if line[0] == "h2d"}
+    weights = {p.numel() * 4 for p in model.blocks.parameters() if p.ndim == 2}
+    assert not sent & weights
+
+
+def test_a_value_that_two_segments_take_is_sent_once(accel):
+    def fn(x, y):
+        h = torch.sin(y)  # made on the host, used on both sides of another host call
+        return torch.relu(torch.cos(torch.relu(x + h)) * h)
+
+    compiled = torch.compile(fn, backend=accel.name)
+    x, y = torch.randn(4, 16), torch.randn(4, 16)
+    torch.testing.assert_close(compiled(x, y), fn(x, y))
+    accel.log()
+    x, y = torch.randn(4, 16), torch.randn(4, 16)
+    torch.testing.assert_close(compiled(x, y), fn(x, y))
+    assert [s.backend for s in graphs()[0].segments] == ["aten", "accel_c", "aten", "accel_c"]
+    assert accel.copies() == (3, 2)  # x, h and the cosine; the first relu and the result
+    assert [c.count for c in graphs()[0].copies() if c.source == "host"] == [3]
 
 
 def test_the_report_counts_what_the_device_logged(accel):

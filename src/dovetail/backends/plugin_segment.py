@@ -35,7 +35,8 @@ class PluginSegment:
         self._back = [_is_from(out, on_host) for out in segment.outputs]
         self._views = _views_of_inputs(segment, on_host)
         self.sent = _inputs_used(segment, on_host, self.kernels)
-        self._constant = {n for n, i in enumerate(segment.inputs) if i.kind == "constant"}
+        kept = ("constant", "shared")
+        self._constant = {n for n, i in enumerate(segment.inputs) if i.kind in kept}
         self._dynamic = _symbolic_inputs(segment)
         self._sizes = [n for n, i in enumerate(segment.inputs) if i.kind == "size"]
         self._layouts: dict[Any, _Sized] = {}

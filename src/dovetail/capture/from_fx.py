@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import operator
 from collections.abc import Iterable
 from typing import Any
@@ -30,6 +31,8 @@ from dovetail.ir import (
 from dovetail.ir.call import leaves
 from dovetail.ir.size import UNKNOWN, symbols_of
 
+_INT = frozenset({int})
+_PLAIN = frozenset({type(None), bool, int, float, complex, str})
 _ATTRS: tuple[tuple[type, str], ...] = (
     (torch.dtype, "dtype"),
     (torch.device, "device"),
@@ -52,9 +55,21 @@ def describe(value: Any) -> Desc:
 
 
 def _describe_tensor(value: torch.Tensor) -> TensorDesc:
-    shape = tuple(map(_dim, value.shape))
-    strides = tuple(map(_dim, value.stride())) if value.layout is torch.strided else ()
-    return TensorDesc(str(value.dtype).removeprefix("torch."), shape, strides, str(value.device))
+    strides = _dims(value.stride()) if value.layout is torch.strided else ()
+    return _desc_of(value.dtype, _dims(value.shape), strides, value.device)
+
+
+@functools.lru_cache(maxsize=1 << 14)
+def _desc_of(
+    dtype: Any, shape: tuple[Dim, ...], strides: tuple[Dim, ...], device: Any
+) -> TensorDesc:
+    """One descriptor for all values that are alike, of which a graph has many."""
+    return TensorDesc(str(dtype).removeprefix("torch."), shape, strides, str(device))
+
+
+def _dims(sizes: Any) -> tuple[Dim, ...]:
+    plain = tuple(sizes)
+    return plain if _INT.issuperset(map(type, plain)) else tuple(map(_dim, plain))
 
 
 def _dim(value: Any) -> Dim:
@@ -127,18 +142,23 @@ class GraphReader:
         return self._read_call(node, desc)
 
     def _read_call(self, node: fx.Node, desc: Desc) -> OpCall:
-        binds = tuple(_resolve_binding(*b, node) for b in _torch.unbacked_bindings(node).items())
+        name = node.name
         call = OpCall(
-            name=node.name,
-            op=op_name(node.target),
-            args=tuple(map(self.arg, node.args)),
-            kwargs={key: self.arg(value) for key, value in node.kwargs.items()},
-            output=desc,
-            binds=binds,
+            name,
+            op_name(node.target),
+            tuple(map(self.arg, node.args)),
+            {key: self.arg(value) for key, value in node.kwargs.items()},
+            desc,
+            self._bind(node) if node.meta.get("unbacked_bindings") else (),
         )
-        self.bound |= {symbol for symbol, _ in binds}
-        self.args[node] = Ref(node.name, desc)
+        self.args[node] = Ref(name, desc)
         return call
+
+    def _bind(self, node: fx.Node) -> tuple[tuple[str, tuple[tuple[str, int], ...]], ...]:
+        """The symbols that a call's result defines, which are bound from here on."""
+        binds = tuple(_resolve_binding(*b, node) for b in _torch.unbacked_bindings(node).items())
+        self.bound |= {symbol for symbol, _ in binds}
+        return binds
 
     def _read_attribute(self, node: fx.Node) -> None:
         value = _attribute(self.gm, str(node.target))
@@ -165,7 +185,7 @@ class GraphReader:
         """An FX argument as ours."""
         if isinstance(value, fx.Node):
             return self.args[value]
-        if value is None or isinstance(value, bool | int | float | complex | str):
+        if type(value) in _PLAIN:
             return value
         if isinstance(value, tuple | list):
             return tuple(map(self.arg, value))
@@ -178,6 +198,8 @@ class GraphReader:
                 return Attr(name, str(value).removeprefix("torch."))
         if isinstance(value, OpOverload):
             return Attr("op", op_name(value))
+        if isinstance(value, int | float | str):  # of a class of its own, such as an enumeration's
+            return value
         raise UnsupportedGraph(f"an argument of type {type(value).__name__}")
 
     def _symbolic(self, value: Any) -> Arg:

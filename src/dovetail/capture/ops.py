@@ -64,6 +64,7 @@ _PYTHON_NAMES = {fn: name for name, fn in _PYTHON.items()}
 _PREFIXES = ("python", "higher_order")
 
 
+@functools.cache
 def op_name(target: Any) -> str:
     """The name of what an FX node calls."""
     if isinstance(target, OpOverload):

@@ -17,8 +17,9 @@ class Input:
     """A value handed to a segment at each call.
 
     ``kind`` is "tensor", "constant" (the same values at every call until its address or version
-    changes, so a backend may keep a copy), "size" (an int that binds the symbol of the same name)
-    or "scalar" (a Python number).
+    changes, so a backend may keep a copy), "shared" (a tensor that other segments of the same
+    backend take too, so a copy is worth keeping until it is gone or changed), "size" (an int that
+    binds the symbol of the same name) or "scalar" (a Python number).
     """
 
     name: str

@@ -17,7 +17,7 @@ from torch import fx
 
 from dovetail.capture import _torch
 from dovetail.capture.from_fx import KEPT
-from dovetail.capture.ops import OpOverload
+from dovetail.capture.ops import OpOverload, is_view_op, op_name
 from dovetail.passes.graphs import escaping, is_pure, is_repeatable, value_of, written
 
 FOLD_LIMIT = 1 << 20  # bytes; larger values cost more to keep than to make
@@ -35,17 +35,25 @@ def mark_constants(gm: fx.GraphModule, positions: Iterable[int]) -> None:
             node.meta[CONSTANT] = True
 
 
-def mark_kept(gm: fx.GraphModule, positions: Iterable[int]) -> None:
+def mark_kept(gm: fx.GraphModule, positions: Iterable[int]) -> set[str]:
     """Mark inputs, by position, as the same tensor from call to call, whatever it holds.
 
     A backend may keep a copy of it until its version or address changes. What the graph writes to
-    is not marked: it changes at every call.
+    is not marked: it changes at every call. The names of those that are marked come back, and of
+    views of them.
     """
     wanted = set(positions)
     changing = written(gm) if wanted else set()
+    marked: set[str] = set()
     for position, node in enumerate(gm.graph.find_nodes(op="placeholder")):
         if position in wanted and node not in changing:
             node.meta[KEPT] = True
+            marked.add(node.name)
+    for node in gm.graph.nodes if marked else ():
+        if isinstance(node.target, OpOverload) and is_view_op(op_name(node.target)):
+            if node.all_input_nodes and node.all_input_nodes[0].name in marked:
+                marked.add(node.name)
+    return marked
 
 
 def constant_inputs(gm: fx.GraphModule) -> list[int]:

@@ -13,6 +13,7 @@ from functools import cache
 
 from dovetail.backend import Backend, Speed, Support
 from dovetail.capture.ops import is_view_op
+from dovetail.errors import SizeError
 from dovetail.ir import Desc, Dim, OpCall, TensorDesc
 from dovetail.ir.segment import item_bytes
 from dovetail.ir.size import evaluate
@@ -40,13 +41,26 @@ class Costs:
         if isinstance(dim, int):
             return dim
         known = {symbol: self.hints.get(symbol, UNKNOWN_SIZE) for symbol in dim.symbols()}
-        return evaluate(dim, known)
+        try:
+            return max(evaluate(dim, known), 0)
+        except SizeError:  # the guess for an unknown symbol may make no sense
+            return UNKNOWN_SIZE
 
     def bytes_of(self, desc: Desc) -> int:
         """The memory of a value, each element counted once; numbers take none."""
         if isinstance(desc, tuple):
             return sum(map(self.bytes_of, desc))
         return self.elements(desc) * item_bytes(desc.dtype) if isinstance(desc, TensorDesc) else 0
+
+    def span(self, desc: Desc) -> int:
+        """Bytes from a tensor's first element to the end of its last: what a copy of it moves."""
+        if not isinstance(desc, TensorDesc) or not desc.strides:
+            return self.bytes_of(desc)
+        shape, strides = (tuple(map(self.number, dims)) for dims in (desc.shape, desc.strides))
+        if 0 in shape:
+            return 0
+        last = sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True))
+        return (last + 1) * item_bytes(desc.dtype)
 
     def elements(self, desc: TensorDesc) -> int:
         """How many elements are stored: a dimension with stride 0 holds one."""
@@ -72,24 +86,27 @@ class Costs:
     def flops(self, call: OpCall) -> int:
         """Operations: exact for products, one for each element that is written otherwise."""
         made = sum(self._shape_product(out) for out in call.outputs[:1])
-        if call.op in _PRODUCTS:
+        if call.op in _PRODUCTS and call.inputs:
             matrix = call.inputs[-2] if len(call.inputs) > 1 else call.inputs[0]
             if call.op == "aten.linear.default":
                 matrix = call.inputs[0]
             return 2 * made * (self.number(matrix.shape[-1]) if matrix.shape else 1)
-        if call.op.startswith("aten.convolution"):
+        if call.op.startswith("aten.convolution") and len(call.inputs) > 1 and call.outputs:
             return self._convolution(call)
-        if _ATTENTION in call.op and len(call.inputs) > 1:
-            keys = call.inputs[1]
-            return 4 * made * self.number(keys.shape[-2])
+        if _ATTENTION in call.op and len(call.inputs) > 1 and call.inputs[1].rank > 1:
+            return 4 * made * self.number(call.inputs[1].shape[-2])
         return made
 
     def _convolution(self, call: OpCall) -> int:
         """Of a convolution, or of both gradients of one."""
         backward = call.op.startswith("aten.convolution_backward")
-        image, weight = call.inputs[0], call.inputs[2 if backward else 1]
+        image, weight = call.inputs[0], call.inputs[-1 if backward else 1]
         made = image if backward else call.outputs[0]
-        window = self._shape_product(weight) // max(self.number(weight.shape[0]), 1)
+        window = (
+            self._shape_product(weight) // max(self.number(weight.shape[0]), 1)
+            if weight.rank
+            else 1
+        )
         return (4 if backward else 2) * self._shape_product(made) * window
 
     def _shape_product(self, desc: TensorDesc) -> int:

@@ -16,7 +16,7 @@ from dovetail.place.uses import Uses
 Key = tuple[str, tuple[int, ...]]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class PlacedSegment:
     """A segment, the backends that may run it (best first), and its place in the data flow."""
 
@@ -38,6 +38,7 @@ class Cutter:
         self.symbols = input_symbols(inputs)
         self.maker: dict[str, int] = {}  # a call's name, or a symbol it binds → its segment
         self.results: list[dict[Key, Arg]] = []
+        self.crossing: dict[Key, Input] = {(i.name, ()): i for i in inputs}
 
     def cut(
         self,
@@ -58,6 +59,7 @@ class Cutter:
         bodies = [self._body(n, calls, uses, members) for n, (_, members) in enumerate(groups)]
         for out in leaves(tuple(self.outputs)):
             self._need(out)
+        mark_shared([inputs for inputs, _ in bodies], [backends[0] for backends in runners])
         return [
             PlacedSegment(
                 Segment(f"segment_{n}", tuple(inputs.values()), body, tuple(made.values())),
@@ -75,29 +77,38 @@ class Cutter:
     ) -> tuple[dict[Key, Input], tuple[OpCall, ...]]:
         """The inputs of a segment, and its calls with those inputs' names."""
         inputs: dict[Key, Input] = {}
-        symbols: set[str] = set()
-        maker = self.maker
-        rename: dict[Key, Ref] = {}
+        maker, crossing, results = self.maker, self.crossing, self.results
+        renames = symbolic = False
         for position in members:
             use = uses[position]
+            symbolic = symbolic or bool(use.symbols)
             for ref in use.refs:
-                source = maker.get(ref.name)
-                key = (ref.name, ref.path)
-                if source == number or key in inputs:
+                name, path = ref.name, ref.path
+                source = maker.get(name)
+                if source == number:
                     continue
-                given = inputs[key] = self._input(ref)
-                if ref.path:
-                    rename[key] = given.ref
+                key = (name, path)
+                inputs[key] = crossing.get(key) or self._input(ref)
+                renames = renames or bool(path)
                 if source is not None:
-                    self.results[source].setdefault(key, ref)
-            if use.symbols:
-                symbols |= use.symbols
-        for symbol in sorted(s for s in symbols if maker.get(s) != number) if symbols else ():
+                    results[source][key] = ref
+        if symbolic:
+            self._size_inputs(number, [uses[position] for position in members], inputs)
+        body = [calls[position] for position in members]
+        if renames:
+            names = {key: given.ref for key, given in inputs.items() if key[1]}
+            body = [_renamed(call, names) for call in body]
+        return inputs, tuple(body)
+
+    def _size_inputs(self, number: int, uses: Sequence[Uses], inputs: dict[Key, Input]) -> None:
+        """Inputs for the symbols that a segment needs and does not bind."""
+        symbols: set[str] = set()
+        for use in uses:
+            symbols |= use.symbols
+        for symbol in sorted(s for s in symbols if self.maker.get(s) != number):
             size = Size.symbol(symbol)
             inputs[symbol, ()] = Input(symbol, ScalarDesc("int", size), "size")
             self._need(size)
-        body = [calls[position] for position in members]
-        return inputs, tuple(_renamed(call, rename) if rename else call for call in body)
 
     def _need(self, value: Arg) -> None:
         """Have the segment that makes a value (or binds a symbol of it) hand it out."""
@@ -108,15 +119,29 @@ class Cutter:
                 self.results[self.maker[symbol]].setdefault((symbol, ()), Size.symbol(symbol))
 
     def _input(self, ref: Ref) -> Input:
-        if ref.name in self.given:
-            return self.given[ref.name]
-        kind = "constant" if ref.name in self.constants else "tensor"
-        if not ref.path:
-            return Input(ref.name, ref.desc, kind)
-        name = "_".join([ref.name, *map(str, ref.path)])
-        while name in self.maker or name in self.given:
-            name += "_"  # some other value is called that already
-        return Input(name, ref.desc, kind)
+        """How a value from outside is taken in, by whichever segments need it."""
+        name = ref.name
+        kind = "constant" if name in self.constants else "tensor"
+        if ref.path:
+            name = "_".join([name, *map(str, ref.path)])
+            while name in self.maker or name in self.given:
+                name += "_"  # some other value is called that already
+        made = self.crossing[ref.name, ref.path] = Input(name, ref.desc, kind)
+        return made
+
+
+def mark_shared(inputs: Sequence[dict[Key, Input]], backends: Sequence[Backend]) -> None:
+    """Mark what several segments of a backend with memory of its own take, so it is sent once."""
+    takers: dict[tuple[str, Key], list[dict[Key, Input]]] = {}
+    for taken, backend in zip(inputs, backends, strict=True):
+        if backend.transfer is None:
+            continue
+        for key, given in taken.items():
+            if given.kind == "tensor" and isinstance(given.desc, TensorDesc):
+                takers.setdefault((backend.name, key), []).append(taken)
+    for (_, key), several in takers.items():
+        for taken in several if len(several) > 1 else ():
+            taken[key] = replace(taken[key], kind="shared")
 
 
 def input_symbols(inputs: Sequence[Input]) -> dict[str, tuple[int, int | None]]:

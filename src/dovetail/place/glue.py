@@ -6,17 +6,24 @@ that would cut in two what could stay whole, so such a view is given to its neig
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
+from dovetail.backend import Backend
 from dovetail.ir import OpCall
-from dovetail.place.cost import is_free
+from dovetail.place.cost import Costs, is_free
 from dovetail.place.uses import Uses
 from dovetail.place.verdicts import Choice
 
 REASON = "a view goes with the calls around it"
 
 
-def settle_views(calls: Sequence[OpCall], uses: Sequence[Uses], choices: Sequence[Choice]) -> None:
+def settle_views(
+    calls: Sequence[OpCall],
+    uses: Sequence[Uses],
+    choices: Sequence[Choice],
+    backends: Sequence[Backend],
+    costs: Costs,
+) -> None:
     """Move each view that neither its source nor all its users share a backend with."""
     views = {call.name: n for n, call in enumerate(calls) if is_free(call.op)}
     if not views:
@@ -28,6 +35,41 @@ def settle_views(calls: Sequence[OpCall], uses: Sequence[Uses], choices: Sequenc
         target = _better(choice.chosen, sources[position], users[position])
         if target != choice.chosen and choice.takes(target):
             choice.move(target, REASON)
+    if any(backend.transfer is not None for backend in backends):
+        _fetch_whole(calls, uses, choices, backends, costs, users)
+
+
+def _fetch_whole(
+    calls: Sequence[OpCall],
+    uses: Sequence[Uses],
+    choices: Sequence[Choice],
+    backends: Sequence[Backend],
+    costs: Costs,
+    users: Mapping[int, set[int]],
+) -> None:
+    """Have views made where they are used, where that takes fewer bytes from a device.
+
+    The queries, keys and values of one product overlap: it is fetched once rather than each.
+    """
+    made = {call.name: n for n, call in enumerate(calls)}
+    read = {made.get(r.name) for n, use in enumerate(uses) if n not in users for r in use.refs}
+    roots: dict[int, int] = {}  # a view that only others use → the call on a device it looks at
+    for position, wanted in users.items():
+        base = made.get(uses[position].refs[0].name) if uses[position].refs else None
+        root = base if base is None or base not in users else roots.get(base)
+        here = choices[position].chosen
+        if root is None or choices[root].chosen != here or backends[here].transfer is None:
+            continue
+        if wanted and here not in wanted:
+            roots[position] = root
+    apart: dict[int, int] = {}  # bytes of a call's views, as each is fetched
+    for position, root in roots.items():
+        if position in read:
+            apart[root] = apart.get(root, 0) + costs.span(calls[position].output)
+    for position, root in roots.items():
+        target = min(users[position])
+        if costs.span(calls[root].output) < apart.get(root, 0) and choices[position].takes(target):
+            choices[position].move(target, REASON)
 
 
 def _better(chosen: int, source: int | None, users: set[int]) -> int:

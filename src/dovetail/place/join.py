@@ -2,15 +2,17 @@
 
 One pass from the end. A call may wait until the first that needs its result; on another backend
 that must be a later stage. What has an effect stays where it is, and what comes before a write
-stays before it.
+stays before it. A view of an input goes to the first that uses it by itself, so that a device is
+given the input, which it may have already, and not a view that was made elsewhere.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from dovetail.ir import OpCall
+from dovetail.place.cost import is_free
 from dovetail.place.uses import Uses
 
 Place = tuple[int, int]  # a stage and a backend
@@ -25,20 +27,69 @@ def join_later(
     effect_of: _EffectOf,
 ) -> list[tuple[Place, list[int]]]:
     """The groups in order, fewer where one can wait."""
-    needs = _Needs(calls, uses)
-    needs.before_writes(groups, effect_of)
-    later: dict[int, int] = {}  # backend → the next stage that it has a group at
-    found: dict[Place, list[int]] = {}
-    for (stage, backend), members in reversed(groups):
-        place = (stage, backend)
-        target = later.get(backend)
-        if target is not None and needs.allow(members, target, backend):
-            if not any(effect_of(calls[n].op) for n in members):
-                place = (target, backend)
-        found.setdefault(place, []).extend(members)
-        later[backend] = place[0]
-        needs.note(members, place)
+    joiner = _Joiner(calls, uses, effect_of)
+    joiner.needs.before_writes(groups, effect_of)
+    for place, members in reversed(groups):
+        joiner.add(place, members)
+    found = joiner.found
     return [(place, sorted(members)) for place, members in sorted(found.items())]
+
+
+class _Joiner:
+    def __init__(self, calls: Sequence[OpCall], uses: Sequence[Uses], effect_of: _EffectOf) -> None:
+        self.calls, self.effect_of = calls, effect_of
+        self.needs = _Needs(calls, uses)
+        self.later: dict[int, int] = {}  # backend → the next stage that it has a group at
+        self.found: dict[Place, list[int]] = {}
+        self.views = _views_of_inputs(calls, uses, self.needs.makers)
+
+    def add(self, place: Place, members: Sequence[int]) -> None:
+        """Place a group, all later ones being placed: as it is, or with a later one."""
+        views = [n for n in members if n in self.views] if self.views else []
+        others = [n for n in members if n not in self.views] if views else members
+        stage, backend = place
+        target = self.later.get(backend)
+        if others:
+            if target is not None and self._may_wait(others, target, backend):
+                stage = target
+            self._put(others, (stage, backend))
+        for n in reversed(views):
+            self._put([n], self._place_of_view(n, stage, place))
+
+    def _may_wait(self, members: Sequence[int], stage: int, backend: int) -> bool:
+        return self.needs.allow(members, stage, backend) and not any(
+            self.effect_of(self.calls[n].op) for n in members
+        )
+
+    def _place_of_view(self, position: int, stage: int, place: Place) -> Place:
+        """With the first that uses it where that is of the same backend, else with its group."""
+        backend = place[1]
+        needs = self.needs
+        if needs.backend[position] == backend and (needs.stage[position], backend) in self.found:
+            return (needs.stage[position], backend)
+        return (stage, backend) if needs.allow([position], stage, backend) else place
+
+    def _put(self, members: Sequence[int], place: Place) -> None:
+        if place in self.found:
+            self.found[place].extend(members)
+        else:
+            self.found[place] = list(members)
+        self.later[place[1]] = min(place[0], self.later.get(place[1], place[0]))
+        self.needs.note(members, place)
+
+
+def _views_of_inputs(
+    calls: Sequence[OpCall], uses: Sequence[Uses], makers: Mapping[str, int]
+) -> set[int]:
+    """Calls that only look at inputs and constants: they may run whenever they are needed."""
+    found: set[int] = set()
+    if any(is_free(op) for op in {call.op for call in calls}):
+        for position, call in enumerate(calls):
+            if is_free(call.op) and not call.binds:
+                sources = (makers.get(name) for name in uses[position].names())
+                if all(source is None or source in found for source in sources):
+                    found.add(position)
+    return found
 
 
 class _Needs:
@@ -48,8 +99,8 @@ class _Needs:
         self.calls, self.uses = calls, uses
         self.makers = {call.name: position for position, call in enumerate(calls)}
         for position, call in enumerate(calls):
-            for symbol, _ in call.binds:
-                self.makers[symbol] = position
+            if call.binds:
+                self.makers.update((symbol, position) for symbol, _ in call.binds)
         self.stage = [sys.maxsize] * len(calls)
         self.backend = [_MIXED] * len(calls)
 
@@ -57,6 +108,8 @@ class _Needs:
         self, groups: Sequence[tuple[Place, list[int]]], effect_of: _EffectOf
     ) -> None:
         """Everything before a write is needed when it happens."""
+        if all(effect_of(op) != "write" for op in {call.op for call in self.calls}):
+            return
         writes = {
             n: place
             for place, members in groups
@@ -64,7 +117,7 @@ class _Needs:
             if effect_of(self.calls[n].op) == "write"
         }
         write: Place | None = None
-        for position in range(len(self.calls) - 1 if writes else -1, -1, -1):
+        for position in range(len(self.calls) - 1, -1, -1):
             if write is not None:
                 self.stage[position], self.backend[position] = write
             write = writes.get(position, write)
@@ -72,23 +125,21 @@ class _Needs:
     def allow(self, members: Sequence[int], stage: int, backend: int) -> bool:
         """Whether these calls may run as late as ``stage``."""
         needed, by = self.stage, self.backend
-        return all(stage + (by[n] != backend) <= needed[n] for n in members)
+        for n in members:
+            if stage > needed[n] or (stage == needed[n] and by[n] != backend):
+                return False
+        return True
 
     def note(self, members: Sequence[int], place: Place) -> None:
         """These calls run at ``place`` and need what they use there."""
         stage, backend = place
+        needed, by, makers = self.stage, self.backend, self.makers
         for position in members:
-            use = self.uses[position]
-            for ref in use.refs:
-                self._need(ref.name, stage, backend)
-            for symbol in use.symbols:
-                self._need(symbol, stage, backend)
-
-    def _need(self, name: str, stage: int, backend: int) -> None:
-        maker = self.makers.get(name)
-        if maker is None or stage > self.stage[maker]:
-            return
-        if stage < self.stage[maker]:
-            self.stage[maker], self.backend[maker] = stage, backend
-        elif self.backend[maker] != backend:
-            self.backend[maker] = _MIXED
+            for name in self.uses[position].names():
+                maker = makers.get(name)
+                if maker is None or stage > needed[maker]:
+                    continue
+                if stage < needed[maker]:
+                    needed[maker], by[maker] = stage, backend
+                elif by[maker] != backend:
+                    by[maker] = _MIXED

@@ -55,13 +55,20 @@ def place(
 
 @contextlib.contextmanager
 def without_collection() -> Iterator[None]:
-    """Without the cycle collector, which would walk all that is built here again and again."""
+    """Without the cycle collector, which would walk all that is built here again and again.
+
+    Most of it stays, so at the end it joins the oldest generation, as it would after the collector
+    had walked it twice more; that is what freezing and unfreezing does, in no time.
+    """
     was_on = gc.isenabled()
     gc.disable()
     try:
         yield
     finally:
         if was_on:
+            if gc.get_freeze_count() == 0:  # nobody else has frozen anything
+                gc.freeze()
+                gc.unfreeze()
             gc.enable()
 
 
@@ -72,10 +79,11 @@ def _place(gm: fx.GraphModule, backends: Sequence[Backend], keep_small: bool) ->
     asked = backends[:-1]
     choices = [ask(call, asked) for call in calls]
     uses = [uses_of(call) for call in calls]
-    settle_views(calls, uses, choices)
     hints = size_hints(gm)
+    costs = Costs(hints)
+    settle_views(calls, uses, choices, backends, costs)
     kept = frozenset(reader.constants) | {i.name for i in reader.inputs if i.kind == "constant"}
-    weigher = Weigher(calls, uses, choices, backends, outputs, kept, Costs(hints))
+    weigher = Weigher(calls, uses, choices, backends, outputs, kept, costs)
     groups = weigher.group() if keep_small else weigher.settle()
     cutter = Cutter(reader.inputs, reader.constants, outputs)
     segments = cutter.cut(calls, uses, groups, _runners(groups, choices, backends))
@@ -105,8 +113,12 @@ def _runners(
 ) -> list[tuple[Backend, ...]]:
     """For each segment its backend, then every later one that takes all its calls."""
     last = len(backends) - 1
-    found = []
+    found: list[tuple[Backend, ...]] = []
+    sure = {last: (backends[last],), last - 1: tuple(backends[last - 1 :])}
     for position, members in groups:
+        if position in sure:
+            found.append(sure[position])
+            continue
         others = [
             n
             for n in range(position + 1, last + 1)

@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 
 from dovetail.backend import Backend, Executable
 from dovetail.history import CompiledGraph, Copies, SegmentRecord
-from dovetail.ir import Desc, Input, OpCall, TensorDesc
+from dovetail.ir import Desc, OpCall, TensorDesc
 from dovetail.place.cost import Costs, total
-from dovetail.place.cut import PlacedSegment
+from dovetail.place.cut import Key, PlacedSegment
 from dovetail.place.placement import Placement
 from dovetail.place.verdicts import Verdict
 
@@ -33,6 +33,7 @@ def record_graph(
     costs = Costs(placement.hints)
     verdicts = {verdict.call: verdict for verdict in placement.verdicts}
     segments = []
+    sent: set[tuple[str, Key]] = set()
     for placed, each in zip(placement.segments, built, strict=True):
         if each.failures:
             for call in placed.segment.calls:
@@ -40,14 +41,22 @@ def record_graph(
                     each.backend.name, each.failures
                 )
         text = str(placed.segment) if keep_text else ""
-        segments.append(summarise(placed, each, costs, verdicts, text))
+        segments.append(summarise(placed, each, costs, verdicts, text, sent))
     return CompiledGraph(kind, tuple(verdicts.values()), tuple(segments))
 
 
 def summarise(
-    placed: PlacedSegment, built: Built, costs: Costs, verdicts: Mapping[str, Verdict], text: str
+    placed: PlacedSegment,
+    built: Built,
+    costs: Costs,
+    verdicts: Mapping[str, Verdict],
+    text: str,
+    sent: set[tuple[str, Key]],
 ) -> SegmentRecord:
-    """The record of a segment, ``verdicts`` being those of its calls, by name."""
+    """The record of a segment, ``verdicts`` being those of its calls, by name.
+
+    ``sent`` is what backends with memory of their own have been sent already; it grows.
+    """
     backend = built.backend
     segment = placed.segment
     tensors = [i for i in segment.inputs if isinstance(i.desc, TensorDesc)]
@@ -73,46 +82,48 @@ def summarise(
         bytes_kept=costs.bytes_of(tuple(kept)),
         symbolic=any(desc.symbols() for desc in descs),
         estimated_seconds=total(seconds),
-        copies=tuple(_copies(placed, backend, built.executable, costs)),
+        copies=tuple(_copies(placed, built, costs, sent)),
         measured=getattr(built.executable, "measured", None),
     )
 
 
 def _copies(
-    placed: PlacedSegment, backend: Backend, executable: Any, costs: Costs
+    placed: PlacedSegment, built: Built, costs: Costs, sent: set[tuple[str, Key]]
 ) -> Iterator[Copies]:
     """Each direction in which tensors are moved at every call."""
-    segment = placed.segment
-    if backend.transfer is not None:
-        sent, fetched = _crossing(executable, segment.inputs, segment.output_descs())
-        if sent:
-            yield Copies(HOST, backend.name, len(sent), sum(map(costs.bytes_of, sent)))
-        if fetched:
-            yield Copies(backend.name, HOST, len(fetched), sum(map(costs.bytes_of, fetched)))
-    for call in segment.calls:
+    name = built.backend.name
+    if built.backend.transfer is not None:
+        there, back = _crossing(placed, built.executable)
+        there = [key for key in there if (name, key) not in sent]
+        descs = {k: i.desc for k, i in zip(placed.sources, placed.segment.inputs, strict=True)}
+        sent |= {(name, key) for key in there}
+        if there:
+            size = sum(costs.span(descs[key]) for key in there)
+            yield Copies(HOST, name, len(there), size)
+        if back:
+            yield Copies(name, HOST, len(back), sum(map(costs.span, back)))
+    for call in placed.segment.calls:
         yield from _moves(call, costs)
 
 
-def _crossing(
-    executable: Any, inputs: Sequence[Input], outputs: Sequence[Desc]
-) -> tuple[list[Desc], list[Desc]]:
+def _crossing(placed: PlacedSegment, executable: Any) -> tuple[list[Key], list[Desc]]:
     """What is sent and fetched: what the executable says, else every tensor that is not kept."""
+    inputs, outputs = placed.segment.inputs, placed.segment.output_descs()
     crossing = getattr(executable, "crossing", None)
     if crossing is not None:
         sent, fetched = crossing()
     else:
         sent, fetched = range(len(inputs)), range(len(outputs))
-    given = [inputs[n] for n in sent]
-    made = [outputs[n] for n in fetched]
+    tensors = [n for n in sent if isinstance(inputs[n].desc, TensorDesc)]
     return (
-        [i.desc for i in given if isinstance(i.desc, TensorDesc) and i.kind != "constant"],
-        [desc for desc in made if isinstance(desc, TensorDesc)],
+        [placed.sources[n] for n in tensors if inputs[n].kind != "constant"],
+        [outputs[n] for n in fetched if isinstance(outputs[n], TensorDesc)],
     )
 
 
 def _moves(call: OpCall, costs: Costs) -> Iterator[Copies]:
     """A call that the model itself makes to bring a tensor from one torch device to another."""
-    if call.op in _COPIES:
+    if call.op in _COPIES and call.inputs and call.outputs:
         taken, made = call.inputs[-1], call.outputs[0]
         if taken.device != made.device:
             yield Copies(taken.device, made.device, 1, costs.bytes_of(taken))

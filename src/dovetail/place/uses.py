@@ -18,6 +18,11 @@ class Uses:
     refs: list[Ref]
     symbols: frozenset[str]
 
+    def names(self) -> list[str]:
+        """The names of all of them."""
+        found = [ref.name for ref in self.refs]
+        return found + list(self.symbols) if self.symbols else found
+
 
 def uses_of(call: OpCall) -> Uses:
     """The values and symbols a call depends on, those of its subgraphs included."""

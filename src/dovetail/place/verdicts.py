@@ -12,7 +12,7 @@ from dovetail.ir import OpCall
 _YES = Support.yes()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Verdict:
     """Where one call runs, and what every backend but the last, which takes all, answered.
 

@@ -74,7 +74,7 @@ class Weigher:
         if not self._copies_cost(backend) or backend.transfer is None:
             return ""
         saved = sum(self._saved(n) for n in members)
-        size = sum(map(self.costs.bytes_of, border.values()))
+        size = sum(map(self.costs.span, border.values()))
         copies = backend.transfer.seconds(len(border), size)
         if saved >= copies:
             return ""
