@@ -219,6 +219,25 @@ def test_the_code_of_a_backend_in_python(tmp_path):
     assert "UnsupportedArtifact: the artifact" in done.stderr
 
 
+def test_a_model_that_onnx_runtime_runs(tmp_path):
+    for package in ("onnx", "onnxruntime"):
+        pytest.importorskip(package)
+    path, x = tmp_path / "model.dvt", torch.randn(3, 8)
+    module = nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.Linear(16, 4)).eval()
+    dovetail.export(module, (x,), backend="onnxruntime").save(path)
+    assert [b["owner"] for b in describe(str(path))["blobs"]] == ["onnxruntime"]
+    np.save(tmp_path / "x.npy", x.numpy())
+    files = [str(tmp_path / name) for name in ("x.npy", "y.npy")]
+    done = run_script(
+        "import numpy as np, torch, dovetail\n"
+        f"x = torch.from_numpy(np.load({files[0]!r}))\n"
+        f"np.save({files[1]!r}, dovetail.load({str(path)!r})(x).numpy())"
+    )
+    assert done.returncode == 0, done.stderr
+    found = torch.from_numpy(np.load(tmp_path / "y.npy"))
+    torch.testing.assert_close(found, module(x).detach(), rtol=1e-4, atol=1e-5)
+
+
 def test_code_that_its_backend_refuses():
     text = BLOB.replace("temporary %r: float32[4] on small", "host %r: float32[4]")
     text = text.replace("temporary %d: float32[4] on small\n", "").replace("copy %d = %x\n", "")
