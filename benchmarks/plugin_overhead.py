@@ -31,7 +31,7 @@ from dovetail.runtime.loaded import open_native
 ROOT = Path(__file__).parents[1]
 PLUGINS = {
     "small": ["tests/plugin/small.c"],
-    "accel_c": ["examples/accel_c/device.c", "examples/accel_c/kernels.c"],
+    "accel_c": [f"examples/accel_c/{name}.c" for name in ("device", "kernels", "streams")],
 }
 MANY, ROUNDS, CALLS = 2001, 15, 50
 
