@@ -13,7 +13,15 @@ if TYPE_CHECKING:
     from dovetail import passes as passes
     from dovetail import testing as testing
     from dovetail.artifact import Artifact, export
-    from dovetail.backend import Availability, Backend, Blob, Executable, Support
+    from dovetail.backend import (
+        Availability,
+        Backend,
+        Blob,
+        Executable,
+        Speed,
+        Support,
+        Transfer,
+    )
     from dovetail.backends.kernels import KernelBackend, kernel
     from dovetail.backends.plugin import PluginBackend, load_plugin
     from dovetail.backends.rendered import RendererBackend
@@ -46,7 +54,9 @@ _HOME = {
     "Backend": "backend",
     "Blob": "backend",
     "Executable": "backend",
+    "Speed": "backend",
     "Support": "backend",
+    "Transfer": "backend",
     "PluginBackend": "backends.plugin",
     "load_plugin": "backends.plugin",
     "BackendInfo": "entries",
@@ -104,8 +114,10 @@ __all__ = [
     "RendererBackend",
     "Report",
     "Segment",
+    "Speed",
     "Support",
     "TensorDesc",
+    "Transfer",
     "backend_info",
     "backend_table",
     "explain",

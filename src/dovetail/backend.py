@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
+from dovetail.errors import InvalidOption
 from dovetail.passes.base import Passes
 
 if TYPE_CHECKING:
@@ -39,7 +41,7 @@ class Support:
     """A backend's answer for one call: yes with a cost, or no with a reason.
 
     ``cost`` is an estimate in seconds, 0 when there is none. Placement takes the first backend
-    that says yes; the cost is there for those that will compare.
+    that says yes, unless a later one says yes too and both give costs, and the later one's is less.
     """
 
     ok: bool
@@ -58,6 +60,42 @@ class Support:
     def no(reason: str) -> Support:
         """The call is refused; the reason is shown to the user."""
         return Support(False, reason)
+
+
+@dataclass(frozen=True, slots=True)
+class Transfer:
+    """What one copy between the host and a backend's own memory costs; by default nothing."""
+
+    latency_seconds: float = 0.0
+    bytes_per_second: float = math.inf
+
+    def __post_init__(self) -> None:
+        _check_rates(self, self.latency_seconds, self.bytes_per_second)
+
+    def seconds(self, copies: int, size: int) -> float:
+        """The time of so many copies of so many bytes together."""
+        return copies * self.latency_seconds + size / self.bytes_per_second
+
+
+@dataclass(frozen=True, slots=True)
+class Speed:
+    """How long a call takes, roughly: a fixed part, and the longer of arithmetic and memory."""
+
+    call_seconds: float = 0.0
+    flops_per_second: float = math.inf
+    bytes_per_second: float = math.inf
+
+    def __post_init__(self) -> None:
+        _check_rates(self, self.call_seconds, self.flops_per_second, self.bytes_per_second)
+
+    def seconds(self, flops: int, size: int) -> float:
+        """The time of a call with so many operations that touches so many bytes."""
+        return self.call_seconds + max(flops / self.flops_per_second, size / self.bytes_per_second)
+
+
+def _check_rates(owner: object, seconds: float, *rates: float) -> None:
+    if not seconds >= 0 or not all(rate > 0 for rate in rates):
+        raise InvalidOption(type(owner).__name__, owner, "times of 0 or more and rates above 0")
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +127,13 @@ class Backend(ABC):
 
     name: ClassVar[str]
     tags: ClassVar[frozenset[str]] = frozenset()
+    # The torch device whose tensors its segments take and give, each as it is, with no copy.
     device: ClassVar[str] = "cpu"
+    # A backend that copies them to and from memory of its own says what a copy costs; segments
+    # that save less than their copies cost then go to the next backend. None: it copies nothing.
+    transfer: Transfer | None = None
+    # For estimates where ``supports`` gives no cost. None: the host's, or unknown where it copies.
+    speed: Speed | None = None
     # Composite operators that inference graphs should keep for this backend where ``supports``
     # claims the call, such as "aten.linear.default". (Training graphs hold what autograd left.)
     composites: ClassVar[frozenset[str]] = frozenset()

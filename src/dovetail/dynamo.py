@@ -32,16 +32,7 @@ class BackendCompiler:
         options: Mapping[str, Any] | None = None,
     ) -> Callable[..., Any]:
         """Compile a captured graph."""
-        from dovetail.capture import _torch
-        from dovetail.options import Options
-        from dovetail.pipeline import compile_dynamo
-
-        try:
-            chosen = Options.resolve(options, mode)
-            backend = _registry.get_backend(self.name, **(chosen.backend_options or {}))
-            return compile_dynamo(gm, example_inputs, backend, chosen)
-        except DovetailError as error:
-            raise _torch.pass_through_dynamo(error) from error.__cause__
+        return _compile(gm, example_inputs, mode, options, self.name)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _lookup, (self.name,)
@@ -76,9 +67,35 @@ class LazyCompiler:
 
 
 def default_backend(gm: Any, example_inputs: Sequence[Any], **kwargs: Any) -> Callable[..., Any]:
-    """``backend="dovetail"``: the default backend for the device the inputs are on."""
+    """``backend="dovetail"``: the backends of the options, else the default for the device.
+
+    That is the device the inputs are on.
+    """
+    options = kwargs.get("options")
+    if isinstance(options, Mapping) and options.get("backends"):
+        return _compile(gm, example_inputs, kwargs.get("mode"), options, None)
     name = _registry.default_backend(device_of(example_inputs))
     return _lookup(name)(gm, example_inputs, **kwargs)
+
+
+def _compile(
+    gm: Any,
+    example_inputs: Sequence[Any],
+    mode: str | None,
+    options: Mapping[str, Any] | None,
+    first: str | None,
+) -> Callable[..., Any]:
+    """Compile for ``first`` and the backends that the options name."""
+    from dovetail.capture import _torch
+    from dovetail.options import Options
+    from dovetail.pipeline import compile_dynamo
+    from dovetail.place.priority import priority_list
+
+    try:
+        chosen = Options.resolve(options, mode)
+        return compile_dynamo(gm, example_inputs, priority_list(chosen, first), chosen)
+    except DovetailError as error:
+        raise _torch.pass_through_dynamo(error) from error.__cause__
 
 
 def device_of(inputs: Sequence[Any]) -> str:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import math
 import threading
 import time
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 _numbers = itertools.count()
 _recent: deque[Compilation] = deque(maxlen=256)
@@ -33,12 +34,67 @@ class Stage:
 
 
 @dataclass
+class Measured:
+    """How long a segment took, over all calls so far."""
+
+    calls: int = 0
+    seconds: float = 0.0
+    least: float = math.inf
+
+    def add(self, seconds: float) -> None:
+        """Count one call."""
+        self.calls += 1
+        self.seconds += seconds
+        self.least = min(self.least, seconds)
+
+
+@dataclass(frozen=True)
+class Copies:
+    """Tensors that a graph moves from one memory to another at each call."""
+
+    source: str  # "host", a backend with memory of its own, or a torch device
+    target: str
+    count: int
+    bytes: int
+
+
+class SegmentRecord(NamedTuple):
+    """One segment: who runs it, what crosses its border, what it costs."""
+
+    backend: str
+    text: str
+    name: str = ""
+    calls: tuple[str, ...] = ()
+    ops: dict[str, int] = {}  # noqa: RUF012  # never written to
+    inputs: int = 0  # tensors that differ from call to call
+    outputs: int = 0
+    bytes_in: int = 0
+    bytes_out: int = 0
+    kept: int = 0  # parameters, buffers and constants
+    bytes_kept: int = 0
+    symbolic: bool = False  # bytes and times are those of the example call
+    estimated_seconds: float | None = None  # None: neither the backend nor a speed tells
+    copies: tuple[Copies, ...] = ()
+    measured: Measured | None = None
+
+
+@dataclass
 class CompiledGraph:
     """One functional graph: where each call runs, segment by segment."""
 
     kind: str
     verdicts: tuple[Any, ...] = ()
-    segments: tuple[tuple[str, str], ...] = ()  # backend that runs it, text
+    segments: tuple[SegmentRecord, ...] = ()
+
+    def copies(self) -> list[Copies]:
+        """What is copied between memories at each call, by source and target."""
+        found: dict[tuple[str, str], Copies] = {}
+        for each in (copies for segment in self.segments for copies in segment.copies):
+            key = (each.source, each.target)
+            before = found.get(key, Copies(*key, 0, 0))
+            count, size = before.count + each.count, before.bytes + each.bytes
+            found[key] = Copies(*key, count, size)
+        return list(found.values())
 
     def backend_counts(self) -> dict[str, int]:
         """How many calls each backend runs."""
@@ -53,6 +109,7 @@ class Compilation:
     """Everything kept of one Dynamo graph or exported program."""
 
     backend: str
+    backends: tuple[str, ...] = ()  # who may run a call, best first
     number: int = field(default_factory=lambda: next(_numbers))
     stages: list[Stage] = field(default_factory=list)
     graphs: list[CompiledGraph] = field(default_factory=list)
@@ -75,9 +132,9 @@ class Compilation:
         return sum(stage.ms for stage in self.stages)
 
 
-def begin(backend: str) -> Compilation:
-    """A new compilation, kept with the last few."""
-    compilation = Compilation(backend)
+def begin(*backends: str) -> Compilation:
+    """A new compilation for these backends, best first, kept with the last few."""
+    compilation = Compilation(backends[0], backends)
     with _lock:
         _recent.append(compilation)
     return compilation

@@ -8,7 +8,7 @@ is generated and enter cache keys.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
@@ -37,6 +37,17 @@ class Options:
 
     strict: bool = _option(False, "True or False", env="DOVETAIL_STRICT")
     """Raise where a segment would otherwise fall back to the next backend."""
+
+    backends: Sequence[Any] | None = _option(
+        None, "a list of names of backends, Backend classes or Backend objects", key=True
+    )
+    """Who may run what, best first, such as ``["my_accel", "cpu"]``; ``aten`` ends every list."""
+
+    keep_small: bool = _option(False, "True or False", env="DOVETAIL_KEEP_SMALL", key=True)
+    """Leave a segment on its accelerator even where its copies take longer than it saves."""
+
+    profile: bool = _option(False, "True or False", env="DOVETAIL_PROFILE")
+    """Measure each segment at each call, for the report."""
 
     freeze: bool = _option(False, "True or False", env="DOVETAIL_FREEZE", key=True)
     """Treat parameters as constants in inference; a change of one is noticed at the next call."""
@@ -75,12 +86,20 @@ class Options:
     def key_parts(self) -> dict[str, str]:
         """The options that change generated code, for a cache key."""
         values = {f.name: getattr(self, f.name) for f in fields(self) if f.metadata["key"]}
-        return {name: str(getattr(v, "identity", None) or repr(v)) for name, v in values.items()}
+        return {name: _key_part(value) for name, value in values.items()}
+
+
+def _key_part(value: Any) -> str:
+    if isinstance(value, list | tuple):  # of backends, whose own fingerprints enter keys too
+        return ", ".join(each if isinstance(each, str) else str(each.name) for each in value)
+    return str(getattr(value, "identity", None) or repr(value))
 
 
 def _check(name: str, value: Any, expected: str) -> None:
     if name == "passes":
         fits = value is None or (hasattr(value, "run") and hasattr(value, "identity"))
+    elif name == "backends":
+        fits = value is None or (isinstance(value, list | tuple) and all(map(_is_backend, value)))
     elif name == "backend_options":
         fits = value is None or (
             isinstance(value, Mapping) and all(isinstance(k, str) for k in value)
@@ -89,6 +108,10 @@ def _check(name: str, value: Any, expected: str) -> None:
         fits = isinstance(value, bool)
     if not fits:
         raise InvalidOption(name, value, expected)
+
+
+def _is_backend(value: Any) -> bool:
+    return isinstance(value, str) or (hasattr(value, "supports") and hasattr(value, "name"))
 
 
 def _from_environment() -> dict[str, bool]:

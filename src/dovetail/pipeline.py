@@ -11,11 +11,11 @@ from typing import Any
 
 from torch import fx
 
-from dovetail import history, registry
+from dovetail import history
 from dovetail.backend import Backend, Executable
 from dovetail.capture import _torch
 from dovetail.capture.aot import Capture, has_calls
-from dovetail.capture.decompose import composite_rules, keeping_claimed
+from dovetail.capture.decompose import Opinion, composite_rules, keeping_claimed
 from dovetail.errors import (
     BackendContract,
     BackendFailed,
@@ -31,8 +31,9 @@ from dovetail.passes.base import Passes
 from dovetail.passes.inplace import reinplace
 from dovetail.passes.text import graph_text
 from dovetail.place import PlacedSegment, place, without_collection
+from dovetail.place.summary import Built, record_graph
 from dovetail.runtime.frozen import FrozenRunner
-from dovetail.runtime.runner import runner_for
+from dovetail.runtime.runner import Timed, runner_for
 
 log = logging.getLogger(__name__)
 
@@ -40,12 +41,15 @@ Run = Callable[[list[Any]], list[Any]]
 
 
 def compile_dynamo(
-    gm: fx.GraphModule, example_inputs: Sequence[Any], backend: Backend, options: Options
+    gm: fx.GraphModule,
+    example_inputs: Sequence[Any],
+    backends: tuple[Backend, ...],
+    options: Options,
 ) -> Callable[..., Any]:
     """Compile what Dynamo captured: pre-grad passes, AOTAutograd, then each functional graph."""
     if not has_calls(gm):
         return gm.forward  # type: ignore[no-any-return]
-    compiler = Compiler(backend, options, history.begin(backend.name))
+    compiler = Compiler(backends, options, history.begin(*(b.name for b in backends)))
     try:
         gm = compiler.run_passes("pre_grad", gm, "dynamo")
         return compiler.capture().run(gm, example_inputs)
@@ -56,42 +60,45 @@ def compile_dynamo(
 
 @dataclass(frozen=True)
 class Compiler:
-    """One backend, one set of options, one record of what happened."""
+    """A list of backends, best first, one set of options, one record of what happened.
 
-    backend: Backend
+    The last backend is ``aten``, which takes what nobody else does.
+    """
+
+    backends: tuple[Backend, ...]
     options: Options
     record: history.Compilation
 
     @cached_property
-    def backends(self) -> list[Backend]:
-        """Who may run a call, best first; ATen takes what nobody else does."""
-        if self.backend.name == registry.LAST_BACKEND:
-            return [self.backend]
-        return [self.backend, registry.get_backend(registry.LAST_BACKEND)]
-
-    @cached_property
     def passes(self) -> manager.PassManager:
-        """The passes to run: the chosen ones, then the backend's own."""
-        own = self.backend.passes()
-        if not isinstance(own, Passes):
-            raise BackendContract(self.backend.name, "passes()", f"returned {own!r}")
-        return (self.options.passes or manager.default()).extend(own)
+        """The passes to run: the chosen ones, then each backend's own, in the list's order."""
+        passes = self.options.passes or manager.default()
+        for backend in self.backends:
+            own = backend.passes()
+            if not isinstance(own, Passes):
+                raise BackendContract(backend.name, "passes()", f"returned {own!r}")
+            passes = passes.extend(own)
+        return passes
 
     @cached_property
-    def decompositions(self) -> Mapping[Any, Callable[..., Any]]:
-        """The backend's own table."""
-        table = self.backend.decompositions()
-        if not isinstance(table, Mapping):
-            raise BackendContract(self.backend.name, "decompositions()", f"returned {table!r}")
-        return table
+    def opinions(self) -> list[Opinion]:
+        """What each backend would take apart and keep; the last one leaves all as it finds it."""
+        found: list[Opinion] = []
+        for backend in self.backends[:-1] or self.backends:
+            table = backend.decompositions()
+            if not isinstance(table, Mapping):
+                raise BackendContract(backend.name, "decompositions()", f"returned {table!r}")
+            found.append((table, backend.keeps_whole))
+        return found
 
     def capture(self) -> Capture:
-        """How a Dynamo graph becomes functional graphs for this backend."""
+        """How a Dynamo graph becomes functional graphs for these backends."""
+        first = self.backends[0]
         return Capture(
             compile_graph=lambda gm, _, kind: self.compile_graph(gm, kind, self.frozen(kind)),
             joint_passes=lambda gm: self.run_passes("joint", gm, "joint"),
-            decompositions=keeping_claimed(self.decompositions, self.backend.keeps_whole),
-            composites=composite_rules(self.backend.composites, self.backend.keeps_whole),
+            decompositions=keeping_claimed(self.opinions),
+            composites=composite_rules(first.composites, first.keeps_whole),
         )
 
     def frozen(self, kind: str) -> frozenset[int]:
@@ -99,6 +106,10 @@ class Compiler:
         if not self.options.freeze or kind != "inference":
             return frozenset()
         return _torch.static_input_positions()
+
+    def kept(self, kind: str) -> frozenset[int]:
+        """Which inputs of a functional graph are the module's own: parameters and buffers."""
+        return frozenset() if kind == "backward" else _torch.static_input_positions()
 
     def compile_graph(self, gm: fx.GraphModule, kind: str, frozen: Iterable[int] = ()) -> Run:
         """Compile one functional graph: passes, constants, placement, code."""
@@ -108,6 +119,7 @@ class Compiler:
     def _compile_graph(self, gm: fx.GraphModule, kind: str, frozen: Iterable[int]) -> Run:
         expected = strides.output_descs(gm)
         constants.mark_constants(gm, frozen)
+        constants.mark_kept(gm, self.kept(kind))
         gm = self.run_passes("post_grad", gm, kind)
         gm = strides.restore(gm, expected)
         positions = constants.constant_inputs(gm)
@@ -119,43 +131,57 @@ class Compiler:
 
     def compile_placed(self, gm: fx.GraphModule, kind: str) -> Run:
         """Place each call, compile each segment, and join them into one function."""
-        if self.backend.writes_in_place:
+        if all(backend.writes_in_place for backend in self.backends):
             gm = reinplace(gm)
         _torch.trace_artifact(f"dovetail_{kind.replace(', ', '_')}_graph", lambda: graph_text(gm))
         log.debug("%s graph:\n%s", kind, graph_text(gm) if log.isEnabledFor(10) else "")
         try:
             with self.record.stage("place", kind):
-                placement = place(gm, self.backends)
+                placement = place(gm, self.backends, keep_small=self.options.keep_small)
             with self.record.stage("codegen", kind):
-                loaded = [self.compile_segment(placed) for placed in placement.segments]
+                built = self.compile_segments(placement.segments)
         except (UnsupportedGraph, SizeError) as error:
             return self.run_by_torch(gm, kind, error)
-        texts = tuple(
-            (name, str(placed.segment) if self.options.keep_graphs else "")
-            for placed, (name, _) in zip(placement.segments, loaded, strict=True)
-        )
-        self.record.graphs.append(history.CompiledGraph(kind, placement.verdicts, texts))
-        log.info("%s graph: %d calls in %d segments", kind, len(placement.verdicts), len(texts))
+        self.record.graphs.append(record_graph(kind, placement, built, self.options.keep_graphs))
+        log.info("%s graph: %d calls in %d segments", kind, len(placement.verdicts), len(built))
+        loaded = [(each.backend.name, each.executable) for each in built]
         return runner_for(placement, loaded, check=self.options.debug)
 
-    def compile_segment(self, placed: PlacedSegment) -> tuple[str, Executable]:
-        """Code for a segment from the best backend that manages it, and that backend's name."""
+    def compile_segments(self, segments: Sequence[PlacedSegment]) -> list[Built]:
+        """Code for each segment; where one fell back, one warning for each reason."""
+        built = [self.compile_segment(placed) for placed in segments]
+        reasons: dict[str, list[str]] = {}
+        for each, placed in zip(built, segments, strict=True):
+            for backend, reason in each.failures:
+                note = f"from {backend} to {each.backend.name}: {reason}"
+                reasons.setdefault(note, []).append(placed.segment.name)
+        for note, names in reasons.items():
+            which = names[0] if len(names) == 1 else f"{len(names)} segments"
+            text = f"{which} {'falls' if len(names) == 1 else 'fall'} back {note}"
+            self.record.notes.append(text)
+            warnings.warn(text, FallbackWarning, stacklevel=2)
+        return built
+
+    def compile_segment(self, placed: PlacedSegment) -> Built:
+        """Code for a segment from the best backend that manages it; strict mode asks only one."""
+        failures: list[tuple[str, str]] = []
         for backend in placed.backends[:-1]:
             try:
-                return backend.name, _load(backend, placed.segment)
+                return Built(backend, self.load(backend, placed.segment), tuple(failures))
             except Exception as error:  # a vendor's compiler may raise anything
-                self.fall_back(backend, placed, error)
+                reason = f"{type(error).__name__}: {error}"
+                if self.options.strict:
+                    raise BackendFailed(backend.name, "compile", reason) from error
+                failures.append((backend.name, reason))
         last = placed.backends[-1]
-        return last.name, _load(last, placed.segment)
+        return Built(last, self.load(last, placed.segment), tuple(failures))
 
-    def fall_back(self, backend: Backend, placed: PlacedSegment, error: Exception) -> None:
-        """Note and warn that a segment goes to the next backend; raise in strict mode."""
-        reason = f"{type(error).__name__}: {error}"
-        if self.options.strict:
-            raise BackendFailed(backend.name, "compile", reason) from error
-        note = f"{placed.segment.name} falls back from {backend.name}: {reason}"
-        self.record.notes.append(note)
-        warnings.warn(note, FallbackWarning, stacklevel=2)
+    def load(self, backend: Backend, segment: Segment) -> Executable:
+        """A backend's code for a segment, ready to run, and measured if that is wanted."""
+        executable = backend.load(backend.compile(segment))
+        if not callable(executable):
+            raise BackendContract(backend.name, "load()", f"returned {executable!r}")
+        return Timed(executable) if self.options.profile else executable
 
     def run_by_torch(self, gm: fx.GraphModule, kind: str, error: DovetailError) -> Run:
         """Run a graph we cannot express as PyTorch captured it; raise in strict mode."""
@@ -178,10 +204,3 @@ class Compiler:
             debug=self.options.debug,
             keep_graphs=self.options.keep_graphs,
         )
-
-
-def _load(backend: Backend, segment: Segment) -> Executable:
-    executable = backend.load(backend.compile(segment))
-    if not callable(executable):
-        raise BackendContract(backend.name, "load()", f"returned {executable!r}")
-    return executable

@@ -160,6 +160,7 @@ def test_symbols_and_fake_tensors():
     assert isinstance(mode, FakeTensorMode)
     expr = _torch.sym_expr(values[0].shape[0])
     assert expr.is_Symbol
+    assert _torch.size_hint(values[0].shape[0]) == 3
     assert _torch.sympy_functions().FloorDiv
 
 
@@ -171,6 +172,7 @@ def test_unbacked_bindings():
     (node,) = (n for n in gm.graph.nodes if n.target is aten.nonzero.default)
     bindings = _torch.unbacked_bindings(node)
     assert list(bindings.values()) == [(("size", -1), ("item", 0))]
+    assert _torch.size_hint(node.meta["val"].shape[0]) is None
     assert x.shape == (4,)
 
 

@@ -115,8 +115,8 @@ def test_random_graphs_of_two_backends():
     with dovetail.registered_backend(accelerator("aten.add.Tensor", "aten.relu.default")):
         assert_same(fn, t(3, 3), backend="accelerator")
     segments = history.recent()[-1].graphs[0].segments
-    assert len(segments) > 10
-    assert {name for name, _ in segments} == {"accelerator", "aten"}
+    assert len(segments) > 5
+    assert {name for name, *_ in segments} == {"accelerator", "aten"}
 
 
 def random_graph(seed, nodes=2000):
@@ -164,7 +164,7 @@ def test_independent_work_shares_a_segment():
 
     with dovetail.registered_backend(accelerator("aten.sin.default", "aten.relu.default")):
         assert_same(fn, t(3), backend="accelerator")
-    backends = [name for name, _ in history.recent()[-1].graphs[0].segments]
+    backends = [name for name, *_ in history.recent()[-1].graphs[0].segments]
     assert backends == ["aten", "accelerator", "aten"]
 
 

@@ -156,6 +156,20 @@ def test_host_operations_need_torch(accel, accel_path, saved):
     assert "UnsupportedArtifact: the artifact calls PyTorch for aten.tanh.default" in done.stderr
 
 
+def test_what_the_device_cannot_runs_in_the_runtimes_own_kernels(accel, accel_path, tmp_path):
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.Linear(16, 4)).eval()
+    path, x = tmp_path / "model.dvt", torch.randn(3, 8)
+    options = {"backends": [accel.name, "portable"]}
+    dovetail.export(module, (x,), options=options).save(path)
+    shown = describe(str(path))
+    assert (set(shown["kernels"]), shown["host_ops"]) == ({"gelu@1"}, [])
+    accel.log()
+    (found,) = in_new_process(tmp_path, path, [accel_path], [x])
+    torch.testing.assert_close(found, module(x).detach())
+    assert accel.ran() == Counter({"aten.addmm.default": 2})
+
+
 class Counting(nn.Module):
     """State that is kept between calls, read and computed by the device."""
 

@@ -27,6 +27,7 @@ from dovetail.capture.decompose import export_table
 from dovetail.errors import DovetailError, ExportFailed, GuardFailed
 from dovetail.options import Options
 from dovetail.pipeline import Compiler
+from dovetail.place.priority import priority_list
 
 pytree = _torch.pytree()
 _STATE_WRITES = {OutputKind.BUFFER_MUTATION} | (
@@ -45,22 +46,18 @@ def export(
 ) -> Artifact:
     """Compile a model ahead of time for these example inputs.
 
-    ``dynamic_shapes`` says which dimensions may vary, as ``torch.export`` takes it.
+    ``dynamic_shapes`` says which dimensions may vary, as ``torch.export`` takes it. ``backend`` is
+    a name or a class that need not be registered; ``options={"backends": […]}`` gives several.
     """
     chosen = Options.resolve(options)
     program = _capture(model, tuple(args), dict(kwargs or {}), dynamic_shapes)
-    instance = _backend(backend or registry.default_backend(_device_of(program)), chosen)
-    compiler = Compiler(instance, chosen, history.begin(instance.name))
-    rules = compiler.decompositions, instance.composites, instance.keeps_whole
-    program = program.run_decompositions(export_table(*rules))
+    if backend is None and not chosen.backends:
+        backend = registry.default_backend(_device_of(program))
+    backends = priority_list(chosen, backend)
+    compiler = Compiler(backends, chosen, history.begin(*(b.name for b in backends)))
+    rules = export_table(compiler.opinions, backends[0].composites)
+    program = program.run_decompositions(rules)
     return _compile(program, compiler, type(model).__name__)
-
-
-def _backend(backend: str | type[Backend], chosen: Options) -> Backend:
-    """A backend by name, or of a class that need not be registered."""
-    if isinstance(backend, str):
-        return registry.get_backend(backend, **(chosen.backend_options or {}))
-    return backend(**(chosen.backend_options or {}))
 
 
 def _capture(

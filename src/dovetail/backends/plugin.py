@@ -11,12 +11,13 @@ package that brings one declares a class instead, which loads nothing until it i
 from __future__ import annotations
 
 import struct
-from functools import cache
+from functools import cache, cached_property
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from dovetail import registry
-from dovetail.backend import Availability, Backend, Blob, Executable, Support
+from dovetail.backend import Availability, Backend, Blob, Executable, Support, Transfer
 from dovetail.errors import (
     DovetailError,
     InvalidBackendName,
@@ -71,6 +72,23 @@ class PluginBackend(Backend):
     def opened(self) -> Library:
         """The library, loaded on first use."""
         return open_library(self.library)
+
+    @cached_property
+    def transfer(self) -> Transfer:  # type: ignore[override]
+        """What a copy costs, where the device says so; otherwise copies are counted as free.
+
+        It says so by the attributes "transfer.latency_ns" and "transfer.bytes_per_second".
+        """
+        latency = self._attribute("transfer.latency_ns")
+        rate = self._attribute("transfer.bytes_per_second")
+        return Transfer(max(latency, 0) * 1e-9, rate if rate > 0 else inf)
+
+    def _attribute(self, name: str) -> int:
+        """An attribute of the device; 0 where it has none of this name."""
+        try:
+            return int(self.opened.native.get(name))
+        except DovetailError:
+            return 0
 
     def available(self) -> Availability:
         """Whether the library loads and its device opens."""

@@ -60,6 +60,10 @@ class PluginSegment:
         pairs = zip(self.segment.outputs, self._back, strict=True)
         return [out for out, host in pairs if not host]
 
+    def crossing(self) -> tuple[list[int], list[int]]:
+        """Positions of the inputs that are sent and of the outputs that are fetched."""
+        return list(self.sent), [n for n, host in enumerate(self._back) if not host]
+
     def __call__(self, inputs: list[Any]) -> list[Any]:
         """Send what is needed, run, and fetch the results; the list is emptied."""
         values = list(inputs)

@@ -386,6 +386,11 @@ def sym_expr(value: Any) -> Any:
     return value.node.expr
 
 
+def size_hint(value: Any) -> int | None:
+    """What a SymInt was in the example call; None where only the data tells."""
+    return int(value.node.hint) if value.node.has_hint() else None
+
+
 def sympy_functions() -> Any:
     """The module of integer functions that PyTorch adds to sympy."""
     from torch.utils._sympy import functions

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -16,6 +16,8 @@ from dovetail.ir import Arg, Attr, OpCall, Ref, ScalarDesc, TensorDesc
 
 Claims = Callable[[OpCall], bool]
 Rule = Callable[..., Any]
+# What a backend thinks of operators: those it would take apart, and the calls it wants whole.
+Opinion = tuple[Mapping[Any, Rule], Claims]
 
 
 @functools.cache
@@ -28,9 +30,17 @@ def core_decompositions() -> Mapping[Any, Rule]:
     return {op: rule for op, rule in table.items() if not is_random(op)}
 
 
-def keeping_claimed(table: Mapping[Any, Rule], claims: Claims) -> dict[Any, Rule]:
-    """The table, with each rule standing back where the backend claims the call."""
-    return {op: _unless_claimed(op, rule, claims) for op, rule in table.items()}
+def keeping_claimed(opinions: Sequence[Opinion]) -> dict[Any, Rule]:
+    """The tables as one: the first backend that claims a call, or has a rule for it, decides."""
+    found: dict[Any, Rule] = {}
+    for op in dict.fromkeys(op for table, _ in opinions for op in table):
+        rules: list[tuple[Rule | None, Claims]] = []
+        for table, claims in opinions:
+            rules.append((table.get(op), claims))
+            if op in table:
+                break  # those after it are not asked
+        found[op] = _unless_claimed(op, rules)
+    return found
 
 
 def composite_rules(names: frozenset[str], claims: Claims) -> dict[Any, Rule]:
@@ -38,32 +48,34 @@ def composite_rules(names: frozenset[str], claims: Claims) -> dict[Any, Rule]:
     rules = {}
     for name in sorted(names):
         op = resolve_op(name)
-        rules[op] = _unless_claimed(op, _torch.composite_decomposition(op), claims)
+        rules[op] = _unless_claimed(op, [(_torch.composite_decomposition(op), claims)])
     return rules
 
 
-def export_table(
-    table: Mapping[Any, Rule], composites: frozenset[str], claims: Claims
-) -> dict[Any, Rule]:
+def export_table(opinions: Sequence[Opinion], composites: frozenset[str]) -> dict[Any, Rule]:
     """Rules for a torch.export program, which holds composite operators whole.
 
-    They are taken apart as under torch.compile, except those a backend names and claims.
+    They are taken apart as under torch.compile, except those the first backend names and claims.
     """
     rules = {
         op: _torch.composite_decomposition(op)
         for op in _torch.composite_operators()
         if op_name(op) not in composites
     }
-    return rules | composite_rules(composites, claims) | keeping_claimed(table, claims)
+    return rules | composite_rules(composites, opinions[0][1]) | keeping_claimed(opinions)
 
 
-def _unless_claimed(op: Any, rule: Rule, claims: Claims) -> Rule:
+def _unless_claimed(op: Any, rules: Sequence[tuple[Rule | None, Claims]]) -> Rule:
+    """The rule of the last of these, unless it or one before it claims the call."""
     name = op_name(op) if isinstance(op, OpOverload) else str(op)
+    rule = rules[-1][0]
+    assert rule is not None
 
     @functools.wraps(rule)
     def decompose(*args: Any, **kwargs: Any) -> Any:
         try:
-            claimed = claims(_call(name, args, kwargs))
+            call = _call(name, args, kwargs)
+            claimed = any(claims(call) for _, claims in rules)
         except UnsupportedGraph:
             claimed = False
         return NotImplemented if claimed else rule(*args, **kwargs)

@@ -236,6 +236,20 @@ def outputs_of(gm: fx.GraphModule) -> tuple[Any, ...]:
     return tuple(result) if isinstance(result, tuple | list) else (result,)
 
 
+def size_hints(gm: fx.GraphModule) -> dict[str, int]:
+    """What each symbol of the inputs was in the example call."""
+    found: dict[str, int] = {}
+    for node in gm.graph.find_nodes(op="placeholder"):
+        value = node.meta.get("val")
+        sizes = value.shape if isinstance(value, torch.Tensor) else (value,)
+        for size in sizes:
+            dim = _dim(size) if isinstance(size, torch.SymInt) else 0
+            if isinstance(dim, Size) and dim.is_symbol and dim.args[0] not in found:
+                hint = _torch.size_hint(size)
+                found |= {} if hint is None else {dim.args[0]: hint}
+    return found
+
+
 def needed_symbols(calls: Iterable[OpCall], outputs: Iterable[Arg]) -> set[str]:
     """Symbols that calls, their subgraphs, and outputs need but do not bind themselves."""
     needed: set[str] = set()

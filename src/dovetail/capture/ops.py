@@ -99,3 +99,15 @@ def is_write(target: Any) -> bool:
 def is_random(target: Any) -> bool:
     """Whether an operator draws random numbers."""
     return torch.Tag.nondeterministic_seeded in getattr(target, "tags", ())
+
+
+@functools.cache
+def is_view_op(name: str) -> bool:
+    """Whether an operator gives its argument's memory seen differently (reshape may copy)."""
+    if name in ("aten.reshape.default", "aten._unsafe_view.default"):
+        return True
+    if name.startswith(("python.", "higher_order.")):
+        return False
+    target = resolve_op(name)
+    schema = _torch.schema_of(target)
+    return not schema.is_mutable and any(made.alias_info is not None for made in schema.returns)

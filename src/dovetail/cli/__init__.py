@@ -17,6 +17,7 @@ COMMANDS = {
     "backends": "list what torch.compile(backend=...) can be given here",
     "bench": "time kernels and models against eager and Inductor",
     "compile": "compile a model to a .dvt file",
+    "explain": "compile a model and show what runs where, and why",
     "inspect": "show what a .dvt file holds",
     "new": "write a package with a backend of your own",
     "run": "run a .dvt file on .npy files or random inputs",

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from dovetail.ir.call import Arg, OpCall, Ref, format_arg, format_desc
 from dovetail.ir.tensor import Desc
+
+_DIGITS = re.compile(r"\d+$")
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,10 +77,8 @@ class Segment:
 
 def item_bytes(dtype: str) -> int:
     """The size of one element of ``dtype``."""
-    bits = "".join(filter(str.isdigit, dtype.split("_")[0].split("e")[0]))
-    if dtype == "bool" or dtype.startswith("float8"):
-        return 1
-    return int(bits) // 8
+    bits = _DIGITS.search(dtype.split("_")[0])  # float8_e4m3fn is a kind of float8
+    return max(int(bits[0]) // 8, 1) if bits else 1
 
 
 def is_write(call: OpCall) -> bool:

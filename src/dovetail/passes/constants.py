@@ -35,6 +35,19 @@ def mark_constants(gm: fx.GraphModule, positions: Iterable[int]) -> None:
             node.meta[CONSTANT] = True
 
 
+def mark_kept(gm: fx.GraphModule, positions: Iterable[int]) -> None:
+    """Mark inputs, by position, as the same tensor from call to call, whatever it holds.
+
+    A backend may keep a copy of it until its version or address changes. What the graph writes to
+    is not marked: it changes at every call.
+    """
+    wanted = set(positions)
+    changing = written(gm) if wanted else set()
+    for position, node in enumerate(gm.graph.find_nodes(op="placeholder")):
+        if position in wanted and node not in changing:
+            node.meta[KEPT] = True
+
+
 def constant_inputs(gm: fx.GraphModule) -> list[int]:
     """The positions of inputs marked as constant."""
     inputs = gm.graph.find_nodes(op="placeholder")

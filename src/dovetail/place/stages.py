@@ -2,7 +2,8 @@
 
 A call's stage is the highest stage among what it depends on, plus one wherever that runs on
 another backend. An edge between segments therefore always leads to a higher stage, so segments
-cannot form a cycle, and working out all stages is one pass over the calls.
+cannot form a cycle, and working out all stages is one pass over the calls. A second pass, from the
+end, lets a segment wait for a later one of its backend where nothing needs it sooner.
 
 Effects keep their order: random operators and control flow form a chain, and a write waits for
 everything before it and holds back everything after it.
@@ -11,78 +12,85 @@ everything before it and holds back everything after it.
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 
-from dovetail.capture.from_fx import needed_symbols
 from dovetail.capture.ops import is_random, is_write, resolve_op
-from dovetail.ir import OpCall, Ref, Segment, Size
+from dovetail.ir import OpCall
+from dovetail.place.join import Place, join_later
+from dovetail.place.uses import Uses
+
+# A segment to be: the position of its backend in the list, and those of its calls.
+Group = tuple[int, list[int]]
 
 
-@dataclass(slots=True)
-class Uses:
-    """What a call needs, worked out once: values by reference, and symbols."""
-
-    refs: list[Ref]
-    symbols: frozenset[str]
-
-
-def uses_of(call: OpCall) -> Uses:
-    """The values and symbols a call depends on, those of its subgraphs included."""
-    refs: list[Ref] = []
-    symbols: frozenset[str] = frozenset()
-    for leaf in call.leaves():
-        if isinstance(leaf, Ref):
-            refs.append(leaf)
-        elif isinstance(leaf, Size):
-            symbols |= leaf.symbols()
-        elif isinstance(leaf, Segment):
-            symbols |= needed_symbols(leaf.calls, leaf.outputs) - set(leaf.symbols())
-    return Uses(refs, symbols)
-
-
-def group(
-    calls: Sequence[OpCall], uses: Sequence[Uses], chosen: Sequence[int]
-) -> list[tuple[int, list[int]]]:
-    """Segments in an order in which they can run: a backend's index, and positions of calls."""
+def group(calls: Sequence[OpCall], uses: Sequence[Uses], chosen: Sequence[int]) -> list[Group]:
+    """Segments in an order in which they can run: a backend's position, and those of calls."""
     groups: dict[tuple[int, int], list[int]] = {}
-    for position, stage in enumerate(_Stages().of(calls, uses, chosen)):
-        groups.setdefault((stage, chosen[position]), []).append(position)
-    return [(backend, members) for (_, backend), members in sorted(groups.items())]
+    stages = _Stages()
+    for position, (call, use, backend) in enumerate(zip(calls, uses, chosen, strict=True)):
+        key = stages.add(call, use, backend)
+        members = groups.get(key)
+        if members is None:
+            groups[key] = [position]
+        else:
+            members.append(position)
+    ordered = sorted(groups.items())
+    if len(ordered) > 2:
+        ordered = join_later(calls, uses, ordered, effect_of)
+    return [(backend, members) for (_, backend), members in ordered]
 
 
 class _Stages:
     def __init__(self) -> None:
-        self.made: dict[str, tuple[int, int]] = {}  # a value or symbol → its stage and backend
+        self.made: dict[str, Place] = {}  # where a value or symbol is made
         self.highest: dict[int, int] = {}  # backend → its highest stage so far
-        self.effect: tuple[int, int] | None = None  # where the last effect happens
-        self.write: tuple[int, int] | None = None  # where the last write happens
+        self.effect: Place | None = None  # where the last effect happens
+        self.write: Place | None = None  # where the last write happens
 
-    def of(
-        self, calls: Sequence[OpCall], uses: Sequence[Uses], chosen: Sequence[int]
-    ) -> Iterable[int]:
-        for call, use, backend in zip(calls, uses, chosen, strict=True):
-            stage = self._earliest(call, use, backend)
-            self.highest[backend] = max(stage, self.highest.get(backend, 0))
-            place = self.made[call.name] = (stage, backend)
-            for symbol, _ in call.binds:
-                self.made[symbol] = place
-            if (kind := effect_of(call.op)) is not None:
-                self.effect = place
-                self.write = place if kind == "write" else self.write
-            yield stage
-
-    def _earliest(self, call: OpCall, use: Uses, backend: int) -> int:
-        before = [self.made[r.name] for r in use.refs if r.name in self.made]
-        before += [self.made[s] for s in use.symbols if s in self.made]
-        if self.write is not None:
-            before.append(self.write)
+    def add(self, call: OpCall, use: Uses, backend: int) -> Place:
+        """Where a call runs; its effect and results are known to those after it."""
         kind = effect_of(call.op)
+        stage = self._after_values(use, backend)
+        if kind is not None or self.write is not None:
+            stage = max(stage, self._after_effects(kind, backend))
+        place = self.made[call.name] = (stage, backend)
+        if stage > self.highest.get(backend, -1):
+            self.highest[backend] = stage
+        for symbol, _ in call.binds:
+            self.made[symbol] = place
+        if kind is not None:
+            self.effect = place
+            self.write = place if kind == "write" else self.write
+        return place
+
+    def _after_values(self, use: Uses, backend: int) -> int:
+        """The earliest stage at which what a call uses is there."""
+        found = 0
+        made = self.made
+        for ref in use.refs:
+            place = made.get(ref.name)
+            if place is not None:
+                stage = place[0] if place[1] == backend else place[0] + 1
+                if stage > found:
+                    found = stage
+        for symbol in use.symbols:
+            if symbol in made:
+                found = max(found, _following(made[symbol], backend))
+        return found
+
+    def _after_effects(self, kind: str | None, backend: int) -> int:
+        """The earliest stage that keeps the order of effects."""
+        before = [] if self.write is None else [self.write]
         if kind is not None and self.effect is not None:
             before.append(self.effect)
         if kind == "write":
             before += [(stage, other) for other, stage in self.highest.items()]
-        return max((stage + (other != backend) for stage, other in before), default=0)
+        return max((_following(place, backend) for place in before), default=0)
+
+
+def _following(place: Place, backend: int) -> int:
+    stage, other = place
+    return stage + (other != backend)
 
 
 @functools.cache

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass
-from typing import Any
+import contextlib
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, cast
 
 from dovetail import history, registry
 from dovetail.capture import _torch
+from dovetail.report.data import report_data
+from dovetail.report.text import call_lines, compilation_lines
 
 
 @dataclass(frozen=True)
@@ -17,8 +21,12 @@ class Report:
     compilations: tuple[history.Compilation, ...]
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything, as plain data."""
-        return {"compilations": [asdict(c) for c in self.compilations]}
+        """Everything, as plain data; ``docs/report.md`` says what each field means."""
+        return report_data(self.compilations)
+
+    def to_json(self, *, indent: int | None = 2) -> str:
+        """The same as JSON text, which ``schema.json`` beside this file describes."""
+        return json.dumps(self.to_dict(), indent=indent)
 
     def placements(self) -> dict[str, int]:
         """How many calls each backend runs, over all graphs."""
@@ -29,25 +37,49 @@ class Report:
                     counts[backend] = counts.get(backend, 0) + calls
         return counts
 
+    def calls(self) -> str:
+        """A line for every call: the backend that runs it, and who refused it and why."""
+        return "\n".join(line for c in self.compilations for line in call_lines(c))
+
     def __str__(self) -> str:
         if not self.compilations:
             return "nothing was compiled"
-        return "\n".join(line for c in self.compilations for line in _lines(c))
+        return "\n".join(line for c in self.compilations for line in compilation_lines(c))
 
 
-def explain(model: Any, *args: Any, backend: str = "dovetail", **kwargs: Any) -> Report:
+def explain(
+    model: Any,
+    *args: Any,
+    backend: str = "dovetail",
+    options: Mapping[str, Any] | None = None,
+    **kwargs: Any,
+) -> Report:
     """Compile ``model`` anew for these inputs, run it once, and report every stage.
 
     Where gradients are wanted the backward graph is compiled and run too; no ``.grad`` is touched.
+    ``options`` are those of ``torch.compile``; with ``{"profile": True}`` each segment's time is
+    measured, over a second call too, since the first may load and allocate.
     """
     import torch
 
     before = {c.number for c in history.recent()}
     compiler = registry.lookup_backend(backend)
+    given = {} if options is None else {"options": dict(options)}
     # A function of its own: Dynamo compiles anew for it and keeps what others compiled.
-    anew = torch.compile(model, backend=lambda gm, inputs: compiler(gm, inputs))
-    _run_backward(anew(*args, **kwargs), model, (args, kwargs))
+    anew = torch.compile(model, backend=lambda gm, inputs: compiler(gm, inputs, **given))
+    for _ in range(2 if options and options.get("profile") else 1):
+        _run_backward(anew(*args, **kwargs), model, (args, kwargs))
     return since(before)
+
+
+def gradients(wanted: bool) -> contextlib.AbstractContextManager[None]:
+    """Within the context a model runs for training, or for inference alone."""
+    import torch
+
+    return cast(
+        contextlib.AbstractContextManager[None],
+        torch.enable_grad() if wanted else torch.no_grad(),
+    )
 
 
 def _run_backward(outputs: Any, model: Any, inputs: Any) -> None:
@@ -69,30 +101,3 @@ def since(before: Iterable[int]) -> Report:
     """The report of every compilation that is not among ``before``."""
     known = set(before)
     return Report(tuple(c for c in history.recent() if c.number not in known))
-
-
-def _lines(compilation: history.Compilation) -> Iterator[str]:
-    yield f"compilation {compilation.number}: backend {compilation.backend}"
-    for graph in compilation.graphs:
-        counts = graph.backend_counts()
-        where = ", ".join(f"{n} on {b}" for b, n in counts.items()) or "no calls"
-        segments = f"{len(graph.segments)} segment{'s' * (len(graph.segments) != 1)}"
-        yield f"  {graph.kind} graph: {sum(counts.values())} calls, {segments}: {where}"
-        yield from _refusals(graph)
-    for note in compilation.notes:
-        yield f"  note: {note}"
-    yield f"  {'stage':<14}{'graph':<16}{'ms':>8}  changed"
-    for stage in compilation.stages:
-        changed = "yes" if stage.changed else ""
-        yield f"  {stage.name:<14}{stage.graph:<16}{stage.ms:>8.2f}  {changed}".rstrip()
-
-
-def _refusals(graph: history.CompiledGraph) -> Iterator[str]:
-    """Each distinct refusal once, with how often it occurred."""
-    counts: dict[tuple[str, str, str], int] = {}
-    for verdict in graph.verdicts:
-        for backend, reason in verdict.refusals:
-            key = (verdict.op, backend, reason)
-            counts[key] = counts.get(key, 0) + 1
-    for (op, backend, reason), times in counts.items():
-        yield f"    {op} ({times}x) refused by {backend}: {reason}"

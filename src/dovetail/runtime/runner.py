@@ -6,11 +6,13 @@ early) and returns the graph's outputs in order.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from dovetail.backend import Executable
 from dovetail.errors import WrongOutputs
+from dovetail.history import Measured
 from dovetail.ir import Arg, Ref, SizeProgram
 from dovetail.ir.call import format_desc
 from dovetail.ir.size import Size
@@ -144,6 +146,23 @@ class Runner:
         for step in reversed(self.steps):
             step.frees = tuple(set(step.taken) - kept - constants)
             kept |= set(step.taken)
+
+
+class Timed:
+    """An executable that keeps count of its calls and their time; otherwise as it was."""
+
+    def __init__(self, executable: Executable) -> None:
+        self.executable, self.measured = executable, Measured()
+
+    def __call__(self, inputs: list[Any]) -> Sequence[Any]:
+        """Run, and note how long it took."""
+        start = time.perf_counter()
+        results = self.executable(inputs)
+        self.measured.add(time.perf_counter() - start)
+        return results
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.executable, name)
 
 
 class _Step:

@@ -1,0 +1,62 @@
+"""``dovetail explain module:factory``: what runs where, and why, for a model of one's own.
+
+The factory is that of ``dovetail compile``: it returns ``(model, args)``, ``(model, args, kwargs)``
+or a dict. The model is compiled and run as under ``torch.compile``.
+"""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from dovetail.cli.compile import load_factory
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the command's options."""
+    parser.add_argument("factory", metavar="MODULE:FACTORY", help="what makes the model")
+    parser.add_argument("--backend", default="dovetail", help="who compiles it (%(default)s)")
+    parser.add_argument(
+        "--backends", metavar="A,B", help="several, best first, separated by commas"
+    )
+    parser.add_argument(
+        "--plugin",
+        metavar="LIBRARY",
+        action="append",
+        default=[],
+        help="a library that brings a backend; may be repeated",
+    )
+    parser.add_argument("--train", action="store_true", help="the backward graph too")
+    parser.add_argument("--profile", action="store_true", help="measure each segment")
+    parser.add_argument("--calls", action="store_true", help="a line for every call")
+    parser.add_argument("--json", action="store_true", help="as JSON, with every field")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Compile, run, print; exit status 0."""
+    from dovetail.report.report import explain, gradients
+
+    for library in arguments.plugin:
+        from dovetail.backends.plugin import load_plugin
+
+        load_plugin(library)
+    given = load_factory(arguments.factory)
+    with gradients(arguments.train):
+        report = explain(
+            given["model"],
+            *given.get("args", ()),
+            backend=arguments.backend,
+            options=_options(arguments),
+            **(given.get("kwargs") or {}),
+        )
+    print(report.to_json() if arguments.json else report)
+    if arguments.calls and not arguments.json:
+        print(report.calls())
+    return 0
+
+
+def _options(arguments: argparse.Namespace) -> dict[str, Any]:
+    options: dict[str, Any] = {"profile": True} if arguments.profile else {}
+    if arguments.backends:
+        options["backends"] = [name.strip() for name in arguments.backends.split(",")]
+    return options

@@ -1,0 +1,138 @@
+"""The report for people."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from dovetail.history import Compilation, CompiledGraph, Copies, SegmentRecord
+from dovetail.place.worth import show_seconds
+
+MAX_SEGMENTS = 40  # the data has the rest
+MAX_OPS = 4
+
+
+def compilation_lines(compilation: Compilation) -> Iterator[str]:
+    """A compilation: its graphs, with segments and refusals, then notes and stages."""
+    names = ", ".join(compilation.backends or (compilation.backend,))
+    yield f"compilation {compilation.number}: backends {names}"
+    for graph in compilation.graphs:
+        counts = graph.backend_counts()
+        where = ", ".join(f"{n} on {b}" for b, n in counts.items()) or "no calls"
+        segments = _plural(len(graph.segments), "segment")
+        yield f"  {graph.kind} graph: {_plural(sum(counts.values()), 'call')}, {segments}: {where}"
+        yield from _segments(graph)
+        yield from _copies(graph.copies())
+        yield from _refusals(graph)
+        yield from _cheaper(graph)
+    for note in compilation.notes:
+        yield f"  note: {note}"
+    yield f"  {'stage':<14}{'graph':<16}{'ms':>8}  changed"
+    for stage in compilation.stages:
+        changed = "yes" if stage.changed else ""
+        yield f"  {stage.name:<14}{stage.graph:<16}{stage.ms:>8.2f}  {changed}".rstrip()
+
+
+def call_lines(compilation: Compilation) -> Iterator[str]:
+    """A line for every call of every graph."""
+    for graph in compilation.graphs:
+        yield f"compilation {compilation.number}, {graph.kind} graph"
+        width = max((len(v.call) for v in graph.verdicts), default=0)
+        for verdict in graph.verdicts:
+            why = "".join(f"; {name}: {reason}" for name, reason in verdict.refusals)
+            yield f"  {verdict.call:<{width}}  {verdict.op}  on {verdict.backend}{why}"
+
+
+def _segments(graph: CompiledGraph) -> Iterator[str]:
+    rows = [_row(segment) for segment in graph.segments[:MAX_SEGMENTS]]
+    if not rows:
+        return
+    head = ("segment", "backend", "calls", "in", "out", "kept", "estimated", "measured", "ops")
+    widths = [max(len(row[i]) for row in (head, *rows)) for i in range(len(head))]
+    for row in (head, *rows):
+        cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+        yield f"    {'  '.join(cells)}".rstrip()
+    if len(graph.segments) > MAX_SEGMENTS:
+        yield f"    and {len(graph.segments) - MAX_SEGMENTS} more"
+
+
+def _row(segment: SegmentRecord) -> tuple[str, ...]:
+    measured = segment.measured
+    estimated = segment.estimated_seconds
+    return (
+        segment.name,
+        segment.backend,
+        str(len(segment.calls)),
+        _tensors(segment.inputs, segment.bytes_in),
+        _tensors(segment.outputs, segment.bytes_out),
+        _tensors(segment.kept, segment.bytes_kept),
+        "-" if estimated is None else show_seconds(estimated),
+        f"{show_seconds(measured.least)} ({measured.calls}x)"
+        if measured is not None and measured.calls
+        else "-",
+        _ops(segment.ops),
+    )
+
+
+def _ops(ops: dict[str, int]) -> str:
+    """The most frequent operators, without what all of them share."""
+    names = sorted(ops.items(), key=lambda item: -item[1])
+    shown = [
+        name.removeprefix("aten.").removesuffix(".default") + (f" {n}x" if n > 1 else "")
+        for name, n in names[:MAX_OPS]
+    ]
+    more = len(names) - MAX_OPS
+    return ", ".join(shown) + (f" and {more} more" if more > 0 else "")
+
+
+def _copies(copies: list[Copies]) -> Iterator[str]:
+    for each in copies:
+        tensors = _tensors(each.count, each.bytes)
+        yield f"    copies from {each.source} to {each.target}: {tensors} a call"
+
+
+def _refusals(graph: CompiledGraph) -> Iterator[str]:
+    """Each distinct refusal once, with how often it occurred."""
+    counts: dict[tuple[str, str, str], int] = {}
+    for verdict in graph.verdicts:
+        for backend, reason in verdict.refusals:
+            key = (verdict.op, backend, reason)
+            counts[key] = counts.get(key, 0) + 1
+    for (op, backend, reason), times in counts.items():
+        yield f"    {op} ({times}x) refused by {backend}: {reason}"
+
+
+def _cheaper(graph: CompiledGraph) -> Iterator[str]:
+    """Calls that one backend takes and another runs, since it gives a lower cost."""
+    counts: dict[tuple[str, str, str], int] = {}
+    for verdict in graph.verdicts:
+        for backend in _passed_over(verdict):
+            key = (verdict.op, verdict.backend, backend)
+            counts[key] = counts.get(key, 0) + 1
+    for (op, backend, other), times in counts.items():
+        yield f"    {op} ({times}x) on {backend}, which is cheaper than {other}"
+
+
+def _passed_over(verdict: Any) -> Iterator[str]:
+    """The backends before the one that runs a call that would have taken it."""
+    for backend, answer in verdict.answers:
+        if backend == verdict.backend:
+            return
+        if answer:
+            yield backend
+
+
+def _tensors(count: int, size: int) -> str:
+    return f"{count} ({show_bytes(size)})" if count else "-"
+
+
+def show_bytes(size: int) -> str:
+    """A number of bytes in the unit that reads best."""
+    for unit, scale in (("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
+        if size >= scale:
+            return f"{size / scale:.3g} {unit}"
+    return f"{size} B"
+
+
+def _plural(number: int, noun: str) -> str:
+    return f"{number} {noun}{'s' * (number != 1)}"
