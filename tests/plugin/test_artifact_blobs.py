@@ -238,6 +238,51 @@ def test_a_model_that_onnx_runtime_runs(tmp_path):
     torch.testing.assert_close(found, module(x).detach(), rtol=1e-4, atol=1e-5)
 
 
+CLOSED = """\
+program @closed
+device accel_c {"version": "1.0", "abi": "1.0", "needs": {}}
+input %x: float32[4]
+temporary %d: float32[4] on accel_c
+temporary %r: float32[4] on accel_c
+temporary %s: float32[4] on accel_c
+temporary %h: float32[4]
+host %v: float32[4]
+output %y: float32[4]
+copy %d = %x
+launch %r = accel_c:relu@1 aten.relu.default(%d) {}
+copy %h = %r
+blob %v = vendor:code [{"buffer": "h"}]
+launch %s = accel_c:add@1 aten.add.Tensor(%r, %r) {"alpha": 1}
+copy %y = %s
+return %y
+"""
+
+
+def test_a_device_that_is_closed_while_the_host_has_its_turn(accel, accel_path):
+    """What lay on it is gone: an error, not whatever the new device holds."""
+    closes = []
+
+    class Closer(Vendor):
+        def load(self, blob):
+            def run(inputs):
+                for _ in range(len(closes)):
+                    closes.pop()
+                    accel.library.close()
+                return [torch.clone(inputs[0])]
+
+            return run
+
+    with registry.registered_backend(Closer):
+        native = open_native(file_bytes(CLOSED, blobs={"code": b""}), plugins=[accel_path])
+    x = torch.randn(4)
+    for _ in range(2):
+        torch.testing.assert_close(native(x)[0], 2 * torch.relu(x))
+        closes.append(True)
+        with pytest.raises(errors.DeviceLost, match="closed or lost while the program ran"):
+            native(x)
+    torch.testing.assert_close(native(x)[0], 2 * torch.relu(x))
+
+
 def test_code_that_its_backend_refuses():
     text = BLOB.replace("temporary %r: float32[4] on small", "host %r: float32[4]")
     text = text.replace("temporary %d: float32[4] on small\n", "").replace("copy %d = %x\n", "")
