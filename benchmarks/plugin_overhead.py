@@ -2,8 +2,10 @@
 
 A program of many relu calls on tensors of no elements, and one of a single call: the difference is
 the runtime's loop and the way through the ABI. Twice: with the smallest plug-in (whose kernel
-returns at once) and with examples/accel_c (which also looks its buffers up and counts). Then a
-whole segment from Python, one kernel, no weights: what a call costs before any kernel runs.
+returns at once) and with examples/accel_c (which also looks its buffers up and counts). Once for
+segments under torch.compile, and once for a .dvt file, whose loop also goes over instructions of
+the host. Then a whole segment from Python, one kernel, no weights, and a whole call of a file: what
+a call costs before any kernel runs.
 """
 
 from __future__ import annotations
@@ -15,16 +17,21 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy
 import torch
 
 from dovetail import _native
 from dovetail.backends.plugin import plugin_backend
+from dovetail.file.container import chunks, lay_out
+from dovetail.file.encode import encode_program
 from dovetail.ir import Input, OpCall, Ref, Segment, TensorDesc
+from dovetail.ir.program_text import parse_program
+from dovetail.runtime.loaded import open_native
 
 ROOT = Path(__file__).parents[1]
 PLUGINS = {
     "small": ["tests/plugin/small.c"],
-    "accel_c": ["examples/accel_c/device.c", "examples/accel_c/kernels.c"],
+    "accel_c": [f"examples/accel_c/{name}.c" for name in ("device", "kernels", "streams")],
 }
 MANY, ROUNDS, CALLS = 2001, 15, 50
 
@@ -67,6 +74,28 @@ def per_kernel(native: _native.Plugin) -> float:
     return statistics.median(differences) / (MANY - 1)
 
 
+def artifact(name: str, count: int, size: int = 0) -> bytes:
+    """A file that launches relu so often, on so many elements."""
+    desc = f"float32[{size}]"
+    lines = ["program @relus", f'device {name} {{"version": "", "abi": "1.0", "needs": {{}}}}']
+    lines += [f"input %x: {desc}", f"temporary %a: {desc} on {name}"]
+    lines += [f"temporary %b: {desc} on {name}", f"output %y: {desc}", "copy %a = %x"]
+    lines += [f"launch %b = {name}:relu@1 aten.relu.default(%a) {{}}"] * count
+    program = parse_program("\n".join([*lines, "copy %y = %b", "return %y"]))
+    trees = {"inputs": {"tuple": [{"tuple": [{"tensor": 0}]}, {"dict": []}]}}
+    sections, features = encode_program(program, {}, {**trees, "outputs": {"tensor": 0}})
+    return b"".join(chunks(*lay_out(sections, features)))
+
+
+def per_launch(path: Path, name: str) -> float:
+    x = numpy.zeros(0, "float32")
+    many, one = (open_native(artifact(name, n), plugins=[path]) for n in (MANY, 1))
+    differences = [
+        nanoseconds(lambda: many(x), CALLS) - nanoseconds(lambda: one(x), CALLS) for _ in range(3)
+    ]
+    return statistics.median(differences) / (MANY - 1)
+
+
 def segment() -> Segment:
     desc = TensorDesc("float32", (4, 4), (4, 1))
     call = OpCall("relu", "aten.relu.default", (Ref("x", desc),), {}, desc)
@@ -76,12 +105,18 @@ def segment() -> Segment:
 def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         for name in PLUGINS:
-            backend = plugin_backend(build(Path(folder), name))()
+            path = build(Path(folder), name)
+            backend = plugin_backend(path)()
             run = backend.load(backend.compile(segment()))
             x = torch.randn(4, 4)
             whole = nanoseconds(lambda: run([x]), 2000)  # noqa: B023 - called at once
             kernel = per_kernel(backend.opened.native)
             print(f"{name:8} {kernel:7.1f} ns a kernel; {whole / 1000:6.2f} us a segment of one")
+            file = open_native(artifact(name, 1, 16), plugins=[path])
+            y = numpy.zeros(16, "float32")
+            whole = nanoseconds(lambda: file(y), 2000)  # noqa: B023 - called at once
+            kernel = per_launch(path, name)
+            print(f"{name:8} {kernel:7.1f} ns a launch; {whole / 1000:6.2f} us a file of one")
 
 
 if __name__ == "__main__":

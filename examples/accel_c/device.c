@@ -1,8 +1,9 @@
-/* The device: its memory, streams and events, with faults on demand and a log.
+/* The device and its memory, with faults on demand and a log.
  *
  * ACCEL_LOG=path appends a line for everything the device does. ACCEL_FAIL_AT=n makes the n-th
- * kernel fail, ACCEL_LOSE_AT=n loses the device at it, ACCEL_MEMORY=n gives it n bytes; the
- * attributes "fail.at", "lose.at", "leak" and "memory.limit" do the same at run time.
+ * kernel fail, ACCEL_LOSE_AT=n loses the device at it, ACCEL_MEMORY=n gives it n bytes,
+ * ACCEL_ASYNC=1 has it do nothing before somebody waits; the attributes "fail.at", "lose.at",
+ * "leak" and "memory.limit" do the same at run time.
  */
 #include "accel.h"
 
@@ -33,7 +34,7 @@ __attribute__((format(printf, 2, 3))) static void note(const dvp_device *device,
     fflush(device->log);
 }
 
-static dvp_status check_alive(const dvp_device *device, dvp_error *error)
+dvp_status accel_alive(const dvp_device *device, dvp_error *error)
 {
     return device->lost ? accel_fail(error, DVP_DEVICE_LOST, "the device does not answer")
                         : DVP_OK;
@@ -67,6 +68,7 @@ static dvp_status device_open(int32_t index, dvp_device **device, dvp_error *err
     (*device)->fail_at = number_from("ACCEL_FAIL_AT");
     (*device)->lose_at = number_from("ACCEL_LOSE_AT");
     (*device)->limit = number_from("ACCEL_MEMORY");
+    (*device)->waits = number_from("ACCEL_ASYNC") != 0;
     return DVP_OK;
 }
 
@@ -170,7 +172,7 @@ static size_t free_place(dvp_device *device)
 static dvp_status buffer_alloc(dvp_device *device, uint64_t bytes, void **memory,
                                dvp_error *error)
 {
-    dvp_status status = check_alive(device, error);
+    dvp_status status = accel_alive(device, error);
     if (status != DVP_OK)
         return status;
     bool full = device->limit > 0 && (uint64_t)device->used + bytes > (uint64_t)device->limit;
@@ -197,11 +199,10 @@ static void buffer_free(dvp_device *device, void *memory)
     *block = (accel_block){NULL, 0};
 }
 
-static dvp_status buffer_copy(dvp_device *device, dvp_stream *stream, const dvp_copy *copy,
-                              dvp_error *error)
+dvp_status accel_copy(dvp_device *device, const dvp_copy *copy, dvp_error *error)
 {
     static const char *const words[] = {"?", "h2d", "d2h", "d2d"};
-    dvp_status status = check_alive(device, error);
+    dvp_status status = accel_alive(device, error);
     if (status != DVP_OK)
         return status;
     bool from_device = copy->direction != DVP_HOST_TO_DEVICE;
@@ -216,67 +217,17 @@ static dvp_status buffer_copy(dvp_device *device, dvp_stream *stream, const dvp_
     if (from == NULL || to == NULL || copy->direction < 1 || copy->direction > 3)
         return DVP_INVALID;
     memmove(to, from, copy->bytes);
-    stream->issued++;
     device->copies_in += copy->direction == DVP_HOST_TO_DEVICE;
     device->copies_out += copy->direction == DVP_DEVICE_TO_HOST;
     note(device, "%s %llu\n", words[copy->direction], (unsigned long long)copy->bytes);
     return DVP_OK;
 }
 
-/* ---- streams and events: work is done when it is given, so waiting only checks ---- */
-
-static dvp_status stream_create(dvp_device *device, dvp_stream **stream, dvp_error *error)
+static dvp_status buffer_copy(dvp_device *device, dvp_stream *stream, const dvp_copy *copy,
+                              dvp_error *error)
 {
-    *stream = calloc(1, sizeof **stream);
-    if (*stream == NULL)
-        return accel_fail(error, DVP_NO_MEMORY, "no memory for a stream");
-    (*stream)->device = device;
-    return DVP_OK;
-}
-
-static void stream_destroy(dvp_device *device, dvp_stream *stream)
-{
-    (void)device;
-    free(stream);
-}
-
-static dvp_status stream_sync(dvp_device *device, dvp_stream *stream, dvp_error *error)
-{
-    if (stream->device != device)
-        return accel_fail(error, DVP_INVALID, "a stream of another device");
-    return check_alive(device, error);
-}
-
-static dvp_status event_create(dvp_device *device, dvp_event **event, dvp_error *error)
-{
-    *event = calloc(1, sizeof **event);
-    if (*event == NULL)
-        return accel_fail(error, DVP_NO_MEMORY, "no memory for an event");
-    (*event)->device = device;
-    return DVP_OK;
-}
-
-static void event_destroy(dvp_device *device, dvp_event *event)
-{
-    (void)device;
-    free(event);
-}
-
-static dvp_status event_record(dvp_device *device, dvp_event *event, dvp_stream *stream,
-                               dvp_error *error)
-{
-    if (stream->device != device || event->device != device)
-        return accel_fail(error, DVP_INVALID, "a stream or an event of another device");
-    event->recorded = true;
-    return check_alive(device, error);
-}
-
-static dvp_status event_wait(dvp_device *device, dvp_stream *stream, dvp_event *event,
-                             dvp_error *error)
-{
-    if (stream->device != device || !event->recorded)
-        return accel_fail(error, DVP_INVALID, "waiting for an event that was never recorded");
-    return check_alive(device, error);
+    dvp_status status = accel_alive(device, error);
+    return status == DVP_OK ? accel_submit_copy(stream, copy, error) : status;
 }
 
 /* ---- operations ---- */
@@ -309,24 +260,30 @@ static dvp_status find_kernel(dvp_device *device, const char *name, uint32_t min
     return DVP_OK;
 }
 
-static dvp_status execute(dvp_device *device, dvp_stream *stream, const dvp_kernel *kernel,
-                          const dvp_op *op, dvp_error *error)
+dvp_status accel_run(dvp_device *device, const dvp_kernel *kernel, const dvp_op *op,
+                     dvp_error *error)
 {
-    dvp_status status = check_alive(device, error);
+    dvp_status status = accel_alive(device, error);
     if (status != DVP_OK)
         return status;
     device->executed++;
-    stream->issued++;
     if (device->executed == device->lose_at) {
         device->lost = true;
-        return accel_fail(error, DVP_DEVICE_LOST, "the device was lost");
+        return accel_fail(error, DVP_DEVICE_LOST, "the device was lost at %s", kernel->name);
     }
     if (device->executed == device->fail_at)
-        return accel_fail(error, DVP_FAILED, "a fault was injected");
+        return accel_fail(error, DVP_FAILED, "a fault was injected at %s", kernel->name);
     status = kernel->run(device, op, error);
     if (status == DVP_OK)
         note(device, "kernel %s@%u %s\n", kernel->name, kernel->version, op->name);
     return status;
+}
+
+static dvp_status execute(dvp_device *device, dvp_stream *stream, const dvp_kernel *kernel,
+                          const dvp_op *op, dvp_error *error)
+{
+    dvp_status status = accel_alive(device, error);
+    return status == DVP_OK ? accel_submit_kernel(stream, kernel, op, error) : status;
 }
 
 static const dvp_plugin TABLE = {
@@ -340,13 +297,13 @@ static const dvp_plugin TABLE = {
     .buffer_alloc = buffer_alloc,
     .buffer_free = buffer_free,
     .buffer_copy = buffer_copy,
-    .stream_create = stream_create,
-    .stream_destroy = stream_destroy,
-    .stream_sync = stream_sync,
-    .event_create = event_create,
-    .event_destroy = event_destroy,
-    .event_record = event_record,
-    .event_wait = event_wait,
+    .stream_create = accel_stream_create,
+    .stream_destroy = accel_stream_destroy,
+    .stream_sync = accel_stream_sync,
+    .event_create = accel_event_create,
+    .event_destroy = accel_event_destroy,
+    .event_record = accel_event_record,
+    .event_wait = accel_event_wait,
     .query_op = query_op,
     .find_kernel = find_kernel,
     .execute = execute,

@@ -174,6 +174,7 @@ static int copy(frame *f, const instruction *in, device_turn *turn, plugin_error
     if (turn->uploads && plugin_await_uploads(p, error) != 0)
         return -1;
     turn->uploads = false;
+    turn->launches = true; /* what it reads may be the next upload's place */
     plugin_buffer source = {.memory = from->data};
     return plugin_download(p, to->data, &source, from->byte_offset, bytes, error);
 }

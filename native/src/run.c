@@ -471,6 +471,8 @@ static dvt_status run_instructions(const program *p, frame *f, const dvt_run_opt
             status = run_copy(p, &f->calls[i], in, error);
         else
             status = run_host(p, f, i, options, error);
+        if (turn.plugin != NULL && in->release_count > 0) /* a copy may still read them */
+            status = dvt_device_leave(f, &turn, status, error);
         for (uint32_t n = 0; n < in->release_count; n++)
             release_host(f, p->releases[in->release_at + n]);
     }

@@ -15,10 +15,12 @@ import dovetail
 from dovetail import errors, history
 from dovetail.artifact.save import pack
 from dovetail.cli.inspect import describe
+from dovetail.ir.memory import plan_memory
 from dovetail.ir.program_text import parse_program
+from dovetail.runtime.loaded import open_native
 from dovetail.runtime.oracle import run_program
-from tests.artifact.files import contents_as_tensors
-from tests.plugin.test_accel import ResidualMLP, claimed
+from tests.artifact.files import contents_as_tensors, file_bytes
+from tests.plugin.test_accel import ResidualMLP, claimed, step
 
 pytestmark = pytest.mark.e2e
 
@@ -154,6 +156,20 @@ def test_host_operations_need_torch(accel, accel_path, saved):
     assert "UnsupportedArtifact: the artifact calls PyTorch for aten.tanh.default" in done.stderr
 
 
+def test_what_the_device_cannot_runs_in_the_runtimes_own_kernels(accel, accel_path, tmp_path):
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.Linear(16, 4)).eval()
+    path, x = tmp_path / "model.dvt", torch.randn(3, 8)
+    options = {"backends": [accel.name, "portable"]}
+    dovetail.export(module, (x,), options=options).save(path)
+    shown = describe(str(path))
+    assert (set(shown["kernels"]), shown["host_ops"]) == ({"gelu@1"}, [])
+    accel.log()
+    (found,) = in_new_process(tmp_path, path, [accel_path], [x])
+    torch.testing.assert_close(found, module(x).detach())
+    assert accel.ran() == Counter({"aten.addmm.default": 2})
+
+
 class Counting(nn.Module):
     """State that is kept between calls, read and computed by the device."""
 
@@ -200,6 +216,78 @@ def test_memory_is_given_back_with_the_artifact(accel, saved):
     del run
     gc.collect()
     assert accel.native.get("memory.used") == 0
+
+
+@pytest.fixture
+def late(accel, monkeypatch):
+    """The device does nothing before it is waited for: whoever forgets to wait gets nonsense."""
+    monkeypatch.setenv("ACCEL_ASYNC", "1")
+    accel.library.close()
+    yield accel
+    accel.library.close()
+
+
+@pytest.mark.parametrize("make", [model, dynamic_model])
+def test_a_device_that_works_late(late, saved, make):
+    module = make()
+    run = dovetail.load(saved(module, torch.randn(3, 8)))
+    for _ in range(3):
+        x = torch.randn(3, 8)
+        torch.testing.assert_close(run(x), module(x).detach())
+    late.native.set("fail.at", 2)
+    with pytest.raises(errors.PluginFailed, match=r"'accel_c'.*a fault was injected at"):
+        run(x)
+    torch.testing.assert_close(run(x), module(x).detach())
+
+
+def test_a_late_device_with_the_host_in_between(late, saved):
+    a, b = torch.randn(2, 3, 3), torch.randn(2, 5, 3)
+    run = dovetail.load(saved(Views(), a, b))
+    for _ in range(2):
+        torch.testing.assert_close(run(a, b), Views()(a, b))
+    state = dovetail.load(saved(Counting(), torch.randn(3)))
+    x = torch.ones(3)
+    torch.testing.assert_close([state(x), state(x)], [x, 2 * x])
+
+
+# What is fetched lies where the next thing is sent: the copy must wait for the one before it.
+REUSED = """\
+program @reused
+device accel_c {"version": "1.0", "abi": "1.0", "needs": {}}
+input %x: float32[4]
+input %p: float32[4]
+input %q: float32[4]
+temporary %d: float32[4] on accel_c
+temporary %r: float32[4] on accel_c
+temporary %e: float32[4] on accel_c
+temporary %g: float32[4] on accel_c
+temporary %s: float32[4] on accel_c
+output %y: float32[4]
+output %z: float32[4]
+copy %d = %x
+launch %r = accel_c:relu@1 aten.relu.default(%d) {}
+copy %e = %p
+copy %y = %r
+copy %g = %q
+launch %s = accel_c:add@1 aten.add.Tensor(%e, %g) {"alpha": 1}
+copy %z = %s
+return %y, %z
+"""
+
+
+def test_a_late_device_whose_memory_is_used_again(late, accel_path):
+    program = parse_program(REUSED)
+    offsets = plan_memory(program, device="accel_c").offsets
+    assert offsets["r"] == offsets["g"]
+    native = open_native(file_bytes(REUSED), plugins=[accel_path])
+    x, p, q = (torch.randn(4) for _ in range(3))
+    torch.testing.assert_close(native(x, p, q), [torch.relu(x), p + q])
+
+
+def test_a_late_device_under_torch_compile(late):
+    module, x = ResidualMLP(), torch.randn(4, 16)
+    compiled = torch.compile(module, backend=late.name)
+    torch.testing.assert_close(step(compiled, x), step(module, x))
 
 
 # ---- finding the plug-in -----------------------------------------------------------------------

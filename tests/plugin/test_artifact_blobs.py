@@ -219,6 +219,70 @@ def test_the_code_of_a_backend_in_python(tmp_path):
     assert "UnsupportedArtifact: the artifact" in done.stderr
 
 
+def test_a_model_that_onnx_runtime_runs(tmp_path):
+    for package in ("onnx", "onnxruntime"):
+        pytest.importorskip(package)
+    path, x = tmp_path / "model.dvt", torch.randn(3, 8)
+    module = nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.Linear(16, 4)).eval()
+    dovetail.export(module, (x,), backend="onnxruntime").save(path)
+    assert [b["owner"] for b in describe(str(path))["blobs"]] == ["onnxruntime"]
+    np.save(tmp_path / "x.npy", x.numpy())
+    files = [str(tmp_path / name) for name in ("x.npy", "y.npy")]
+    done = run_script(
+        "import numpy as np, torch, dovetail\n"
+        f"x = torch.from_numpy(np.load({files[0]!r}))\n"
+        f"np.save({files[1]!r}, dovetail.load({str(path)!r})(x).numpy())"
+    )
+    assert done.returncode == 0, done.stderr
+    found = torch.from_numpy(np.load(tmp_path / "y.npy"))
+    torch.testing.assert_close(found, module(x).detach(), rtol=1e-4, atol=1e-5)
+
+
+CLOSED = """\
+program @closed
+device accel_c {"version": "1.0", "abi": "1.0", "needs": {}}
+input %x: float32[4]
+temporary %d: float32[4] on accel_c
+temporary %r: float32[4] on accel_c
+temporary %s: float32[4] on accel_c
+temporary %h: float32[4]
+host %v: float32[4]
+output %y: float32[4]
+copy %d = %x
+launch %r = accel_c:relu@1 aten.relu.default(%d) {}
+copy %h = %r
+blob %v = vendor:code [{"buffer": "h"}]
+launch %s = accel_c:add@1 aten.add.Tensor(%r, %r) {"alpha": 1}
+copy %y = %s
+return %y
+"""
+
+
+def test_a_device_that_is_closed_while_the_host_has_its_turn(accel, accel_path):
+    """What lay on it is gone: an error, not whatever the new device holds."""
+    closes = []
+
+    class Closer(Vendor):
+        def load(self, blob):
+            def run(inputs):
+                for _ in range(len(closes)):
+                    closes.pop()
+                    accel.library.close()
+                return [torch.clone(inputs[0])]
+
+            return run
+
+    with registry.registered_backend(Closer):
+        native = open_native(file_bytes(CLOSED, blobs={"code": b""}), plugins=[accel_path])
+    x = torch.randn(4)
+    for _ in range(2):
+        torch.testing.assert_close(native(x)[0], 2 * torch.relu(x))
+        closes.append(True)
+        with pytest.raises(errors.DeviceLost, match="closed or lost while the program ran"):
+            native(x)
+    torch.testing.assert_close(native(x)[0], 2 * torch.relu(x))
+
+
 def test_code_that_its_backend_refuses():
     text = BLOB.replace("temporary %r: float32[4] on small", "host %r: float32[4]")
     text = text.replace("temporary %d: float32[4] on small\n", "").replace("copy %d = %x\n", "")

@@ -115,8 +115,9 @@ class DeviceLowering(Lowering):
             raise CannotSave(f"{segment.name} cannot be compiled again: {error}") from error
         if not blob.is_portable:
             raise CannotSave(
-                f"{segment.name} is compiled by the backend {backend.name!r} to an object of this "
-                "process; a file can carry the code of a backend that compiles to bytes"
+                f"{segment.name} is compiled by the backend {backend.name!r}, whose code a file "
+                "cannot carry: it is an object of this process, not bytes; export with "
+                "backend='portable'"
             )
         args = tuple(self._blob_argument(i.name, i.kind, i.desc) for i in segment.inputs)
         outputs = []
