@@ -556,6 +556,7 @@ dvt_status dvt_kernel_ir_run(const dvt_call *call, dvt_error *error)
     if (status != DVT_OK)
         return status;
     job j = {plan, 0};
+    dvt_kernel_clear(plan);
     if (plan->units > 0)
         call->parallel(plan->units, plan->grain, run_units, &j);
     unsigned flags = atomic_load(&j.flags);
