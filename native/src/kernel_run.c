@@ -519,7 +519,7 @@ static dvt_status report(const kernel_plan *plan, unsigned flags, dvt_error *err
     if (flags & (FLAG_CHECK | FLAG_CHECK_INDEX))
         return dvt_fail(error, DVT_ERROR_INDEX, "index out of range in self");
     if (flags & FLAG_CHECK_BOUNDS)
-        return dvt_fail(error, DVT_ERROR_INDEX,
+        return dvt_fail(error, DVT_ERROR_BOUNDS,
                         "index is out of bounds for the dimension it selects from");
     if (flags & FLAG_DIVIDE)
         return dvt_fail(error, DVT_ERROR_DIVIDE_BY_ZERO, "an integer was divided by zero");
