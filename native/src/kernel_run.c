@@ -519,7 +519,7 @@ static dvt_status report(const kernel_plan *plan, unsigned flags, dvt_error *err
     if (flags & (FLAG_CHECK | FLAG_CHECK_INDEX))
         return dvt_fail(error, DVT_ERROR_INDEX, "index out of range in self");
     if (flags & FLAG_CHECK_BOUNDS)
-        return dvt_fail(error, DVT_ERROR_INDEX,
+        return dvt_fail(error, DVT_ERROR_BOUNDS,
                         "index is out of bounds for the dimension it selects from");
     if (flags & FLAG_DIVIDE)
         return dvt_fail(error, DVT_ERROR_DIVIDE_BY_ZERO, "an integer was divided by zero");
@@ -556,6 +556,7 @@ dvt_status dvt_kernel_ir_run(const dvt_call *call, dvt_error *error)
     if (status != DVT_OK)
         return status;
     job j = {plan, 0};
+    dvt_kernel_clear(plan);
     if (plan->units > 0)
         call->parallel(plan->units, plan->grain, run_units, &j);
     unsigned flags = atomic_load(&j.flags);

@@ -143,8 +143,8 @@ COMPARISONS(f64, double)
         {                                                                                      \
             T a = x[i], b = y[i];                                                              \
             bool wraps = b == 0 || (b < 0 && b == (T) - 1);                                    \
-            T quotient = wraps ? (T)((U)0 - (U)a) : (T)(a / b);                                \
-            T rest = wraps ? (T)0 : (T)(a % b);                                                \
+            T quotient = (T)(wraps ? (T)((U)0 - (U)a) : (T)(a / b));                           \
+            T rest = (T)(wraps ? (T)0 : (T)(a % b));                                           \
             (void)quotient, (void)rest;                                                        \
             *flags |= b == 0 ? FLAG_DIVIDE : 0u;                                               \
             out[i] = (T)(expression);                                                          \

@@ -16,7 +16,7 @@ from dovetail.ir.kernel import Apply, Axis, Buffer, Const, Index, Kernel, Load, 
 from dovetail.ir.kernel_text import parse_kernel
 from dovetail.runtime.loaded import INSPECT, open_native
 from tests.artifact.files import file_bytes
-from tests.native.interpret import interpret, kernel_program
+from tests.native.interpret import interpret, kernel_file, kernel_program, run_file
 from tests.native.seeds import INTERPRETED, KERNELS
 from tests.native.test_kernel_ir import at, copy_kernel, fold_kernel, gathered
 
@@ -304,6 +304,52 @@ def test_gathers_of_an_empty_buffer():
     buffers = {"x": np.zeros(0, "float32"), "index": np.zeros(2, "int64")}
     with pytest.raises(errors.IndexOutOfRange):
         interpret(gathered("check"), buffers | {"out": np.zeros(6, "float32")}, sizes)
+
+
+PARTIAL = {
+    "half": body_of(LOAD, STORE),
+    "every_other": body_of(
+        dataclasses.replace(LOAD, index=at(2)), dataclasses.replace(STORE, index=at(2))
+    ),
+    "one_axis_twice": body_of(
+        LOAD, dataclasses.replace(STORE, index=Index(0, (("i", 1), ("i", 4))))
+    ),
+    "never": body_of(LOAD),
+}
+
+
+@pytest.mark.parametrize("name", PARTIAL)
+def test_what_is_not_written_shows_nothing_of_what_lay_there(name):
+    """Memory of earlier calls, or of anyone else, is not for a file to hand out."""
+    kernel = dataclasses.replace(PARTIAL[name], axes=(Axis("i", 4),))
+    data = kernel_file(kernel, {"x": 8, "out": 20})
+    for _ in range(20):
+        rubbish = [torch.full((20,), 7.0) for _ in range(8)]
+        del rubbish  # so that new memory is not zero
+        out = run_file(data, kernel, {"x": torch.ones(8)})["out"]
+        written = {"every_other": [0, 2, 4, 6], "one_axis_twice": [0, 5, 10, 15], "never": []}
+        places = written.get(name, [0, 1, 2, 3])
+        assert out.nonzero().flatten().tolist() == places
+
+
+def test_nothing_is_read_before_it_is_written():
+    """An "inout" buffer starts as zeros, unless each element is written first."""
+    body = (
+        Load("a", "float32", "out", Index(7, (("i", -1),))),
+        Load("b", "float32", "x", at(1)),
+        Apply("c", "float32", "add", ("a", "b")),
+        Store("y", at(1), "c"),
+        Store("out", at(1), "b"),
+    )
+    buffers = (Buffer("x", "float32"), Buffer("out", "float32", "inout"))
+    kernel = body_of(*body, buffers=(*buffers, Buffer("y", "float32", "out")))
+    x = torch.arange(1.0, 9.0)
+    for _ in range(20):
+        rubbish = [torch.full((8,), 7.0) for _ in range(8)]
+        del rubbish
+        got = interpret(kernel, {"x": x, "out": x, "y": x})
+        assert torch.equal(got["out"], x)
+        assert torch.equal(got["y"], x)
 
 
 # ---- what the format does not know -------------------------------------------------------------

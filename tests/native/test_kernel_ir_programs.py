@@ -188,6 +188,35 @@ def test_a_result_may_take_the_place_of_an_operand():
     assert torch.equal(d, 2 * x)
 
 
+HALVES = """\
+program @p
+input %x: float32[4]
+output %y: float32[8]
+kernel %y = low@1(%x)
+kernel %y = high@1(%x)
+return %y
+"""
+
+
+def test_two_kernels_may_write_one_buffer():
+    """What an earlier kernel wrote stays where a later one does not write."""
+    text = """\
+kernel NAME(in x: float32, out y: float32) over [i: 4] {
+  loop [] {
+    a: float32 = load x[0 | i * (1)]
+    store y[OFFSET | i * (1)] = a
+  }
+}
+"""
+    kernels = [
+        parse_kernel(text.replace("NAME", name).replace("OFFSET", offset))
+        for name, offset in (("low", "0"), ("high", "4"))
+    ]
+    generated = {"low@1": "low", "high@1": "high"}
+    native = open_native(file_bytes(HALVES, generated=generated, sections=[ir_section(kernels)]))
+    assert torch.from_dlpack(native(torch.arange(4.0))[0]).tolist() == [0, 1, 2, 3] * 2
+
+
 def test_many_threads_may_run_one_file():
     fn, args = PROGRAMS["layer_norm"]
     plan = plan_of(fn, *args)
