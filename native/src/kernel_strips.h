@@ -87,8 +87,8 @@ FLOAT_BINARY(add, a + b)
 FLOAT_BINARY(sub, a - b)
 FLOAT_BINARY(mul, a *b)
 FLOAT_BINARY(div, a / b)
-FLOAT_BINARY(min, a < b || a != a ? a : b)
-FLOAT_BINARY(max, a > b || a != a ? a : b)
+FLOAT_BINARY(min, (a < b) | (a != a) ? a : b)
+FLOAT_BINARY(max, (a > b) | (a != a) ? a : b)
 BINARY(S(pow_f32), float, float, powf(a, b))
 BINARY(S(pow_f64), double, double, pow(a, b))
 BINARY(S(copysign_f32), float, float, copysignf(a, b))
@@ -230,8 +230,9 @@ UNARY(S(narrow_brain), float, uint16_t, narrow_brain(a))
             total[i] = (A)(expression);                                                        \
         }                                                                                      \
     }
-/* All elements into one accumulator; LANES partial results let the compiler vectorise. */
-#define LANES 16
+/* All elements into one accumulator, by way of LANES partial results: so many that the compiler
+ * makes vectors of the loops over them instead of unrolling. */
+#define LANES 64
 #define ALONG(name, T, P, A, start, expression)                                                \
     FOLD_FUNCTION(name)                                                                        \
     {                                                                                          \
@@ -246,12 +247,14 @@ UNARY(S(narrow_brain), float, uint16_t, narrow_brain(a))
                 P a = part[lane], b = (P)x[i + lane];                                          \
                 part[lane] = (P)(expression);                                                  \
             }                                                                                  \
-        for (int lane = 0; i < n; i++, lane++) {                                               \
-            P a = part[lane], b = (P)x[i];                                                     \
+        int64_t left = n - i;                                                                  \
+        for (int64_t lane = 0; lane < left; lane++) {                                          \
+            P a = part[lane], b = (P)x[i + lane];                                              \
             part[lane] = (P)(expression);                                                      \
         }                                                                                      \
+        int64_t used = n < LANES ? n : LANES;                                                  \
         A total = *(A *)totals;                                                                \
-        for (int lane = 0; lane < LANES; lane++) {                                             \
+        for (int64_t lane = 0; lane < used; lane++) {                                          \
             A a = total, b = (A)part[lane];                                                    \
             total = (A)(expression);                                                           \
         }                                                                                      \
@@ -260,7 +263,7 @@ UNARY(S(narrow_brain), float, uint16_t, narrow_brain(a))
 /* The position of the best; a NaN beats all, the first of equals wins. */
 #define BETTER(b, a, sign) ((b)sign(a) || ((b) != (b) && (a) == (a)))
 #define EQUAL(a, b)        ((a) == (b) || ((a) != (a) && (b) != (b)))
-#define PLACES(name, T, A, sign)                                                               \
+#define PLACES(name, extreme, start, T, A, sign)                                               \
     FOLD_FUNCTION(S(name##_across))                                                            \
     {                                                                                          \
         const T *x = given;                                                                    \
@@ -276,28 +279,31 @@ UNARY(S(narrow_brain), float, uint16_t, narrow_brain(a))
     FOLD_FUNCTION(S(name##_along))                                                             \
     {                                                                                          \
         const T *x = given;                                                                    \
-        A *total = totals;                                                                     \
+        A *total = totals, best = (A)(start);                                                  \
+        int64_t place = INT64_MAX;                                                             \
+        extreme(n, given, NULL, &best, NULL); /* vectorised; few strips go on from here */     \
+        if (!BETTER(best, *total, sign) && !EQUAL(*total, best))                               \
+            return;                                                                            \
         EACH                                                                                   \
         {                                                                                      \
-            A b = (A)x[i];                                                                     \
-            if (BETTER(b, *total, sign) || (EQUAL(*total, b) && places[i] < *found)) {         \
-                *total = b;                                                                    \
-                *found = places[i];                                                            \
-            }                                                                                  \
+            bool here = EQUAL((A)x[i], best) & (places[i] < place);                            \
+            place = here ? places[i] : place;                                                  \
         }                                                                                      \
+        *found = BETTER(best, *total, sign) || place < *found ? place : *found;                \
+        *total = best;                                                                         \
     }
 
 #define FOLDS(suffix, T, P, A, low, high)                                                      \
     ACROSS(S(sum_across_##suffix), T, A, ADD_##A(a, b))                                        \
     ACROSS(S(prod_across_##suffix), T, A, MUL_##A(a, b))                                       \
-    ACROSS(S(max_across_##suffix), T, A, b > a || b != b ? b : a)                              \
-    ACROSS(S(min_across_##suffix), T, A, b < a || b != b ? b : a)                              \
+    ACROSS(S(max_across_##suffix), T, A, (b > a) | (b != b) ? b : a)                           \
+    ACROSS(S(min_across_##suffix), T, A, (b < a) | (b != b) ? b : a)                           \
     ALONG(S(sum_along_##suffix), T, P, A, 0, ADD_##A(a, b))                                    \
     ALONG(S(prod_along_##suffix), T, A, A, 1, MUL_##A(a, b))                                   \
-    ALONG(S(max_along_##suffix), T, T, A, low, b > a || b != b ? b : a)                        \
-    ALONG(S(min_along_##suffix), T, T, A, high, b < a || b != b ? b : a)                       \
-    PLACES(argmax_##suffix, T, A, >)                                                           \
-    PLACES(argmin_##suffix, T, A, <)
+    ALONG(S(max_along_##suffix), T, T, A, low, (b > a) | (b != b) ? b : a)                     \
+    ALONG(S(min_along_##suffix), T, T, A, high, (b < a) | (b != b) ? b : a)                    \
+    PLACES(argmax_##suffix, S(max_along_##suffix), low, T, A, >)                               \
+    PLACES(argmin_##suffix, S(min_along_##suffix), high, T, A, <)
 #define ADD_double(a, b)  ((a) + (b))
 #define MUL_double(a, b)  ((a) * (b))
 #define ADD_int64_t(a, b) ((uint64_t)(a) + (uint64_t)(b))
