@@ -37,7 +37,7 @@ enum {
     DVT_ERROR_MALFORMED = 1,      /* the program is not valid: it would read or
                                      write out of range, or leave a value behind */
     DVT_ERROR_OVERFLOW = 2,       /* a result does not fit 64 bits */
-    DVT_ERROR_DIVIDE_BY_ZERO = 3, /* a size was divided by zero */
+    DVT_ERROR_DIVIDE_BY_ZERO = 3, /* a size or an integer was divided by zero */
     DVT_ERROR_IO = 4,             /* a file cannot be opened, read or mapped */
     DVT_ERROR_UNSUPPORTED = 5,    /* sound, but not for this version, machine or process */
     DVT_ERROR_GUARD = 6,          /* the inputs are not what the program was made for */
@@ -121,11 +121,12 @@ typedef struct dvt_call {
     const dvt_tensor *const *inputs;
     const dvt_number *attributes;
     void (*parallel)(int64_t count, int64_t grain, dvt_body body, void *context);
+    const struct dvt_kernel *kernel; /* the entry that is called */
 } dvt_call;
 
 /* One entry of the kernel table, which built-in, plug-in and generated kernels share. `check`
  * sees shapes but no data; a call that it accepts must be safe to run, whatever the data. */
-typedef struct {
+typedef struct dvt_kernel {
     uint32_t struct_size;
     uint32_t version;
     const char *name;
@@ -236,8 +237,9 @@ dvt_status dvt_host_call_at(const dvt_artifact *artifact, size_t index, dvt_host
 /* 1: signed by a trusted key; 0: not signed; -1: signed, but by no key that is trusted. */
 int dvt_signature_state(const dvt_artifact *artifact);
 
-/* Native code in the file: 1 loaded, 0 there is none, -1 not loaded, because it is not trusted
- * or made for another processor; built-in kernels of the same names serve instead. */
+/* Generated kernels in the file: 1 run as native code, 0 there are none, -1 native code was not
+ * loaded, because it is not trusted or made for another processor, and built-in kernels of the
+ * same names serve instead, -2 the same, or there is none, and kernel IR is interpreted. */
 int dvt_code_state(const dvt_artifact *artifact);
 
 /* Arena bytes, their sum without sharing, and the largest set alive at once, for the sizes of

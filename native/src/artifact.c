@@ -84,6 +84,14 @@ static dvt_status find_kernel(dvt_artifact *a, const uint8_t *record, uint32_t i
         symbol_length > strings.size - symbol || origin > 1)
         return dvt_fail(error, DVT_ERROR_MALFORMED, "kernels section: a name out of range");
     const char *text = (const char *)strings.data + name;
+    if (origin == 1 && a->code == NULL) {
+        a->program.kernels[index] =
+            dvt_kernels_find(a->kernel_set, (const char *)strings.data + symbol, symbol_length);
+        if (a->program.kernels[index] != NULL) {
+            a->code_state = -2;
+            return DVT_OK;
+        }
+    }
     if (origin == 0 || a->code == NULL) {
         a->program.kernels[index] = dvt_find_kernel(text, length, version);
         if (a->program.kernels[index] == NULL && origin == 1)
@@ -237,6 +245,8 @@ static dvt_status prepare(dvt_artifact *a, const dvt_open_options *options, dvt_
         status = check_signature(a, options, error);
     if (status == DVT_OK)
         status = dvt_program_decode(&a->file, &a->program, error);
+    if (status == DVT_OK && a->file.sections[DVT_KERNEL_IR].data != NULL)
+        status = dvt_kernels_decode(a->file.sections[DVT_KERNEL_IR], &a->kernel_set, error);
     a->inspect_only = (options->flags & DVT_OPEN_INSPECT) != 0;
     a->may_overlap = (options->flags & DVT_OPEN_MAY_OVERLAP) != 0;
     if (status == DVT_OK && !a->inspect_only)
@@ -313,6 +323,7 @@ void dvt_close(dvt_artifact *a)
     free(a->info_names);
     free(a->own_kernels);
     dvt_code_free(a->code);
+    dvt_kernels_free(a->kernel_set);
     dvt_program_free(&a->program);
     dvt_file_unmap(&a->file);
     pthread_mutex_destroy(&a->lock);

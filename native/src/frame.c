@@ -227,7 +227,8 @@ static dvt_status bind_call(const program *p, frame *f, uint32_t index, dvt_erro
                                  pointers,
                                  pointers + in->output_count,
                                  f->numbers + in->numbers_at,
-                                 dvt_parallel};
+                                 dvt_parallel,
+                                 in->kernel};
     for (uint32_t i = 0; i < in->output_count; i++)
         if (writes_memory(in, i) && overlaps_itself(pointers[i]))
             return dvt_fail(error, DVT_ERROR_MALFORMED, "instruction %u writes to a broadcast",

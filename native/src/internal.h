@@ -30,7 +30,8 @@ enum {
     DVT_CONSTANTS = 11,
     DVT_DEBUG = 12,
     DVT_SIGNATURE = 13,
-    DVT_KINDS = 14,
+    DVT_KERNEL_IR = 14,
+    DVT_KINDS = 15,
 };
 
 /* What a reader must know to run a file; an unknown bit is refused. */
@@ -183,11 +184,18 @@ dvt_status dvt_code_load(span section, dvt_code **code, dvt_error *error);
 void *dvt_code_symbol(const dvt_code *code, const char *name, size_t length);
 void dvt_code_free(dvt_code *code);
 
+/* ---- kernel_decode.c ---- */
+typedef struct dvt_kernel_set dvt_kernel_set;
+dvt_status dvt_kernels_decode(span section, dvt_kernel_set **set, dvt_error *error);
+const dvt_kernel *dvt_kernels_find(const dvt_kernel_set *set, const char *name, size_t length);
+void dvt_kernels_free(dvt_kernel_set *set);
+
 struct dvt_artifact {
     dvt_file file;
     program program;
     dvt_code *code;
-    dvt_kernel *own_kernels; /* those that come from the file's code */
+    dvt_kernel_set *kernel_set; /* kernels that the file holds as kernel IR */
+    dvt_kernel *own_kernels;    /* those that come from the file's code */
     size_t own_kernel_count;
     int signature, code_state;
     bool code_untrusted;

@@ -20,7 +20,7 @@ ENTRY = struct.Struct("<IIQQ32sQ")
 ALIGNMENT, PAGE = 64, 4096
 
 MANIFEST, STRINGS, SIZES, BUFFERS, PROGRAM, GUARDS, KERNELS = range(1, 8)
-HOST_CALLS, CODE, BLOBS, CONSTANTS, DEBUG, SIGNATURE = range(8, 14)
+HOST_CALLS, CODE, BLOBS, CONSTANTS, DEBUG, SIGNATURE, KERNEL_IR = range(8, 15)
 SECTION_NAMES = {
     MANIFEST: "manifest",
     STRINGS: "strings",
@@ -35,11 +35,12 @@ SECTION_NAMES = {
     CONSTANTS: "constants",
     DEBUG: "debug",
     SIGNATURE: "signature",
+    KERNEL_IR: "kernel IR",
 }
 FEATURE_HOST, FEATURE_CODE = 1, 2
-_OPTIONAL = (MANIFEST, DEBUG, SIGNATURE)
+_OPTIONAL = (MANIFEST, DEBUG, SIGNATURE, KERNEL_IR)
 # What comes last in a file: constants, which are large, so that the rest is one small read.
-_ORDER = (*range(MANIFEST, CONSTANTS), DEBUG, SIGNATURE, CONSTANTS)
+_ORDER = (*range(MANIFEST, CONSTANTS), KERNEL_IR, DEBUG, SIGNATURE, CONSTANTS)
 
 
 @dataclass(frozen=True)

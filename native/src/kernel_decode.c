@@ -1,0 +1,552 @@
+/* The kernel IR section: decoded and verified once, when a file is opened. What leaves here has
+ * every index in range, operands that fit their operations, and no use before its definition.
+ */
+#include "kernel_ir.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+struct dvt_kernel_set {
+    kernel_ir *kernels;
+    uint32_t count;
+    uint32_t *sorted; /* by name */
+};
+
+typedef struct {
+    span left;
+    dvt_error *error;
+    bool failed;
+} reader;
+
+static void bad(reader *r, const char *problem)
+{
+    if (!r->failed)
+        dvt_fail(r->error, DVT_ERROR_MALFORMED, "kernel IR section: %s", problem);
+    r->failed = true;
+}
+
+static void no_memory(reader *r)
+{
+    if (!r->failed)
+        dvt_fail(r->error, DVT_ERROR_MEMORY, "out of memory");
+    r->failed = true;
+}
+
+static const uint8_t *take(reader *r, uint64_t count)
+{
+    static const uint8_t nothing[8];
+    if (!r->failed && count > r->left.size)
+        bad(r, "ends early");
+    if (r->failed)
+        return nothing;
+    const uint8_t *at = r->left.data;
+    r->left.data += count;
+    r->left.size -= (size_t)count;
+    return at;
+}
+
+/* Seven bits a byte, the lowest first. */
+static uint64_t wide(reader *r)
+{
+    uint64_t value = 0;
+    for (unsigned shift = 0; shift < 64; shift += 7) {
+        uint8_t byte = *take(r, 1);
+        if (shift == 63 && byte > 1)
+            break;
+        value |= (uint64_t)(byte & 127) << shift;
+        if (byte < 128)
+            return r->failed ? 0 : value;
+    }
+    bad(r, "a number of more than 64 bits");
+    return 0;
+}
+
+static uint32_t number(reader *r, uint64_t limit)
+{
+    uint64_t value = wide(r);
+    if (value > limit)
+        bad(r, "a number is out of range");
+    return r->failed ? 0 : (uint32_t)value;
+}
+
+/* An index into a list of `count`. */
+static uint32_t below(reader *r, uint32_t count)
+{
+    if (count == 0)
+        bad(r, "an index into an empty list");
+    return count == 0 ? 0 : number(r, count - 1);
+}
+
+static int64_t integer(reader *r)
+{
+    uint64_t value = wide(r);
+    return (int64_t)(value % 2 == 0 ? value / 2 : ~(value / 2));
+}
+
+static void *array(reader *r, uint32_t count, size_t size)
+{
+    void *made = calloc(count ? count : 1, size);
+    if (made == NULL)
+        no_memory(r);
+    return made;
+}
+
+/* The next element of a growing list, zeroed; NULL when there is no memory. */
+static void *append(reader *r, void **list, uint32_t *count, size_t size)
+{
+    if ((*count & (*count - 1)) == 0) { /* 0 or a power of two: full */
+        void *larger = realloc(*list, (*count ? 2 * (size_t)*count : 1) * size);
+        if (larger == NULL) {
+            no_memory(r);
+            return NULL;
+        }
+        *list = larger;
+    }
+    return memset((char *)*list + size * (*count)++, 0, size);
+}
+
+/* ---- types ---- */
+
+static bool is_float(type_id t)
+{
+    return t == T_F32 || t == T_F64;
+}
+
+static bool is_integer(type_id t)
+{
+    return t >= T_I64 && t <= T_U8;
+}
+
+/* What a loaded element of a storage type is computed in. */
+static type_id computed(type_id storage)
+{
+    return storage == T_F16 || storage == T_BF16 ? T_F32 : storage;
+}
+
+static const uint8_t arities[] = {
+#define X(number, name, arity, rule) [number] = arity,
+    KERNEL_OPERATIONS(X)
+#undef X
+};
+static const uint8_t rules[] = {
+#define X(number, name, arity, rule) [number] = RULE_##rule,
+    KERNEL_OPERATIONS(X)
+#undef X
+};
+static const uint8_t fold_arities[] = {
+#define X(number, name, arity) [number] = arity,
+    KERNEL_FOLDS(X)
+#undef X
+};
+
+static bool one_type(const type_id *given, uint8_t count, type_id result)
+{
+    for (uint8_t i = 0; i < count; i++)
+        if (given[i] != result)
+            return false;
+    return true;
+}
+
+static bool admits(uint8_t op, const type_id *given, type_id result)
+{
+    bool same = one_type(given, arities[op], result);
+    switch ((rule_id)rules[op]) {
+    case RULE_FLOAT:
+        return same && is_float(result);
+    case RULE_NUMBER:
+        return same && result != T_BOOL;
+    case RULE_ANY:
+        return same;
+    case RULE_INTEGER:
+        return same && is_integer(result);
+    case RULE_BITS:
+        return same && !is_float(result);
+    case RULE_SINGLE:
+        return same && result == T_F32;
+    case RULE_CAST:
+        return true;
+    case RULE_TEST:
+        return is_float(given[0]) && result == T_BOOL;
+    case RULE_COMPARE:
+        return given[0] == given[1] && result == T_BOOL;
+    case RULE_SELECT:
+        return given[0] == T_BOOL && given[1] == result && given[2] == result;
+    case RULE_CHECK:
+        return given[0] == T_I64 && given[1] == T_I64 && given[2] == T_BOOL && result == T_I64;
+    }
+    return false;
+}
+
+static bool folds(uint8_t op, const type_id *given, type_id result)
+{
+    switch (op) {
+    case F_sum:
+    case F_prod:
+        return result != T_BOOL;
+    case F_any:
+    case F_all:
+        return result == T_BOOL;
+    case F_argmax:
+    case F_argmin:
+        return given[1] == T_I64 && result == T_I64;
+    default:
+        return true;
+    }
+}
+
+/* ---- one kernel ---- */
+
+typedef struct {
+    reader r;
+    kernel_ir *k;
+    const span *strings;
+    uint32_t string_count;
+    uint32_t loop; /* being read */
+} decoder;
+
+static type_id compute_type(decoder *d)
+{
+    return (type_id)number(&d->r, T_BOOL);
+}
+
+static ir_dim dim(decoder *d)
+{
+    uint32_t size = number(&d->r, d->k->size_count);
+    return (ir_dim){size == 0 ? integer(&d->r) : 0, size};
+}
+
+/* A value that can be seen here. */
+static uint32_t value(decoder *d)
+{
+    uint32_t place = below(&d->r, d->k->value_count);
+    if (d->r.failed)
+        return 0;
+    const ir_value *v = &d->k->values[place];
+    bool seen = v->loop == d->loop ? !v->fold : v->fold || d->k->loops[v->loop].axis_count == 0;
+    if (!seen)
+        bad(&d->r, "a value is used where it cannot be seen");
+    return place;
+}
+
+static void add_term(decoder *d, uint32_t place)
+{
+    void *list = d->k->terms;
+    ir_dim stride = dim(d);
+    ir_term *t = append(&d->r, &list, &d->k->term_count, sizeof *t);
+    d->k->terms = list;
+    if (t != NULL)
+        *t = (ir_term){place, stride};
+}
+
+static ir_index read_index(decoder *d)
+{
+    ir_index index = {dim(d), d->k->term_count, 0, 0};
+    const ir_loop *loop = &d->k->loops[d->loop];
+    index.axis_count = number(&d->r, MAX_TERMS);
+    for (uint32_t i = 0; !d->r.failed && i < index.axis_count; i++) {
+        uint32_t axis = below(&d->r, d->k->axis_count);
+        bool known = axis < d->k->kernel_axis_count;
+        for (uint32_t n = 0; !known && n < loop->axis_count; n++)
+            known = loop->axes[n] == axis;
+        if (!known)
+            bad(&d->r, "an index along an axis that is not walked there");
+        add_term(d, axis);
+    }
+    index.value_count = number(&d->r, MAX_TERMS);
+    for (uint32_t i = 0; !d->r.failed && i < index.value_count; i++) {
+        uint32_t place = value(d);
+        if (!d->r.failed && d->k->values[place].type != T_I64)
+            bad(&d->r, "an index that is not int64");
+        add_term(d, place);
+    }
+    return index;
+}
+
+static void read_buffer_of(decoder *d, ir_instruction *i, uint8_t forbidden)
+{
+    i->buffer = below(&d->r, d->k->buffer_count);
+    if (!d->r.failed && d->k->buffers[i->buffer].role == forbidden)
+        bad(&d->r, "a buffer is read or written against its role");
+    i->index = read_index(d);
+}
+
+static void read_args(decoder *d, ir_instruction *i, type_id *given)
+{
+    for (uint8_t n = 0; !d->r.failed && n < i->arity; n++) {
+        i->args[n] = value(d);
+        if (!d->r.failed)
+            given[n] = d->k->values[i->args[n]].type;
+    }
+}
+
+static void read_constant(decoder *d, ir_instruction *i)
+{
+    if (is_float(i->type))
+        memcpy(&i->constant.f, take(&d->r, 8), 8);
+    else
+        i->constant.i = integer(&d->r);
+}
+
+static void read_load(decoder *d, ir_instruction *i)
+{
+    read_buffer_of(d, i, ROLE_OUT);
+    i->mask = number(&d->r, d->k->value_count);
+    if (d->r.failed)
+        return;
+    if (i->type != computed(d->k->buffers[i->buffer].type))
+        bad(&d->r, "a load of another type than its buffer's");
+    if (i->mask == 0)
+        return;
+    const ir_value *v = &d->k->values[i->mask - 1];
+    bool seen = v->loop == d->loop ? !v->fold : v->fold || d->k->loops[v->loop].axis_count == 0;
+    if (!seen || v->type != T_BOOL)
+        bad(&d->r, "a mask that is no bool, or cannot be seen");
+}
+
+static void read_operation(decoder *d, ir_instruction *i)
+{
+    bool fold = i->kind == IR_REDUCE;
+    type_id given[3] = {T_F32, T_F32, T_F32};
+    i->op = (uint8_t)number(&d->r, 255);
+    if (!d->r.failed && i->op >= (fold ? F_COUNT : K_COUNT)) {
+        d->r.failed = true;
+        dvt_fail(d->r.error, DVT_ERROR_UNSUPPORTED,
+                 "kernel IR section: the operation %u is not one this build knows: upgrade "
+                 "dovetail",
+                 i->op);
+        return;
+    }
+    i->arity = fold ? fold_arities[i->op] : arities[i->op];
+    read_args(d, i, given);
+    if (!d->r.failed && !(fold ? folds(i->op, given, i->type) : admits(i->op, given, i->type)))
+        bad(&d->r, "an operation's operands do not fit it");
+    if (!d->r.failed && fold && d->k->loops[d->loop].axis_count == 0)
+        bad(&d->r, "a fold in a loop without axes");
+}
+
+static void read_definition(decoder *d, ir_instruction *i)
+{
+    below(&d->r, d->string_count); /* its name, for readers who print it */
+    i->type = compute_type(d);
+    switch (i->kind) {
+    case IR_LOAD:
+        read_load(d, i);
+        break;
+    case IR_CONST:
+        read_constant(d, i);
+        break;
+    case IR_POSITION:
+        i->index = read_index(d);
+        if (i->type != T_I64 || i->index.value_count != 0)
+            bad(&d->r, "a position that is not int64, or gathers");
+        break;
+    default:
+        read_operation(d, i);
+    }
+    if (!d->r.failed && d->k->value_count >= MAX_VALUES)
+        bad(&d->r, "too many values");
+    void *list = d->k->values;
+    i->result = d->k->value_count;
+    ir_value *v = append(&d->r, &list, &d->k->value_count, sizeof *v);
+    d->k->values = list;
+    if (v != NULL)
+        *v = (ir_value){i->type, d->loop, i->kind == IR_REDUCE};
+}
+
+static void read_instruction(decoder *d)
+{
+    ir_instruction i = {.kind = (uint8_t)below(&d->r, IR_KINDS)};
+    if (i.kind == IR_STORE) {
+        read_buffer_of(d, &i, ROLE_IN);
+        i.arity = 1;
+        read_args(d, &i, &i.type);
+    } else {
+        read_definition(d, &i);
+    }
+    void *list = d->k->instructions;
+    ir_instruction *made =
+        d->r.failed ? NULL : append(&d->r, &list, &d->k->instruction_count, sizeof i);
+    d->k->instructions = list;
+    if (made != NULL)
+        *made = i;
+}
+
+static void read_loop(decoder *d)
+{
+    kernel_ir *k = d->k;
+    ir_loop *loop = &k->loops[d->loop];
+    loop->axis_count = number(&d->r, MAX_AXES);
+    for (uint32_t i = 0; !d->r.failed && i < loop->axis_count; i++) {
+        loop->axes[i] = below(&d->r, k->axis_count);
+        bool twice = loop->axes[i] < k->kernel_axis_count;
+        for (uint32_t n = 0; n < i; n++)
+            twice = twice || loop->axes[n] == loop->axes[i];
+        if (twice)
+            bad(&d->r, "a loop's axis is the kernel's, or there twice");
+    }
+    loop->first = k->instruction_count;
+    loop->count = number(&d->r, 2 * MAX_VALUES);
+    for (uint32_t i = 0; !d->r.failed && i < loop->count; i++)
+        read_instruction(d);
+}
+
+static void read_buffers(decoder *d)
+{
+    kernel_ir *k = d->k;
+    uint32_t count = number(&d->r, MAX_BUFFERS);
+    k->buffers = array(&d->r, count, sizeof *k->buffers);
+    for (; !d->r.failed && k->buffer_count < count; k->buffer_count++) {
+        ir_buffer *b = &k->buffers[k->buffer_count];
+        below(&d->r, d->string_count);
+        b->type = (type_id)number(&d->r, T_COUNT - 1);
+        b->role = (uint8_t)below(&d->r, ROLE_COUNT);
+        b->place = b->role == ROLE_IN ? k->input_count++ : k->output_count++;
+    }
+}
+
+static void read_kernel(decoder *d)
+{
+    kernel_ir *k = d->k;
+    uint32_t name = below(&d->r, d->string_count);
+    if (!d->r.failed)
+        k->name = d->strings[name];
+    k->size_count = number(&d->r, MAX_SIZES);
+    for (uint32_t i = 0; !d->r.failed && i < k->size_count; i++)
+        below(&d->r, d->string_count);
+    read_buffers(d);
+    k->axis_count = number(&d->r, MAX_AXES);
+    k->kernel_axis_count = number(&d->r, k->axis_count);
+    k->extents = array(&d->r, k->axis_count, sizeof *k->extents);
+    for (uint32_t i = 0; !d->r.failed && i < k->axis_count; i++) {
+        below(&d->r, d->string_count);
+        k->extents[i] = dim(d);
+    }
+    uint32_t loops = number(&d->r, MAX_LOOPS);
+    k->loops = array(&d->r, loops, sizeof *k->loops);
+    for (; !d->r.failed && d->loop < loops; d->loop++) {
+        k->loop_count++;
+        read_loop(d);
+    }
+    if (!d->r.failed && d->r.left.size != 0)
+        bad(&d->r, "a kernel has bytes left over");
+    k->entry = (dvt_kernel){sizeof(dvt_kernel), 1, "kernel IR", dvt_kernel_ir_check,
+                            dvt_kernel_ir_run};
+}
+
+/* ---- the section ---- */
+
+static span *read_strings(reader *r, uint32_t *count)
+{
+    *count = number(r, r->left.size);
+    span *strings = array(r, *count, sizeof *strings);
+    for (uint32_t i = 0; !r->failed && i < *count; i++) {
+        uint64_t length = wide(r);
+        strings[i] = (span){take(r, length), (size_t)length};
+    }
+    return strings;
+}
+
+static int compare_names(const kernel_ir *a, const uint8_t *name, size_t length)
+{
+    size_t least = a->name.size < length ? a->name.size : length;
+    int order = least ? memcmp(a->name.data, name, least) : 0;
+    return order != 0 ? order : (a->name.size > length) - (a->name.size < length);
+}
+
+static int compare_kernels(const void *a, const void *b)
+{
+    const kernel_ir *right = *(const kernel_ir *const *)b;
+    return compare_names(*(const kernel_ir *const *)a, right->name.data, right->name.size);
+}
+
+static void sort_kernels(reader *r, dvt_kernel_set *set)
+{
+    const kernel_ir **order = array(r, set->count, sizeof *order);
+    set->sorted = array(r, set->count, sizeof *set->sorted);
+    for (uint32_t i = 0; !r->failed && i < set->count; i++)
+        order[i] = &set->kernels[i];
+    if (!r->failed)
+        qsort(order, set->count, sizeof *order, compare_kernels);
+    for (uint32_t i = 0; !r->failed && i < set->count; i++) {
+        set->sorted[i] = (uint32_t)(order[i] - set->kernels);
+        if (i > 0 && compare_kernels(&order[i - 1], &order[i]) == 0)
+            bad(r, "two kernels of one name");
+    }
+    free(order);
+}
+
+static void read_set(reader *r, dvt_kernel_set *set)
+{
+    uint32_t string_count;
+    span *strings = read_strings(r, &string_count);
+    uint32_t count = number(r, r->left.size < MAX_KERNELS ? r->left.size : MAX_KERNELS);
+    set->kernels = array(r, count, sizeof *set->kernels);
+    for (; !r->failed && set->count < count; set->count++) {
+        uint64_t size = wide(r);
+        span body = {take(r, size), (size_t)size};
+        decoder d = {
+            {body, r->error, r->failed}, &set->kernels[set->count], strings, string_count, 0};
+        if (!r->failed)
+            read_kernel(&d);
+        if (d.r.failed) {
+            r->failed = true;
+            set->count++; /* what was made of it is freed with the others */
+            break;
+        }
+    }
+    if (!r->failed && r->left.size != 0)
+        bad(r, "has bytes left over");
+    if (!r->failed)
+        sort_kernels(r, set);
+    free(strings);
+}
+
+dvt_status dvt_kernels_decode(span section, dvt_kernel_set **made, dvt_error *error)
+{
+    reader r = {section, error, false};
+    dvt_kernel_set *set = calloc(1, sizeof *set);
+    if (set == NULL)
+        return dvt_fail(error, DVT_ERROR_MEMORY, "out of memory");
+    read_set(&r, set);
+    if (r.failed) {
+        dvt_kernels_free(set);
+        return error->status;
+    }
+    *made = set;
+    return DVT_OK;
+}
+
+const dvt_kernel *dvt_kernels_find(const dvt_kernel_set *set, const char *name, size_t length)
+{
+    uint32_t low = 0, high = set != NULL ? set->count : 0;
+    while (low < high) {
+        uint32_t middle = low + (high - low) / 2;
+        const kernel_ir *k = &set->kernels[set->sorted[middle]];
+        int order = compare_names(k, (const uint8_t *)name, length);
+        if (order == 0)
+            return &k->entry;
+        if (order < 0)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return NULL;
+}
+
+void dvt_kernels_free(dvt_kernel_set *set)
+{
+    for (uint32_t i = 0; set != NULL && set->kernels != NULL && i < set->count; i++) {
+        kernel_ir *k = &set->kernels[i];
+        free(k->buffers);
+        free(k->extents);
+        free(k->loops);
+        free(k->instructions);
+        free(k->terms);
+        free(k->values);
+    }
+    if (set != NULL) {
+        free(set->kernels);
+        free(set->sorted);
+    }
+    free(set);
+}

@@ -1,0 +1,187 @@
+"""Kernel IR as a section of a file, both ways. SPEC.md describes the bytes.
+
+A file carries its generated kernels in this form too, so that one whose native code is not
+trusted or is for another processor can be compiled again, or interpreted by the C runtime.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping, Sequence
+
+from dovetail.errors import CannotSave
+from dovetail.file import kernel_codes as codes
+from dovetail.ir.kernel import (
+    Apply,
+    Const,
+    Index,
+    Instruction,
+    Kernel,
+    Load,
+    Loop,
+    Position,
+    Reduce,
+    Store,
+)
+from dovetail.ir.kernel_call import call_sizes
+from dovetail.ir.kernel_verify import InvalidKernel, verify_kernel
+from dovetail.ir.size import INT64_MAX, INT64_MIN, Dim, Size
+
+
+def encode_kernels(kernels: Sequence[Kernel]) -> bytes:
+    """The section; CannotSave names what the format has no way to write."""
+    strings: dict[str, int] = {}
+    bodies = [_KernelWriter(kernel, strings).body() for kernel in kernels]
+    names = [kernel.name for kernel in kernels]
+    if len(set(names)) != len(names):
+        raise CannotSave("two generated kernels have one name")
+    if len(kernels) > codes.MAX_KERNELS:
+        raise CannotSave(f"{len(kernels)} generated kernels; a file holds {codes.MAX_KERNELS}")
+    out = bytearray(number(len(strings)))
+    for text in strings:
+        out += number(len(text.encode())) + text.encode()
+    out += number(len(bodies))
+    for body in bodies:
+        out += number(len(body)) + body
+    return bytes(out)
+
+
+def number(value: int) -> bytes:
+    """An unsigned number, seven bits a byte, the lowest first (LEB128)."""
+    out = bytearray()
+    while value > 127:
+        out.append(value & 127 | 128)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+def integer(value: int) -> bytes:
+    """A signed 64-bit number: the sign in the lowest bit, so that small ones stay short."""
+    if not INT64_MIN <= value <= INT64_MAX:
+        raise CannotSave(f"{value} in a kernel does not fit 64 bits")
+    return number(value << 1 if value >= 0 else (-value << 1) - 1)
+
+
+class _KernelWriter:
+    """Numbers what a kernel names, and writes it down."""
+
+    def __init__(self, kernel: Kernel, strings: dict[str, int]) -> None:
+        try:
+            verify_kernel(kernel)
+        except InvalidKernel as error:
+            raise CannotSave(f"the kernel {kernel.name} is not valid: {error}") from None
+        self.kernel, self.strings = kernel, strings
+        self.sizes = {size: n for n, size in enumerate(call_sizes(kernel))}
+        self.buffers = {b.name: n for n, b in enumerate(kernel.buffers)}
+        self.all_axes = kernel.all_axes()
+        self.values: dict[str, int] = {}
+        self.types: dict[str, str] = {}
+        self.axes: dict[str, int] = {}
+        self.count = 0
+
+    def body(self) -> bytes:
+        kernel = self.kernel
+        self._within("buffers", len(kernel.buffers), codes.MAX_BUFFERS)
+        self._within("sizes", len(self.sizes), codes.MAX_SIZES)
+        self._within("axes", len(self.all_axes), codes.MAX_AXES)
+        self._within("loops", len(kernel.loops), codes.MAX_LOOPS)
+        out = self._text(kernel.name) + number(len(self.sizes))
+        out += b"".join(self._text(str(size)) for size in self.sizes)
+        out += number(len(kernel.buffers))
+        for b in kernel.buffers:
+            dtype, role = self._code(codes.DTYPE_CODES, b.dtype), codes.ROLE_CODES[b.role]
+            out += self._text(b.name) + dtype + number(role)
+        out += number(len(self.all_axes)) + number(len(kernel.axes))
+        out += b"".join(self._text(a.name) + self._dim(a.extent) for a in self.all_axes)
+        out += number(len(kernel.loops))
+        out += b"".join(map(self._loop, kernel.loops))
+        self._within("values", self.count, codes.MAX_VALUES)
+        return out
+
+    def _within(self, what: str, count: int, limit: int) -> None:
+        if count > limit:
+            raise CannotSave(f"the kernel {self.kernel.name} has {count} {what}, more than {limit}")
+
+    def _text(self, text: str) -> bytes:
+        return number(self.strings.setdefault(text, len(self.strings)))
+
+    def _code(self, table: Mapping[str, int], name: str) -> bytes:
+        if name not in table:
+            raise CannotSave(
+                f"the kernel {self.kernel.name} uses {name!r}, which has no number in the file "
+                "format: give it one in file/kernel_codes.py and native/src/kernel_ops.h"
+            )
+        return number(table[name])
+
+    def _dim(self, dim: Dim) -> bytes:
+        return number(self.sizes[dim] + 1) if isinstance(dim, Size) else b"\0" + integer(dim)
+
+    # ---- loops and instructions ------------------------------------------------------------
+
+    def _loop(self, loop: Loop) -> bytes:
+        places = {axis: n for n, axis in enumerate(self.all_axes)}
+        own = [places[axis] for axis in loop.axes]
+        self.axes = {a.name: places[a] for a in (*self.kernel.axes, *loop.axes)}
+        out = number(len(own)) + b"".join(map(number, own)) + number(len(loop.body))
+        return out + b"".join(map(self._instruction, loop.body))
+
+    def _instruction(self, i: Instruction) -> bytes:
+        match i:
+            case Load():
+                mask = number(0 if i.mask is None else self.values[i.mask] + 1)
+                if i.mask is not None and self.types[i.mask] != "bool":
+                    raise CannotSave(f"the kernel {self.kernel.name} has a mask that is no bool")
+                rest = number(self.buffers[i.buffer]) + self._index(i.index) + mask
+                return number(codes.LOAD) + self._define(i) + rest
+            case Const():
+                return number(codes.CONST) + self._define(i) + self._constant(i)
+            case Position():
+                return number(codes.POSITION) + self._define(i) + self._index(i.index)
+            case Apply():
+                return self._apply(i)
+            case Reduce():
+                return self._reduce(i)
+            case Store():
+                place = number(self.buffers[i.buffer]) + self._index(i.index)
+                return number(codes.STORE) + place + number(self.values[i.value])
+
+    def _define(self, i: Load | Const | Position | Apply | Reduce) -> bytes:
+        """A value's name and type; it gets the next number."""
+        self.values[i.name], self.types[i.name] = self.count, i.dtype
+        self.count += 1
+        return self._text(i.name) + self._code(codes.DTYPE_CODES, i.dtype)
+
+    def _constant(self, i: Const) -> bytes:
+        if i.dtype.startswith("float"):
+            return struct.pack("<d", i.value)
+        return integer(int(i.value))
+
+    def _apply(self, i: Apply) -> bytes:
+        return number(codes.APPLY) + self._operation(i, codes.OPERATION_BY_NAME)
+
+    def _reduce(self, i: Reduce) -> bytes:
+        return number(codes.REDUCE) + self._operation(i, codes.FOLD_BY_NAME)
+
+    def _operation(
+        self, i: Apply | Reduce, table: Mapping[str, codes.Operation] | Mapping[str, codes.Fold]
+    ) -> bytes:
+        code = self._code({name: op.code for name, op in table.items()}, i.op)
+        args = b"".join(number(self.values[a]) for a in i.args)
+        given = tuple(self.types[a] for a in i.args)
+        if not table[i.op].admits(given, i.dtype):
+            raise CannotSave(
+                f"the kernel {self.kernel.name} applies {i.op} to {', '.join(given)} for "
+                f"{i.dtype}, which the file format does not know"
+            )
+        return self._define(i) + code + args
+
+    def _index(self, index: Index) -> bytes:
+        self._within("terms in an index", len(index.axes), codes.MAX_TERMS)
+        self._within("terms in an index", len(index.values), codes.MAX_TERMS)
+        axes = ((self.axes[name], stride) for name, stride in index.axes)
+        values = ((self.values[name], stride) for name, stride in index.values)
+        out = self._dim(index.offset) + number(len(index.axes))
+        out += b"".join(number(n) + self._dim(stride) for n, stride in axes)
+        out += number(len(index.values))
+        return out + b"".join(number(n) + self._dim(stride) for n, stride in values)
