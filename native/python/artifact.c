@@ -10,6 +10,7 @@
 typedef struct {
     PyObject_HEAD dvt_artifact *artifact;
     void *bytes; /* of an artifact in memory */
+    void *code;  /* a code section generated for it, or NULL */
     host_binding host;
 } Artifact;
 
@@ -61,18 +62,25 @@ PyObject *raise_error(const dvt_error *error)
 
 /* ---- opening ---- */
 
+static void *aligned_copy(const void *data, size_t size)
+{
+    void *copy = aligned_alloc(64, (size + 64) / 64 * 64);
+    if (copy != NULL && size > 0)
+        memcpy(copy, data, size);
+    return copy;
+}
+
 static dvt_status open_source(Artifact *self, PyObject *source, const dvt_open_options *options,
                               dvt_error *error)
 {
     if (PyBytes_Check(source)) {
         Py_ssize_t size = PyBytes_Size(source);
-        self->bytes = aligned_alloc(64, ((size_t)size + 64) / 64 * 64);
+        self->bytes = aligned_copy(PyBytes_AsString(source), (size_t)size);
         if (self->bytes == NULL) {
             error->status = DVT_ERROR_MEMORY;
             strcpy(error->message, "out of memory");
             return DVT_ERROR_MEMORY;
         }
-        memcpy(self->bytes, PyBytes_AsString(source), (size_t)size);
         return dvt_open_memory(self->bytes, (size_t)size, options, &self->artifact, error);
     }
     PyObject *path = NULL;
@@ -88,13 +96,15 @@ static dvt_status open_source(Artifact *self, PyObject *source, const dvt_open_o
 
 static PyObject *artifact_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    static char *names[] = {"source", "flags", "keys", "host", NULL};
+    static char *names[] = {"source", "flags", "keys", "host", "code", NULL};
     PyObject *source, *host = NULL;
     unsigned int flags = 0;
     const char *keys = NULL;
     Py_ssize_t key_bytes = 0;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O|Iy#O", names, &source, &flags, &keys,
-                                     &key_bytes, &host))
+    const char *code = NULL;
+    Py_ssize_t code_bytes = 0;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O|Iy#Oz#", names, &source, &flags, &keys,
+                                     &key_bytes, &host, &code, &code_bytes))
         return NULL;
     Artifact *self = (Artifact *)((allocfunc)PyType_GetSlot(type, Py_tp_alloc))(type, 0);
     if (self == NULL)
@@ -106,6 +116,12 @@ static PyObject *artifact_new(PyTypeObject *type, PyObject *args, PyObject *kwar
                                 .host_free = aten_free_kept};
     dvt_error error = {0, ""};
     options.host_available = host != NULL && host != Py_None;
+    if (code != NULL && (self->code = aligned_copy(code, (size_t)code_bytes)) == NULL) {
+        Py_DECREF(self);
+        return PyErr_NoMemory();
+    }
+    options.code = self->code;
+    options.code_size = (size_t)code_bytes;
     if (host_bind(&self->host, host) != 0 ||
         open_source(self, source, &options, &error) != DVT_OK) {
         raise_error(&error);
@@ -121,6 +137,7 @@ static void artifact_dealloc(PyObject *object)
     PyTypeObject *type = Py_TYPE(object);
     dvt_close(self->artifact);
     free(self->bytes);
+    free(self->code);
     host_unbind(&self->host);
     ((freefunc)PyType_GetSlot(type, Py_tp_free))(object);
     Py_DECREF(type);
@@ -410,7 +427,8 @@ static PyType_Slot artifact_slots[] = {
     {Py_tp_dealloc, (void *)artifact_dealloc},
     {Py_tp_call, (void *)artifact_call},
     {Py_tp_methods, artifact_methods},
-    {Py_tp_doc, "Artifact(source, flags=0, keys=b'', host=None): a verified artifact"},
+    {Py_tp_doc,
+     "Artifact(source, flags=0, keys=b'', host=None, code=None): a verified artifact"},
     {0, NULL},
 };
 

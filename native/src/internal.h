@@ -80,7 +80,7 @@ void dvt_file_content_digest(const dvt_file *file, uint8_t digest[32]);
 typedef struct {
     span name;
     uint32_t input; /* buffer index */
-    uint32_t axis; /* DVT_NONE: the value of an int64 input of rank 0 */
+    uint32_t axis;  /* DVT_NONE: the value of an int64 input of rank 0 */
     int64_t low, high;
 } symbol_record;
 
@@ -194,8 +194,8 @@ struct dvt_artifact {
     dvt_file file;
     program program;
     dvt_code *code;
-    dvt_kernel_set *kernel_set; /* kernels that the file holds as kernel IR */
-    dvt_kernel *own_kernels;    /* those that come from the file's code */
+    dvt_kernel_set *kernel_set;     /* kernels that the file holds as kernel IR */
+    struct own_kernel *own_kernels; /* those that come from the file's code */
     size_t own_kernel_count;
     int signature, code_state;
     bool code_untrusted;

@@ -18,7 +18,12 @@ Info = tuple[str, int, int, tuple[int, ...]]
 
 class Artifact:
     def __new__(
-        cls, source: Any, flags: int = 0, keys: bytes = b"", host: Any = None
+        cls,
+        source: Any,
+        flags: int = 0,
+        keys: bytes = b"",
+        host: Any = None,
+        code: bytes | None = None,
     ) -> Artifact: ...
     def __call__(self, *tensors: Any) -> list[Any]: ...
     def inputs(self) -> list[Info]: ...

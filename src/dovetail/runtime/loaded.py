@@ -6,30 +6,55 @@ import json
 import os
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from dovetail.errors import ArtifactNotFound, FallbackWarning, InvalidArtifact, UnsupportedArtifact
+from dovetail.errors import (
+    ArtifactNotFound,
+    FallbackWarning,
+    InterpretedKernels,
+    InvalidArtifact,
+    UnsupportedArtifact,
+)
+from dovetail.file import container
 from dovetail.runtime import tree as trees
 
 _MANIFEST = 1
+INTERPRETED = -2  # what ``Artifact.code()`` says where kernels are interpreted
+_SLOWER = {
+    -1: ("built-in kernels serve instead", FallbackWarning),
+    INTERPRETED: (
+        "its kernels are interpreted (install dovetail[cpu] to have them compiled)",
+        InterpretedKernels,
+    ),
+}
 CHECK_CONSTANTS, TRUST_CODE, INSPECT, MAY_OVERLAP = 1, 2, 4, 8
 
 
-def load(path: str | os.PathLike[str], *, trusted_keys: Sequence[bytes] | None = None) -> Loaded:
-    """Map and verify an artifact; call the result as the model.
+# Kernel IR and whether it is trusted → a code section for this machine, or None.
+Regenerate = Callable[[bytes, bool], bytes | None]
 
-    Tensors go in and come out by DLPack: torch tensors give torch tensors, NumPy arrays give
-    NumPy arrays. ``trusted_keys`` are Ed25519 public keys whose signatures let native code in the
-    file run; by default those in the user's configuration (see ``dovetail.runtime.trust``).
-    """
+
+def load(
+    path: str | os.PathLike[str],
+    *,
+    trusted_keys: Sequence[bytes] | None = None,
+    regenerate: Regenerate | None = None,
+) -> Loaded:
+    """Map and verify an artifact; see ``dovetail.load``."""
     if not Path(path).exists():
         raise ArtifactNotFound(f"there is no file {os.fspath(path)!r}")
-    return Loaded(open_native(os.fspath(path), keys=trusted_keys))
+    return Loaded(open_native(os.fspath(path), keys=trusted_keys, regenerate=regenerate))
 
 
-def open_native(source: str | bytes, *, flags: int = 0, keys: Sequence[bytes] | None = None) -> Any:
+def open_native(
+    source: str | bytes,
+    *,
+    flags: int = 0,
+    keys: Sequence[bytes] | None = None,
+    regenerate: Regenerate | None = None,
+) -> Any:
     """The native artifact, with its host operations resolved where torch is in the process."""
     from dovetail.runtime.trust import trusted_keys
 
@@ -42,21 +67,27 @@ def open_native(source: str | bytes, *, flags: int = 0, keys: Sequence[bytes] | 
     known = trusted_keys() if keys is None else keys
     host = None if flags & INSPECT else _host()
     native = _native.Artifact(source, flags, b"".join(known), host)
+    if native.code() == INTERPRETED and regenerate is not None:
+        described = native.section(container.KERNEL_IR) or b""
+        code = regenerate(described, native.signature() == 1)
+        if code is not None:
+            native = _native.Artifact(source, flags, b"".join(known), host, code)
     if host is not None:
         host.prepare(native)
-    if native.code() < 0 and not flags & INSPECT:
+    if native.code() in _SLOWER and not flags & INSPECT:
+        why = "not signed by a trusted key, or made for another processor"
+        instead, warning = _SLOWER[native.code()]
         warnings.warn(
-            "the artifact's native code is not used (not signed by a trusted key, or made for "
-            "another processor); built-in kernels serve instead, slower",
-            FallbackWarning,
-            stacklevel=3,
+            f"the artifact's native code is not used ({why}); {instead}, slower",
+            warning,
+            stacklevel=4,
         )
     return native
 
 
 def _host() -> Any:
     """What calls PyTorch, if PyTorch is here: a process that never imported it stays without."""
-    if "torch" not in sys.modules:
+    if sys.modules.get("torch") is None:
         return None
     from dovetail.runtime.host import Host, match_threads
 
