@@ -128,7 +128,7 @@ def test_code_of_others_is_never_executed(fused, tmp_path):
 
 
 def test_gathers_of_others_stay_interpreted(tmp_path):
-    """What could reach out of a buffer by its data is not compiled for a file nobody vouches for."""
+    """What could leave a buffer by its data is not compiled for a file nobody vouches for."""
     ids = torch.tensor([[0, 6, 3]])
     artifact = export(Gathers(), ids)
     artifact.save(tmp_path / "m.dvt", key=KEY)
