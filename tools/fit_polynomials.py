@@ -1,4 +1,4 @@
-"""Fit the polynomials of codegen/llvm/math: near-minimax, by interpolation at Chebyshev nodes.
+"""Fit the polynomials of codegen/llvm/math: by interpolation at Chebyshev nodes, or minimax.
 
 Run it to see the coefficients (lowest power first) and the relative error of each fit.
 """
@@ -41,10 +41,48 @@ def series(fn: Callable[[mp.mpf], mp.mpf], limit: mp.mpf) -> Callable[[mp.mpf], 
     return lambda x: fn(x) if abs(x) > mp.mpf(10) ** -25 else limit
 
 
+def minimax(
+    fn: Callable[[mp.mpf], mp.mpf],
+    weight: Callable[[mp.mpf], mp.mpf],
+    powers: range,
+    low: float,
+    high: float,
+    rounds: int = 60,
+) -> tuple[float, list[mp.mpf]]:
+    """Coefficients of ``powers`` with the smallest weighted error, by Lawson's iteration.
+
+    Least squares, again and again, with more weight each time to the points that are off.
+    """
+    points = [
+        (mp.mpf(low) + high) / 2 + (mp.mpf(high) - low) / 2 * mp.cos(mp.pi * (2 * k + 1) / 240)
+        for k in range(120)
+    ]
+    shares = [mp.mpf(1) / len(points)] * len(points)
+    best: tuple[float, list[mp.mpf]] = (float("inf"), [])
+    for _ in range(rounds):
+        size = len(powers)
+        matrix, right = mp.matrix(size, size), mp.matrix(size, 1)
+        for share, x in zip(shares, points, strict=True):
+            scale = share * weight(x) ** 2
+            for row, p in enumerate(powers):
+                right[row] += scale * x**p * fn(x)
+                for column, q in enumerate(powers):
+                    matrix[row, column] += scale * x ** (p + q)
+        found = list(mp.lu_solve(matrix, right))
+        errors = [
+            weight(x) * abs(sum(c * x**p for c, p in zip(found, powers, strict=True)) - fn(x))
+            for x in points
+        ]
+        if max(errors) < best[0]:
+            best = float(max(errors)), found
+        total = sum(s * e for s, e in zip(shares, errors, strict=True))
+        shares = [s * e / total for s, e in zip(shares, errors, strict=True)]
+    return best
+
+
 S = ((mp.sqrt(2) - 1) / (mp.sqrt(2) + 1)) ** 2
 FITS = {
     # exp(r) = 1 + r + r² p(r)
-    "exp32": (series(lambda r: (mp.exp(r) - 1 - r) / r**2, mp.mpf(1) / 2), -0.3470, 0.3470, 5),
     "exp64": (series(lambda r: (mp.exp(r) - 1 - r) / r**2, mp.mpf(1) / 2), -0.3470, 0.3470, 10),
     # log(m) = 2 s + s³ p(s²), s = (m-1)/(m+1)
     "log64": (
@@ -84,7 +122,26 @@ FITS = {
     ),
 }
 
+MINIMAX = {
+    # exp(r) = 1 + r + r² p(r), relative to exp(r)
+    "exp32": (lambda r: mp.exp(r) - 1 - r, lambda r: mp.exp(-r), range(2, 7), -0.347, 0.347),
+    # erfc(t) = exp(-t q(t)), absolute, down to where a sum with 1 no longer sees it
+    "erfc": (
+        lambda t: -mp.log(mp.erfc(t)),
+        lambda t: max(mp.erfc(t), mp.mpf(2) ** -10),
+        range(1, 10),
+        0.0,
+        4.0,
+    ),
+}
+
 if __name__ == "__main__":
+    for name, given in MINIMAX.items():
+        error, coefficients = minimax(*given)
+        print(f"{name} = (  # {error:.1e}")
+        for c in coefficients:
+            print(f"    {mp.nstr(c, 19)},")
+        print(")")
     for name, (fn, low, high, degree) in FITS.items():
         coefficients = fit(fn, low, high, degree)
         print(f"{name} = (  # {worst(fn, coefficients, low, high):.1e}")

@@ -37,6 +37,13 @@ def kernels_of(fn, *args):
     return [step.kernel for step in plan_of(fn, *args).steps if isinstance(step, Built)]
 
 
+def rotary(x, cos, sin):
+    """Halves swapped, one negated: a cat of views of a norm."""
+    y = x * torch.rsqrt((x * x).mean(-1, keepdim=True) + 1e-6)
+    a, b = y.chunk(2, -1)
+    return y * cos + torch.cat((-b, a), -1) * sin
+
+
 PROGRAMS = {
     "add": (lambda x, y: x + y, (torch.randn(4, 5), torch.randn(5))),
     "gelu": (lambda x: torch.nn.functional.gelu(x * 2 + 1), (torch.randn(3, 70),)),
@@ -49,6 +56,12 @@ PROGRAMS = {
     "argmax": (lambda x: x.argmax(1), (torch.randn(4, 19),)),
     "gather": (lambda x, i: x[i] * 2, (torch.randn(9, 4), torch.tensor([3, 0, 8]))),
     "cat": (lambda x, y: torch.cat([x, -y], 1), (torch.randn(3, 5), torch.randn(3, 9))),
+    "rotary": (rotary, (torch.randn(20, 160), torch.randn(160), torch.randn(1, 160))),
+    "pad": (lambda x: torch.nn.functional.pad(x, (3, 2)) * 2, (torch.randn(16, 80),)),
+    "cross_entropy": (
+        torch.nn.functional.cross_entropy,
+        (torch.randn(6, 40), torch.randint(0, 40, (6,))),
+    ),
     "where": (lambda x: torch.where(x > 0, x, x.exp()), (torch.randn(17),)),
     "transpose": (lambda x, y: x.t() + y, (torch.randn(5, 8), torch.randn(8, 5))),
     "integers": (lambda x: (x * 3 - 1) // 4 % 7, (torch.arange(-20, 20),)),

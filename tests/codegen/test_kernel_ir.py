@@ -9,11 +9,24 @@ import torch
 
 from dovetail.errors import UnsupportedGraph
 from dovetail.ir.affine import Affine, NotAffine, divide, mul
-from dovetail.ir.kernel import Apply, Axis, Buffer, Index, Kernel, Load, Loop, Reduce, Store
+from dovetail.ir.kernel import (
+    Apply,
+    Axis,
+    Buffer,
+    Const,
+    Index,
+    Kernel,
+    Load,
+    Loop,
+    Position,
+    Reduce,
+    Store,
+)
 from dovetail.ir.kernel_reference import run_kernel
 from dovetail.ir.kernel_text import parse_kernel, print_kernel
 from dovetail.ir.kernel_verify import InvalidKernel, verify_kernel
 from dovetail.ir.size import Size
+from dovetail.schedule.split import split
 from tests.codegen.kernels import PROGRAMS, kernels_of, plan_of
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -48,7 +61,9 @@ def test_symbolic_sizes_in_text():
     assert kernel.symbols() == {"n", "m"}
 
 
-@pytest.mark.parametrize("name", ["gelu", "softmax", "layer_norm", "cat"])
+@pytest.mark.parametrize(
+    "name", ["gelu", "softmax", "layer_norm", "cat", "rotary", "pad", "cross_entropy"]
+)
 def test_golden(name):
     """A change of lowering or fusion shows here; rewrite the file when it is meant."""
     fn, args = PROGRAMS[name]
@@ -133,6 +148,45 @@ def test_interpreter_agrees_with_eager(name):
     expected = fn(*args)
     actual = torch.from_numpy(memory[out].copy()).as_strided(expected.shape, expected.stride())
     torch.testing.assert_close(actual, expected)
+
+
+def joined(extent, border):
+    """out[i, j] = x[i, j] before a border, else -y[i, j]."""
+    place = Index(0, (("i", extent), ("j", 1)))
+    body = (
+        Position("p", Index(0, (("j", 1),))),
+        Const("border", "int64", border),
+        Apply("late", "bool", "ge", ("p", "border")),
+        Apply("early", "bool", "lt", ("p", "border")),
+        Load("a", "float32", "x", place, "early"),
+        Load("b", "float32", "y", place, "late"),
+        Apply("c", "float32", "neg", ("b",)),
+        Apply("d", "float32", "where", ("early", "a", "c")),
+        Store("out", place, "d"),
+    )
+    buffers = (Buffer("x", "float32"), Buffer("y", "float32"), Buffer("out", "float32", "out"))
+    return Kernel("joined", buffers, (Axis("i", 32), Axis("j", extent)), (Loop((), body),))
+
+
+@pytest.mark.parametrize("border", [1, 64, 99])
+def test_loops_are_cut_at_borders(border):
+    whole = joined(100, border)
+    cut = split(whole)
+    verify_kernel(cut)
+    assert [loop.axes[0].extent for loop in cut.loops] == [border, 100 - border]
+    assert not any(isinstance(i, Load) and i.mask for i in cut.instructions())
+    assert not any(isinstance(i, Apply) and i.op == "where" for i in cut.instructions())
+    x, y = np.random.default_rng(0).normal(size=(2, 3200)).astype("float32")
+    results = [np.zeros(3200, dtype="float32") for _ in range(2)]
+    for kernel, out in zip((whole, cut), results, strict=True):
+        run_kernel(kernel, {"x": x, "y": y, "out": out})
+    np.testing.assert_array_equal(*results)
+
+
+@pytest.mark.parametrize(("extent", "border"), [(40, 20), (100, 0), (100, 100)])
+def test_loops_left_whole(extent, border):
+    kernel = joined(extent, border)
+    assert split(kernel) == kernel
 
 
 # ---- affine expressions ------------------------------------------------------------------------

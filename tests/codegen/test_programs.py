@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from dovetail import history
+from tests.codegen import kernels
 from tests.codegen.kernels import plan_of
 from tests.differential import assert_same
 
@@ -73,6 +74,8 @@ FUSED = {
     "several_outputs": lambda x: (x.sin(), x.cos(), x.sin() * x.cos()),
     "rotate": lambda x: torch.cat([-x[:, 32:], x[:, :32]], 1) * x + x,
     "var_mean": lambda x: torch.var_mean(x, 1),
+    "rotary": lambda x: kernels.rotary(x, x, x + 1),
+    "picked_from_rows": lambda x: x.log_softmax(-1).gather(1, (x[:, :1] > 0).long()) * 2,
 }
 
 

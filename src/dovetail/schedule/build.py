@@ -59,7 +59,7 @@ class KernelBuilder:
     def __init__(
         self, cluster: Cluster, roots: list[Value], in_memory: Callable[[Value], bool]
     ) -> None:
-        self.cluster, self.roots, self.in_memory = cluster, roots, in_memory
+        self.cluster, self.roots, self._stored = cluster, roots, in_memory
         self.domain = cluster.domain
         self.extents = self.domain.extents()
         self.members = set(cluster.members)
@@ -74,6 +74,10 @@ class KernelBuilder:
         self._stages: dict[Value, int] = {}
         self.now = 0  # the stage being emitted
         self.parked: dict[Value, Value] = {}  # value → the result whose memory holds it meanwhile
+
+    def in_memory(self, value: Value) -> bool:
+        """Whether a value of another cluster lies in memory when this kernel runs."""
+        return self._stored(value) and value not in self.cluster.inlined
 
     # ---- the whole kernel ------------------------------------------------------------------
 

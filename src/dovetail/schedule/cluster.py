@@ -25,6 +25,8 @@ from dovetail.lower.values import (
 from dovetail.schedule.domain import Domain, reduce_flags, refine
 
 MOST_MEMBERS = 48
+INLINE = 4.0  # what may be computed again in every kernel that reads it
+AGAIN = 16.0  # what a kernel may compute again at another point than its own
 _BUDGET = 200  # expressions looked at to decide whether one value may join
 
 
@@ -36,6 +38,7 @@ class Cluster:
     domain: Domain
     members: list[Value] = field(default_factory=list)
     rows: set[Value] = field(default_factory=set)  # members without the folded axes
+    inlined: set[Value] = field(default_factory=set)  # of later clusters, computed here as well
     library: LibraryCall | None = None
     barrier: bool = False
 
@@ -56,7 +59,9 @@ class Clusterer:
 
     def __init__(self) -> None:
         self.clusters: list[Cluster] = []
+        self.barrier = -1  # the last cluster that writes an input
         self.home: dict[Value | LibraryCall, Cluster] = {}
+        self.cheap: dict[Value, tuple[float, int]] = {}  # cost inlined, first cluster it can be in
 
     def add_library(self, call: LibraryCall, *, writes: bool) -> None:
         """A library call stands alone."""
@@ -65,6 +70,8 @@ class Clusterer:
         cluster = Cluster(len(self.clusters), Domain(()), library=call, barrier=writes)
         self.clusters.append(cluster)
         self.home[call] = cluster
+        if writes:
+            self.barrier = cluster.number
 
     def require(self, value: Value) -> None:
         """Give a value, and all it reads, a cluster."""
@@ -90,14 +97,24 @@ class Clusterer:
         found = self.home.get(value.call if isinstance(value, Host) else value)
         return -1 if found is None else found.number
 
+    def _earliest(self, value: Value) -> int:
+        """The first cluster whose kernel can have a value: inlined, if that is cheap."""
+        return self.cheap[value][1] if value in self.cheap else self._home_number(value)
+
     def _after_barrier(self) -> int:
-        return next((c.number for c in reversed(self.clusters) if c.barrier), -1)
+        return self.barrier
 
     def _place(self, value: Value) -> None:
-        first = max(
-            [self._after_barrier(), *(self._home_number(root_of(r)) for r in reads_of(value))]
-        )
-        for cluster in self.clusters[max(first, 0) : max(first, 0) + 16]:
+        reads = [root_of(r) for r in reads_of(value)]
+        first = max([self._after_barrier(), *map(self._earliest, reads)])
+        self._find(value, max(first, 0))
+        if isinstance(value, Pointwise):
+            cost = value.cost + sum(self.cheap[r][0] for r in reads if r in self.cheap)
+            if cost <= INLINE and self._home_number(value) > first:
+                self.cheap[value] = cost, first
+
+    def _find(self, value: Value, first: int) -> None:
+        for cluster in self.clusters[first : first + 16]:
             if cluster.library is None and len(cluster.members) < MOST_MEMBERS:
                 if self._join(cluster, value):
                     return
@@ -109,8 +126,10 @@ class Clusterer:
 
     def _join(self, cluster: Cluster, value: Value, *, alone: bool = False) -> bool:
         for domain, row in self._fits(cluster, value):
-            if alone or self._compatible(cluster, value, domain, row):
+            probe = Probe(cluster, domain, self._home_number)
+            if alone or self._compatible(cluster, value, domain, row, probe):
                 cluster.domain = domain
+                cluster.inlined |= probe.inlined
                 cluster.members.append(value)
                 self.home[value] = cluster
                 if row:
@@ -134,17 +153,14 @@ class Clusterer:
             if cluster.domain.index(value.shape, row=True) is not None:
                 yield cluster.domain, True
 
-    def _compatible(self, cluster: Cluster, value: Value, domain: Domain, row: bool) -> bool:
+    def _compatible(
+        self, cluster: Cluster, value: Value, domain: Domain, row: bool, probe: Probe
+    ) -> bool:
         if domain is not cluster.domain:
             if any(cluster.index(m, domain) is None for m in cluster.members):
                 return False
-        if domain.sizes and all(s == 1 for s in domain.sizes):
-            return True if not cluster.members else self._probe(cluster, value, domain, row)
-        return self._probe(cluster, value, domain, row)
-
-    def _probe(self, cluster: Cluster, value: Value, domain: Domain, row: bool) -> bool:
         try:
-            Probe(cluster, domain).run(value, row)
+            probe.run(value, row)
         except (Conflict, NotAffine):
             return False
         return True
@@ -153,11 +169,12 @@ class Clusterer:
 class Probe:
     """Stands for a kernel's builder: follows reads, emits nothing."""
 
-    def __init__(self, cluster: Cluster, domain: Domain) -> None:
-        self.cluster, self.domain = cluster, domain
+    def __init__(self, cluster: Cluster, domain: Domain, home: Callable[[Value], int]) -> None:
+        self.cluster, self.domain, self.home = cluster, domain, home
         self.extents = domain.extents()
         self.members = set(cluster.members)
-        self.left = _BUDGET
+        self.inlined: set[Value] = set()
+        self.left, self.work = _BUDGET, AGAIN
 
     def run(self, value: Value, row: bool) -> None:
         """Raise Conflict unless the cluster can compute ``value`` at each of its points."""
@@ -167,25 +184,34 @@ class Probe:
             index = self.domain.index(value.shape, row=row)
         if index is None:
             raise Conflict
+        if row:
+            self.work = float("inf")  # once a row is nothing beside the row
         value.body(self, index)  # type: ignore[attr-defined]
 
     def read(self, value: Value, index: Indices) -> str:
-        """Follow a read into the cluster."""
+        """Follow a read into the cluster, and into what it has to compute as well."""
         root = root_of(value)
-        if root not in self.members:
+        member = root in self.members
+        if not member and (isinstance(root, Source | Host) or self._comes_before(root)):
             return "?float32"
         while isinstance(value, View):
             index = value.index(index, self.extents)
             value = value.base
-        if index == self.cluster.index(value, self.domain):
+        if member and index == self.cluster.index(value, self.domain):
             return f"?{value.dtype}"
         if isinstance(value, Reduction):
             raise Conflict
-        self.left -= 1
-        if self.left < 0:
-            raise Conflict
         assert isinstance(value, Pointwise)
+        if not member:
+            self.inlined.add(value)
+        self.left -= 1
+        self.work -= value.cost
+        if self.left < 0 or self.work < 0:
+            raise Conflict
         return value.body(self, index)
+
+    def _comes_before(self, value: Value) -> bool:
+        return self.home(value) < self.cluster.number
 
     def apply(self, op: str, dtype: str, *args: str) -> str:
         """Nothing to emit."""

@@ -160,7 +160,7 @@ class _Storage:
                 )
             except NeedsMemory as missing:
                 self.stored.add(missing.value)
-                if missing.value in members:
+                if missing.value in members or missing.value in cluster.inlined:
                     raise Unschedulable(f"{missing.value} is read out of order") from None
                 continue
             return Built(simplify(built.kernel), built.buffers)
@@ -175,9 +175,11 @@ class _Storage:
                 continue
             seen.add(value)
             for read in map(root_of, reads_of(value)):
-                if isinstance(read, Source | Host) or (read in self.stored and read not in members):
+                if isinstance(read, Source | Host):
                     continue
-                if read in members or self._recompute(read, cluster):
+                if read in self.stored and read not in members and read not in cluster.inlined:
+                    continue
+                if read in members or read in cluster.inlined or self._recompute(read, cluster):
                     stack.append(read)
                 else:
                     self.stored.add(read)

@@ -8,6 +8,7 @@ from itertools import pairwise
 
 from dovetail.ir.affine import mul
 from dovetail.ir.kernel import Axis, Index, Instruction, Kernel, Load, Loop, Position, Store
+from dovetail.schedule.split import split
 
 
 def simplify(kernel: Kernel) -> Kernel:
@@ -15,7 +16,7 @@ def simplify(kernel: Kernel) -> Kernel:
     kernel = _reorder(_drop_unit_axes(kernel))
     while (pair := _mergeable(kernel)) is not None:
         kernel = _merge(kernel, *pair)
-    return kernel
+    return split(kernel)
 
 
 def _indices(kernel: Kernel) -> Iterable[Index]:

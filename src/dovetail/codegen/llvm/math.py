@@ -13,12 +13,11 @@ from collections.abc import Callable, Sequence
 from dovetail.codegen.llvm.emit import Code, Val
 
 EXP32 = (
-    0.5000000013557447029,
-    0.1666666668172500176,
-    0.0416664640107855562,
-    0.008333310823923211213,
-    0.001393375138798722366,
-    0.0001989110342054432665,
+    0.4999999339683306567,
+    0.1666651991109821598,
+    0.04166839713307364298,
+    0.008368802469303062805,
+    0.001381436854877509463,
 )
 EXP64 = (
     0.5,
@@ -72,6 +71,17 @@ ERF_FAR = (
     4.210347220905629485e-6,
     -2.634545316321180513e-7,
 )
+ERFC = (
+    1.12838067957283322,
+    0.6365914526782872293,
+    0.1029460532011812966,
+    -0.01962043837560953496,
+    0.0005266222327020602453,
+    0.001102719794566556347,
+    -0.0003742557315531845973,
+    0.00005615650419191061004,
+    -3.362334254862882066e-6,
+)
 SIN64 = (
     -0.1666666666666388481,
     0.008333333331078497489,
@@ -112,44 +122,79 @@ def fma(c: Code, a: Val, b: Val, d: Val) -> Val:
 
 def exp(c: Code, x: Val) -> Val:
     """e**x: x = n ln 2 + r, a polynomial in r, scaled by 2**n in two steps for denormals."""
-    low, high = _EXP_BOUNDS[x.dtype]
-    bounded = c.select(c.compare("fcmp ogt", x, c.like(high, x)), c.like(high, x), x)
-    x = c.select(c.compare("fcmp olt", x, c.like(low, x)), c.like(low, x), bounded)
-    shifted, p = _exp_fraction(c, x)
-    return _scale(c, p, _low_bits(c, shifted))
+    x = _clamp(c, x, *_EXP_BOUNDS[x.dtype])
+    n, shifted, p = _exp_fraction(c, x)
+    return _scaled(c, p, n) if _can_scale(c, x) else _scale(c, p, _low_bits(c, shifted))
 
 
 def exp_normal(c: Code, x: Val) -> Val:
     """e**x of float32 where results too small for a normal number may become zero."""
-    if x.dtype == "float64":
+    if x.dtype == "float64" or _can_scale(c, x):
         return exp(c, x)
-    low, high = c.like(-87.3, x), c.like(89.5, x)
-    bounded = c.select(c.compare("fcmp ogt", x, high), high, x)
-    x = c.select(c.compare("fcmp olt", x, low), low, bounded)
-    shifted, p = _exp_fraction(c, x)
+    low = c.like(-87.3, x)
+    x = _clamp(c, x, -87.3, 89.5)
     tiny = c.compare("fcmp ole", x, low)
+    return c.select(tiny, c.like(0.0, x), _exp_to_infinity(c, x))
+
+
+def _exp_to_infinity(c: Code, x: Val) -> Val:
+    """e**x of float32 between -87.3 and 89.5."""
+    n, shifted, p = _exp_fraction(c, x)
+    if _can_scale(c, x):
+        return _scaled(c, p, n)
     # One less in the exponent, so that the largest results do not overflow on the way.
-    n = c.op("sub", _low_bits(c, shifted), c.like(1, Val("", "int32", x.lanes)))
-    value = c.op("fmul", c.op("fadd", p, p), _power(c, n, x.dtype))
-    return c.select(tiny, c.like(0.0, x), value)
+    less = c.op("sub", _low_bits(c, shifted), c.like(1, Val("", "int32", x.lanes)))
+    return c.op("fmul", c.op("fadd", p, p), _power(c, less, x.dtype))
 
 
-def _exp_fraction(c: Code, x: Val) -> tuple[Val, Val]:
-    """N and 2**f with x = (n + f) ln 2; n in the low bits of the first."""
+def _clamp(c: Code, x: Val, low: float, high: float) -> Val:
+    """Between bounds; a NaN stays."""
+    x = c.select(c.compare("fcmp ogt", x, c.like(high, x)), c.like(high, x), x)
+    return c.select(c.compare("fcmp olt", x, c.like(low, x)), c.like(low, x), x)
+
+
+def _exp_fraction(c: Code, x: Val) -> tuple[Val, Val, Val]:
+    """With x = (n + f) ln 2: n, n in the low bits, and 2**f."""
+    n, shifted, r = _reduced(c, x)
+    p = polynomial(c, r, EXP32 if x.dtype == "float32" else EXP64)
+    if x.dtype == "float32":
+        return n, shifted, fma(c, fma(c, p, r, c.like(1.0, x)), r, c.like(1.0, x))
+    p = fma(c, c.op("fmul", r, r), p, r)
+    return n, shifted, c.op("fadd", p, c.like(1.0, x))
+
+
+def _reduced(c: Code, x: Val) -> tuple[Val, Val, Val]:
+    """With x = n ln 2 + r: n, n in the low bits, and r."""
     magic = c.like(_MAGIC[x.dtype], x)
     shifted = fma(c, x, c.like(1 / math.log(2), x), magic)
     n = c.op("fsub", shifted, magic)
     first, second = _LN2[x.dtype]
     r = fma(c, n, c.like(-second, x), fma(c, n, c.like(-first, x), x))
-    p = polynomial(c, r, EXP32 if x.dtype == "float32" else EXP64)
-    p = fma(c, c.op("fmul", r, r), p, r)
-    return shifted, c.op("fadd", p, c.like(1.0, x))
+    return n, shifted, r
 
 
 def _exp_bounded(c: Code, x: Val) -> Val:
     """e**x of float32 between -80 and 80."""
-    shifted, p = _exp_fraction(c, x)
+    n, shifted, p = _exp_fraction(c, x)
+    if _can_scale(c, x):
+        return _scaled(c, p, n)
     return c.op("fmul", p, _power(c, _low_bits(c, shifted), x.dtype))
+
+
+def _can_scale(c: Code, x: Val) -> bool:
+    """Whether one instruction multiplies by powers of two, denormals and all: AVX-512 has it.
+
+    No other instruction set has vectors of sixteen floats.
+    """
+    return x.dtype == "float32" and x.lanes == c.lanes == 16
+
+
+def _scaled(c: Code, value: Val, n: Val) -> Val:
+    """Value * 2**n for a whole number n."""
+    name, kind = "llvm.x86.avx512.mask.scalef.ps.512", value.type
+    c.declare(name, kind, [kind, kind, kind, "i16", "i32"])
+    given = f"{kind} {value.text}, {kind} {n.text}, {kind} zeroinitializer, i16 -1, i32 4"
+    return c.new(f"call {kind} @{name}({given})", value.dtype, value.lanes)
 
 
 def _low_bits(c: Code, shifted: Val) -> Val:
@@ -261,22 +306,28 @@ def absolute(c: Code, x: Val) -> Val:
 
 def sigmoid(c: Code, x: Val) -> Val:
     """1 / (1 + exp(-x))."""
-    e = exp_normal(c, c.new(f"fneg {x.type} {x.text}", x.dtype, x.lanes))
+    x = _clamp(c, x, -89.5, 87.3)
+    e = _exp_to_infinity(c, negative(c, x))
     return c.op("fdiv", c.like(1.0, x), c.op("fadd", c.like(1.0, x), e))
+
+
+def negative(c: Code, x: Val) -> Val:
+    """-x of floating-point numbers."""
+    return c.new(f"fneg {x.type} {x.text}", x.dtype, x.lanes)
 
 
 def tanh(c: Code, x: Val) -> Val:
     """A polynomial near zero, 1 - 2 / (exp(2x) + 1) elsewhere."""
-    z = c.op("fmul", x, x)
-    near = fma(c, c.op("fmul", z, x), polynomial(c, z, TANH32), x)
     size = absolute(c, x)
+    z = c.op("fmul", x, x)
+    near = fma(c, c.op("fmul", z, size), polynomial(c, z, TANH32), size)
     limit = c.like(20.0, x)
     bounded = c.select(c.compare("fcmp ogt", size, limit), limit, size)
     e = _exp_bounded(c, c.op("fadd", bounded, bounded))
     far = c.op("fdiv", c.like(2.0, x), c.op("fadd", e, c.like(1.0, x)))
-    far = c.intrinsic("copysign", c.op("fsub", c.like(1.0, x), far), x)
-    near = c.intrinsic("copysign", near, x)
-    return c.select(c.compare("fcmp olt", size, c.like(0.625, x)), near, far)
+    far = c.op("fsub", c.like(1.0, x), far)
+    result = c.select(c.compare("fcmp olt", size, c.like(0.625, x)), near, far)
+    return c.intrinsic("copysign", result, x)
 
 
 def erf(c: Code, x: Val) -> Val:
@@ -287,9 +338,20 @@ def erf(c: Code, x: Val) -> Val:
     beyond = c.compare("fcmp ogt", size, c.like(4.0, x))
     t = c.select(beyond, c.like(4.0, x), size)
     power = c.op("fmul", t, polynomial(c, t, ERF_FAR))
-    e = _exp_bounded(c, c.new(f"fneg {x.type} {power.text}", x.dtype, x.lanes))
+    e = _exp_bounded(c, negative(c, power))
     far = c.intrinsic("copysign", c.op("fsub", c.like(1.0, x), e), x)
     return c.select(c.compare("fcmp olt", size, c.like(0.9375, x)), near, far)
+
+
+def erf_plus_one(c: Code, x: Val) -> Val:
+    """1 + erf(x), where only the sum's own accuracy counts: exp(-t q(t)) or its complement."""
+    size = absolute(c, x)
+    inside = c.compare("fcmp ule", size, c.like(4.0, x))
+    t = c.select(c.compare("fcmp ogt", size, c.like(4.0, x)), c.like(4.0, x), size)
+    power = c.op("fmul", t, polynomial(c, t, ERFC))
+    e = c.select(inside, _exp_bounded(c, negative(c, power)), c.like(0.0, x))
+    below = c.compare("fcmp olt", x, c.like(0.0, x))
+    return c.select(below, e, c.op("fsub", c.like(2.0, x), e))
 
 
 # Beyond it, x is reduced with a table of 2**e mod 2 pi.

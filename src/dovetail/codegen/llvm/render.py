@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 
-from dovetail.codegen.llvm import memory, scalar
+from dovetail.codegen.llvm import math, memory, scalar
 from dovetail.codegen.llvm.emit import Code, Val
 from dovetail.codegen.llvm.reduce import Accumulators
 from dovetail.ir.affine import mul, product
@@ -47,27 +47,32 @@ class Layout:
 
 
 def vector_axis(kernel: Kernel) -> Axis | None:
-    """The axis to vectorise: where most accesses are next to each other in memory."""
-    candidates = []
-    inner = next((loop.axes for loop in kernel.loops if loop.axes), ())
-    if inner:
-        candidates.append(inner[-1])
-    if kernel.axes:
-        candidates.append(kernel.axes[-1])
+    """The axis to vectorise: where most accesses are next to each other in memory.
+
+    An axis of a loop stands for the last axis of every loop.
+    """
+    inner = [loop.axes[-1] for loop in kernel.loops if loop.axes]
+    candidates = [*sorted(inner, key=_length)[-1:], *kernel.axes[-1:]]
     if not candidates:
         return None
     return max(candidates, key=lambda axis: _score(kernel, axis))
+
+
+def _length(axis: Axis) -> float:
+    return axis.extent if isinstance(axis.extent, int) else float("inf")
 
 
 def _score(kernel: Kernel, axis: Axis) -> float:
     if isinstance(axis.extent, int) and axis.extent == 1:
         return -1e9
     score = 0.0
-    for instruction in kernel.instructions():
-        if isinstance(instruction, Load | Store):
-            stride = instruction.index.stride(axis.name)
-            weight = 2.0 if isinstance(instruction, Store) else 1.0
-            score += weight if stride == 1 else (0 if stride == 0 else -2 * weight)
+    for loop in kernel.loops:
+        name = loop.axes[-1].name if loop.axes and axis not in kernel.axes else axis.name
+        for instruction in loop.body:
+            if isinstance(instruction, Load | Store):
+                stride = instruction.index.stride(name)
+                weight = 2.0 if isinstance(instruction, Store) else 1.0
+                score += weight if stride == 1 else (0 if stride == 0 else -2 * weight)
     if isinstance(axis.extent, int) and axis.extent < 16:
         score -= 4 * (16 - axis.extent) / 16
     return score
@@ -106,6 +111,7 @@ class Renderer:
         self.dtypes = {b.name: b.dtype for b in kernel.buffers}
         self.types = {i.name: i.dtype for i in kernel.instructions()}
         self.varies = _varying(kernel, self.axis)
+        self.grown, self.unused = _erf_plus_one(kernel)
 
     def render(self) -> str:
         """The function's text."""
@@ -261,6 +267,8 @@ class Renderer:
 
     def _nest(self, loop: Loop) -> None:
         """A loop over its axes; what depends on outer axes only is computed outside."""
+        if self.is_row:
+            self.axis = loop.axes[-1]
         reduces = [i for i in loop.body if isinstance(i, Reduce)]
         vector_loop = self.is_row
         copies = UNROLL if vector_loop and reduces else 1
@@ -386,6 +394,8 @@ class Renderer:
         self, instruction: Instruction, inner: tuple[str, dict[Instruction, Val]] | None
     ) -> None:
         c = self.c
+        if instruction.name in self.unused:
+            return
         if isinstance(instruction, Load):
             self.values[instruction.name] = memory.load(self, instruction, inner)
         elif isinstance(instruction, Store):
@@ -395,24 +405,51 @@ class Renderer:
         elif isinstance(instruction, Position):
             self.values[instruction.name] = memory.position(self, instruction.index)
         elif isinstance(instruction, Apply):
-            args = tuple(self.values[a] for a in instruction.args)
-            if instruction.op in CHECKS:
-                self.values[instruction.name] = memory.check(self, instruction.op, *args)
-            else:
-                result = scalar.apply(c, instruction.op, instruction.dtype, args)
-                self.values[instruction.name] = result
+            self.values[instruction.name] = self._apply(instruction)
         else:
             raise AssertionError(f"{type(instruction).__name__} outside a loop")
 
+    def _apply(self, instruction: Apply) -> Val:
+        of_erf = self.grown.get(instruction.name)
+        if of_erf is not None:
+            return math.erf_plus_one(self.c, self.values[of_erf])
+        args = tuple(self.values[a] for a in instruction.args)
+        if instruction.op in CHECKS:
+            return memory.check(self, instruction.op, *args)
+        return scalar.apply(self.c, instruction.op, instruction.dtype, args)
+
+
+def _erf_plus_one(kernel: Kernel) -> tuple[dict[str, str], set[str]]:
+    """Sums of 1 and an error function: what the function is applied to, by the sum's name.
+
+    They need no more than the sum's own accuracy, which is cheaper (GELU is made of one). Also
+    the error functions that are in no other use.
+    """
+    ones = {i.name for i in kernel.instructions() if isinstance(i, Const) and i.value == 1}
+    erfs = {
+        i.name: i.args[0]
+        for i in kernel.instructions()
+        if isinstance(i, Apply) and i.op == "erf" and i.dtype == "float32"
+    }
+    sums: dict[str, str] = {}
+    used: set[str] = set()
+    for i in kernel.instructions() if erfs else ():
+        if isinstance(i, Apply) and i.op == "add" and ones & set(i.args) and erfs.keys() & i.args:
+            sums[i.name] = next(erfs[a] for a in i.args if a in erfs)
+        else:
+            used |= erfs.keys() & i.uses
+    return sums, erfs.keys() - used
+
 
 def _varying(kernel: Kernel, axis: Axis | None) -> dict[str, bool]:
+    """Which values differ along the vector axis."""
     varies: dict[str, bool] = {}
-    inner = {a.name for loop in kernel.loops for a in loop.axes}
-    for i in kernel.instructions():
-        found = any(varies.get(name, False) for name in i.uses)
-        if isinstance(i, Load | Position | Store) and axis is not None:
-            found |= i.index.stride(axis.name) != 0
-        if isinstance(i, Reduce) and axis is not None and axis.name in inner:
-            found = False
-        varies[i.name] = found
+    along_loops = axis is not None and axis not in kernel.axes
+    for loop in kernel.loops:
+        moving = loop.axes[-1] if along_loops and loop.axes else axis
+        for i in loop.body:
+            found = any(varies.get(name, False) for name in i.uses)
+            if isinstance(i, Load | Position | Store) and moving is not None:
+                found |= i.index.stride(moving.name) != 0
+            varies[i.name] = found and not (isinstance(i, Reduce) and along_loops)
     return varies

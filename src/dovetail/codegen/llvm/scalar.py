@@ -12,6 +12,7 @@ _FLOAT_BINARY = {"add": "fadd", "sub": "fsub", "mul": "fmul", "div": "fdiv", "re
 _INT_BINARY = {"add": "add", "sub": "sub", "mul": "mul", "and": "and", "or": "or", "xor": "xor"}
 _FLOAT_COMPARE = {"eq": "oeq", "ne": "une", "lt": "olt", "le": "ole", "gt": "ogt", "ge": "oge"}
 _ROUNDINGS = {"floor": "floor", "ceil": "ceil", "trunc": "trunc", "round": "roundeven"}
+_NANS = ("0x7FF8", "0xFFF8")  # how their bits begin in a literal
 _BITS = {"int64": 64, "int32": 32, "int16": 16, "int8": 8, "uint8": 8, "bool": 1}
 
 
@@ -113,12 +114,20 @@ def maximum(c: Code, left: Val, right: Val) -> Val:
 
 
 def _extreme(c: Code, op: str, left: Val, right: Val) -> Val:
-    better = _compare(c, op, left, right)
-    if is_float(left):
-        # The comparison is false for a NaN: take the right side then, unless the left is one.
-        broken = c.compare("fcmp uno", left, c.like(0.0, left))
-        better = c.op("or", better, broken)
-    return c.select(better, left, right)
+    if not is_float(left):
+        return c.select(_compare(c, op, left, right), left, right)
+    if is_number(left):
+        left, right = right, left
+    # Where one side is a NaN the comparison is false: that leaves the second, x86's own choice.
+    better = c.select(_compare(c, op, right, left), right, left)
+    if is_number(right):
+        return better
+    return c.select(_is_nan(c, right), right, better)
+
+
+def is_number(value: Val) -> bool:
+    """Whether a value is a constant, and no NaN."""
+    return not value.text.startswith("%") and not any(n in value.text for n in _NANS)
 
 
 def _where(c: Code, mask: Val, yes: Val, no: Val) -> Val:
