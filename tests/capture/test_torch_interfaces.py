@@ -65,6 +65,48 @@ def test_aot_autograd_and_partition():
     assert seen == ["partition", "forward", "backward", "inference"]
 
 
+def plain_answers(fn, *args):
+    """What ``inference_is_plain`` says while a function is compiled."""
+    answers = []
+
+    def compiler(gm, inputs):
+        answers.append(_torch.inference_is_plain())
+        return _torch.boxed(lambda args: gm(*args))
+
+    aot = _torch.aot_autograd(fw_compiler=compiler, inference_compiler=compiler)
+    with torch.no_grad():
+        torch.compile(fn, backend=aot)(*args)
+    return answers
+
+
+def test_plain_inference_is_told_from_the_rest():
+    x = torch.ones(4)
+    assert not _torch.inference_is_plain()
+    assert plain_answers(lambda x: x + 1, x) == [True]
+    assert plain_answers(lambda x: x.add_(1) * 2, x) == [False]
+    assert plain_answers(lambda x: (x + 1, x[1:]), x) == [False]
+    assert plain_answers(lambda x: x.view(2, 2), x) == [False]
+
+
+def test_autocast():
+    assert not _torch.autocast_is_on()
+    with torch.autocast("cpu"):
+        assert _torch.autocast_is_on()
+
+
+def test_grad_mode_is_off_inside_and_as_before_after():
+    run = _torch.without_grad(lambda args: [torch.is_grad_enabled(), *args])
+    assert run(1, 2) == [False, 1, 2]
+    assert torch.is_grad_enabled()
+
+    def fail(args):
+        raise ValueError("inside")
+
+    with pytest.raises(ValueError, match="inside"):
+        _torch.without_grad(fail)()
+    assert torch.is_grad_enabled()
+
+
 def test_decompositions():
     table = _torch.core_aten_decompositions()
     assert aten.silu.default in table

@@ -120,22 +120,45 @@ def fold(chosen, x):
 
 
 def other(chosen, x):
-    kind = chosen.choice(["where", "cat", "cast", "half", "pad", "flip", "cumsum", "round_trip"])
+    kinds = ["where", "cat", "cast", "half", "pad", "flip", "cumsum", "scale", "mutate", "pick"]
+    kind = chosen.choice([*kinds, "brain", "count"])
     if kind == "where":
         return torch.where(x > 0, x, x * 0.1)
     if kind == "cat" and x.dim() and x.numel() < 512:
         return torch.cat([x, x * 2], chosen.randrange(x.dim()))
     if kind == "cast":
         return (x.clamp(-30, 30) * 3).to(torch.int64).float()
-    if kind == "half":
-        return x.to(torch.float64).float()
+    if kind in ("half", "brain"):
+        return x.to(torch.float64 if kind == "half" else torch.bfloat16).mul(0.5).float()
     if kind == "pad" and x.dim():
         return torch.nn.functional.pad(x, (1, 2))[..., :-1]
     if kind == "flip" and x.dim():
         return x.flip(0)
     if kind == "cumsum" and x.dim():
         return x.cumsum(-1).clamp(-20, 20)
+    return rarer(chosen, kind, x)
+
+
+def rarer(chosen, kind, x):
+    """Writes, gathers and counts."""
+    if kind == "mutate" and x.dim() and x.shape[0] > 1:
+        return mutated(chosen, x)
+    if kind == "pick" and x.dim() and x.numel():
+        order = x.flatten()[: x.shape[0]].argsort(stable=True)
+        return x.index_select(0, order % x.shape[0])
+    if kind == "count" and x.dim() and x.numel():
+        return (x > 0).sum(0).to(torch.int32).mul(3).float()
     return x * 1.5
+
+
+def mutated(chosen, x):
+    """In-place writes to a part of a copy."""
+    y = x.clone()
+    if chosen.random() < 0.5:
+        y[1:] += 1
+    else:
+        y[0] = 2.0
+    return y.mul_(0.5) if chosen.random() < 0.5 else y
 
 
 def check(seed: int, backend: str = "cpu") -> str:

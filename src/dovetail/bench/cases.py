@@ -81,28 +81,88 @@ KERNELS: dict[str, Callable[[int, int], Case]] = {
 
 
 class Block(nn.Module):  # type: ignore[misc]
-    """A transformer block with pre-norms."""
+    """A transformer block, with its norms before or after the parts."""
 
-    def __init__(self, width: int, heads: int, causal: bool) -> None:
+    def __init__(self, width: int, heads: int, *, causal: bool = False, post: bool = False) -> None:
         super().__init__()
-        self.heads, self.causal = heads, causal
+        self.heads, self.causal, self.post = heads, causal, post
         self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
         self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
         self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
 
-    def forward(self, x: Any) -> Any:
-        """Attention, then a feed-forward part."""
+    def attend(self, x: Any, mask: Any) -> Any:
+        """Attention of several heads."""
         b, n, d = x.shape
-        qkv = self.qkv(self.norm1(x)).view(b, n, 3, self.heads, d // self.heads)
+        qkv = self.qkv(x).view(b, n, 3, self.heads, d // self.heads)
         q, k, v = qkv.permute(2, 0, 3, 1, 4)
-        y = F.scaled_dot_product_attention(q, k, v, is_causal=self.causal)
-        x = x + self.out(y.transpose(1, 2).reshape(b, n, d))
-        return x + self.down(F.gelu(self.up(self.norm2(x))))
+        y = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=self.causal)
+        return self.out(y.transpose(1, 2).reshape(b, n, d))
+
+    def feed(self, x: Any) -> Any:
+        """The feed-forward part."""
+        return self.down(F.gelu(self.up(x)))
+
+    def forward(self, x: Any, mask: Any = None) -> Any:
+        """Attention, then a feed-forward part."""
+        if self.post:
+            x = self.norm1(x + self.attend(x, mask))
+            return self.norm2(x + self.feed(x))
+        x = x + self.attend(self.norm1(x), mask)
+        return x + self.feed(self.norm2(x))
 
 
-def _transformer(causal: bool, layers: int = 4, width: int = 256) -> Case:
-    blocks = nn.Sequential(*(Block(width, 8, causal) for _ in range(layers)), nn.LayerNorm(width))
-    return blocks.eval(), (torch.randn(2, 128, width),)
+class Language(nn.Module):  # type: ignore[misc]
+    """Embeddings, blocks, a head: GPT with ``causal``, else BERT with a mask for padding."""
+
+    def __init__(self, *, causal: bool, layers: int = 4, width: int = 256) -> None:
+        super().__init__()
+        self.causal = causal
+        self.tokens, self.places = nn.Embedding(1000, width), nn.Embedding(128, width)
+        blocks = [Block(width, 8, causal=causal, post=not causal) for _ in range(layers)]
+        self.blocks, self.norm = nn.ModuleList(blocks), nn.LayerNorm(width)
+        self.head = nn.Linear(width, 1000)
+
+    def forward(self, tokens: Any, padding: Any = None) -> Any:
+        """Scores of each token."""
+        x = self.tokens(tokens) + self.places(torch.arange(tokens.shape[1]))
+        mask = None if padding is None else padding[:, None, None, :]
+        for block in self.blocks:
+            x = block(x, mask)
+        return self.head(self.norm(x))
+
+
+def gpt() -> Case:
+    """Four blocks at batch 2, 128 tokens."""
+    return Language(causal=True).eval(), (torch.randint(0, 1000, (2, 128)),)
+
+
+def bert() -> Case:
+    """Four blocks with norms after the parts, and a mask."""
+    padding = torch.arange(128)[None, :] < torch.tensor([[128], [100]])
+    return Language(causal=False).eval(), (torch.randint(0, 1000, (2, 128)), padding)
+
+
+class Vision(nn.Module):  # type: ignore[misc]
+    """ViT-small: patches of 16, width 384, six heads."""
+
+    def __init__(self, layers: int = 12, width: int = 384) -> None:
+        super().__init__()
+        self.patches = nn.Conv2d(3, width, 16, 16)
+        self.first = nn.Parameter(torch.zeros(1, 1, width))
+        self.places = nn.Parameter(torch.randn(1, 197, width) * 0.02)
+        self.blocks = nn.Sequential(*(Block(width, 6) for _ in range(layers)))
+        self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, 1000)
+
+    def forward(self, image: Any) -> Any:
+        """Scores of an image."""
+        x = self.patches(image).flatten(2).transpose(1, 2)
+        x = torch.cat((self.first.expand(x.shape[0], -1, -1), x), 1) + self.places
+        return self.head(self.norm(self.blocks(x))[:, 0])
+
+
+def vit() -> Case:
+    """One image."""
+    return Vision().eval(), (torch.randn(1, 3, 224, 224),)
 
 
 class Residual(nn.Module):  # type: ignore[misc]
@@ -113,7 +173,8 @@ class Residual(nn.Module):  # type: ignore[misc]
         self.conv1 = nn.Conv2d(inputs, outputs, 3, stride, 1, bias=False)
         self.conv2 = nn.Conv2d(outputs, outputs, 3, 1, 1, bias=False)
         self.norm1, self.norm2 = nn.BatchNorm2d(outputs), nn.BatchNorm2d(outputs)
-        self.skip = nn.Conv2d(inputs, outputs, 1, stride) if stride > 1 else nn.Identity()
+        shorter = nn.Conv2d(inputs, outputs, 1, stride, bias=False), nn.BatchNorm2d(outputs)
+        self.skip = nn.Sequential(*shorter) if stride > 1 else nn.Identity()
 
     def forward(self, x: Any) -> Any:
         """ReLU of the sum of both ways."""
@@ -124,7 +185,8 @@ class Residual(nn.Module):  # type: ignore[misc]
 def resnet() -> Case:
     """ResNet-18's shape at batch 1."""
     widths = [64, 64, 128, 128, 256, 256, 512, 512]
-    layers: list[nn.Module] = [nn.Conv2d(3, 64, 7, 2, 3), nn.ReLU(), nn.MaxPool2d(3, 2, 1)]
+    layers: list[nn.Module] = [nn.Conv2d(3, 64, 7, 2, 3, bias=False), nn.BatchNorm2d(64)]
+    layers += [nn.ReLU(), nn.MaxPool2d(3, 2, 1)]
     before = 64
     for width in widths:
         layers.append(Residual(before, width, 1 if before == width else 2))
@@ -133,14 +195,39 @@ def resnet() -> Case:
     return nn.Sequential(*layers).eval(), (torch.randn(1, 3, 224, 224),)
 
 
+class Inverted(nn.Module):  # type: ignore[misc]
+    """MobileNet's block: widen, filter each channel, narrow, with a way around."""
+
+    def __init__(self, inputs: int, outputs: int, stride: int, factor: int = 4) -> None:
+        super().__init__()
+        hidden = inputs * factor
+        self.around = inputs == outputs and stride == 1
+        self.body = nn.Sequential(
+            nn.Conv2d(inputs, hidden, 1, bias=False),
+            nn.BatchNorm2d(hidden),
+            nn.Hardswish(),
+            nn.Conv2d(hidden, hidden, 3, stride, 1, groups=hidden, bias=False),
+            nn.BatchNorm2d(hidden),
+            nn.Hardswish(),
+            nn.Conv2d(hidden, outputs, 1, bias=False),
+            nn.BatchNorm2d(outputs),
+        )
+
+    def forward(self, x: Any) -> Any:
+        """The block, and the way around it where shapes allow."""
+        return x + self.body(x) if self.around else self.body(x)
+
+
 def mobilenet() -> Case:
-    """Depthwise and pointwise convolutions."""
-    layers: list[nn.Module] = [nn.Conv2d(3, 32, 3, 2, 1)]
-    for inputs, outputs, stride in [(32, 64, 1), (64, 128, 2), (128, 128, 1), (128, 256, 2)]:
-        layers += [nn.Conv2d(inputs, inputs, 3, stride, 1, groups=inputs), nn.BatchNorm2d(inputs)]
-        layers += [nn.ReLU6(), nn.Conv2d(inputs, outputs, 1), nn.BatchNorm2d(outputs), nn.ReLU6()]
-    layers += [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(256, 100)]
-    return nn.Sequential(*layers).eval(), (torch.randn(1, 3, 128, 128),)
+    """Depthwise and pointwise convolutions at batch 1."""
+    layers: list[nn.Module] = [nn.Conv2d(3, 16, 3, 2, 1, bias=False), nn.BatchNorm2d(16)]
+    layers.append(nn.Hardswish())
+    before = 16
+    for outputs, stride in [(24, 2), (24, 1), (40, 2), (40, 1), (80, 2), (80, 1), (112, 1)]:
+        layers.append(Inverted(before, outputs, stride))
+        before = outputs
+    layers += [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(before, 1000)]
+    return nn.Sequential(*layers).eval(), (torch.randn(1, 3, 224, 224),)
 
 
 def mlp() -> Case:
@@ -149,30 +236,35 @@ def mlp() -> Case:
     return nn.Sequential(*layers).eval(), (torch.randn(1, 64),)
 
 
+class Tagger(nn.Module):  # type: ignore[misc]
+    """An embedding, a recurrent layer written out, a linear one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.cell = nn.Embedding(1000, 64), nn.LSTMCell(64, 128)
+        self.head = nn.Linear(128, 10)
+
+    def forward(self, words: Any) -> Any:
+        """Scores of each word: time first."""
+        x = self.words(words)
+        h = c = x.new_zeros(x.shape[1], 128)
+        states = []
+        for step in x:
+            h, c = self.cell(step, (h, c))
+            states.append(h)
+        return self.head(torch.stack(states))
+
+
 def lstm() -> Case:
-    """A tagger: one recurrent layer and a linear one."""
-
-    class Tagger(nn.Module):  # type: ignore[misc]
-        def __init__(self) -> None:
-            super().__init__()
-            self.cell, self.head = nn.LSTMCell(64, 128), nn.Linear(128, 10)
-
-        def forward(self, x: Any) -> Any:
-            h = c = x.new_zeros(x.shape[1], 128)
-            tags = []
-            for step in x:
-                h, c = self.cell(step, (h, c))
-                tags.append(self.head(h))
-            return torch.stack(tags)
-
-    return Tagger().eval(), (torch.randn(16, 4, 64),)
+    """Sixteen words of four sentences."""
+    return Tagger().eval(), (torch.randint(0, 1000, (16, 4)),)
 
 
 MODELS: dict[str, Callable[[], Case]] = {
     "mlp": mlp,
-    "gpt": lambda: _transformer(causal=True),
-    "bert": lambda: _transformer(causal=False),
-    "vit": lambda: _transformer(causal=False, layers=6, width=384),
+    "gpt": gpt,
+    "bert": bert,
+    "vit": vit,
     "resnet18": resnet,
     "mobilenet": mobilenet,
     "lstm": lstm,

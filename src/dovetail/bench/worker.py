@@ -1,6 +1,7 @@
-"""Measures one case on one backend in a process of its own; prints JSON.
+"""Measures one case on one rival in a process of its own; prints JSON.
 
-``python -m dovetail.bench.worker CASE BACKEND THREADS SECONDS``
+``python -m dovetail.bench.worker CASE RIVAL THREADS SECONDS``; with no seconds the first call is
+all that is measured.
 """
 
 from __future__ import annotations
@@ -14,32 +15,52 @@ import time
 from typing import Any
 
 
-def main(case: str, backend: str, threads: str, seconds: str) -> None:
+def main(case: str, rival: str, threads: str, seconds: str) -> None:
     """Compile, call, measure, print."""
     import torch
 
     from dovetail import registry
-    from dovetail.bench import cases
+    from dovetail.bench import cases, rivals
 
     torch.set_num_threads(int(threads))
     registry.list_backends()
     fn, inputs = cases.make(case)
     with torch.no_grad():
-        exact = _double(fn)(*(_double(x) for x in inputs))
-        run = fn if backend == "eager" else torch.compile(fn, backend=backend)
+        exact = leaves(_double(fn)(*(_double(x) for x in inputs)))
+        before = _peak_mb()
         started = time.perf_counter()
-        result = run(*inputs)
-        first = time.perf_counter() - started
-        times = _steady(run, inputs, float(seconds))
-    error = (result.double() - exact).abs().max() / exact.abs().max().clamp_min(1e-30)
-    found = {
-        "first": first,
-        "best": min(times),
-        "median": statistics.median(times),
-        "peak_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
-        "error": error.item(),
-    }
+        run = rivals.prepare(rival, fn, inputs, int(threads))
+        result = leaves(run(*inputs))
+        found = {"first": time.perf_counter() - started}
+        if float(seconds):
+            times = steady(run, inputs, float(seconds))
+            found |= {"best": min(times), "median": statistics.median(times)}
+    found |= {"peak_mb": _peak_mb(), "before_mb": before, "error": error(result, exact)}
     sys.stdout.write(json.dumps(found) + "\n")
+
+
+def leaves(value: Any) -> list[Any]:
+    """The tensors of a result, in order."""
+    if isinstance(value, dict):
+        value = list(value.values())
+    if isinstance(value, tuple | list):
+        return [leaf for item in value for leaf in leaves(item)]
+    return [value] if hasattr(value, "dtype") else []
+
+
+def error(result: list[Any], exact: list[Any]) -> float:
+    """The largest difference from float64, relative to the largest value."""
+    if len(result) != len(exact):
+        raise ValueError(f"{len(result)} results where eager has {len(exact)}")
+    worst = 0.0
+    for r, e in zip(result, exact, strict=True):
+        off, largest = (r.double() - e.double()).abs().max(), e.double().abs().max()
+        worst = max(worst, float(off / largest.clamp_min(1e-30)))
+    return worst
+
+
+def _peak_mb() -> float:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
 def _double(value: Any) -> Any:
@@ -51,7 +72,7 @@ def _double(value: Any) -> Any:
     return value.double() if floating else value
 
 
-def _steady(run: Any, inputs: tuple[Any, ...], seconds: float) -> list[float]:
+def steady(run: Any, inputs: tuple[Any, ...], seconds: float) -> list[float]:
     """Seconds per call, many times."""
     for _ in range(5):
         run(*inputs)

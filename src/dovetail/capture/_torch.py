@@ -212,6 +212,52 @@ def static_input_positions() -> frozenset[int]:
     return frozenset(getattr(metadata, "static_input_indices", None) or ())
 
 
+def inference_is_plain() -> bool:
+    """Whether AOTAutograd's own wrapper would do nothing for the inference graph being compiled.
+
+    That is so when no input is written, no output is an alias of one, nothing is a tensor
+    subclass, and grad mode does not change. False wherever that cannot be known.
+    """
+    from torch._functorch._aot_autograd.schemas import PlainTensorMeta
+    from torch._guards import TracingContext
+
+    found = getattr(TracingContext.try_get(), "fw_metadata", None)
+    if found is None:
+        return False
+    written = any(info.mutates_data or info.mutates_metadata for info in found.input_info)
+    aliased = found.num_outputs_aliased or found.num_intermediate_bases
+    special = found.dynamic_outputs or found.is_rng_op_functionalized or found.tokens
+    kinds = (*found.subclass_inp_meta, *found.subclass_fw_graph_out_meta)
+    plain = all(isinstance(kind, PlainTensorMeta) for kind in kinds)
+    same_mode = found.grad_enabled_mutation is None
+    return plain and same_mode and not (written or aliased or special)
+
+
+def autocast_is_on() -> bool:
+    """Whether autocast is on for any device."""
+    import torch
+
+    return bool(torch._C._is_any_autocast_enabled())
+
+
+def without_grad(run: Callable[[list[Any]], Any]) -> Callable[..., Any]:
+    """A function of one list as one of its items, called with grad mode off."""
+    import torch
+
+    is_enabled, enable = torch.is_grad_enabled, torch._C._set_grad_enabled
+
+    def call(*args: Any) -> Any:
+        if not is_enabled():
+            return run([*args])
+        enable(False)
+        try:
+            return run([*args])
+        finally:
+            enable(True)
+
+    return call
+
+
 def boxed(fn: Callable[[list[Any]], Any]) -> Callable[[list[Any]], Any]:
     """Mark a function as taking one list of inputs, which it may empty to free them early."""
     from torch._functorch.aot_autograd import make_boxed_func  # noqa: F401 - fails when it moves

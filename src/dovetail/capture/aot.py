@@ -18,6 +18,14 @@ CompileGraph = Callable[[fx.GraphModule, Sequence[Any], str], Callable[[list[Any
 
 
 @dataclass(frozen=True)
+class _Plain:
+    """A compiled inference graph that takes and returns just what its Dynamo graph does."""
+
+    run: Callable[[list[Any]], Any]
+    count: int
+
+
+@dataclass(frozen=True)
 class Capture:
     """How a Dynamo graph is turned into functional ones.
 
@@ -32,17 +40,35 @@ class Capture:
 
     def run(self, gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
         """Capture and compile; the result takes and returns what ``gm`` does."""
+        plain: list[_Plain] = []
         aot = _torch.aot_autograd(
             fw_compiler=self._compiler("forward"),
             bw_compiler=self._compiler("backward"),
-            inference_compiler=self._compiler("inference"),
+            inference_compiler=self._inference_compiler(plain),
             partition_fn=self._partition,
             decompositions=dict(self.decompositions),
         )
+        wrapped = _torch.autocast_is_on() or has_state(gm)
         keep = self.composites and not needs_grad(gm, example_inputs)
         composites = _torch.keep_composites(self.composites) if keep else nullcontext()
         with composites, _torch.keep_random_draws():
-            return aot(gm, example_inputs)  # type: ignore[no-any-return]
+            compiled = aot(gm, example_inputs)
+        if not wrapped and len(plain) == 1 and plain[0].count == len(example_inputs):
+            return _torch.without_grad(plain[0].run)
+        return compiled  # type: ignore[no-any-return]
+
+    def _inference_compiler(self, plain: list[_Plain]) -> Callable[..., Any]:
+        """Compiles, and notes the result if it can be called without AOTAutograd around it."""
+        compile_inference = self._compiler("inference")
+
+        def compiler(gm: fx.GraphModule, inputs: Sequence[Any]) -> Callable[[list[Any]], Any]:
+            simple = _torch.inference_is_plain() and not calls_custom_operators(gm)
+            run = compile_inference(gm, inputs)
+            if simple:
+                plain.append(_Plain(run, len(inputs)))
+            return run  # type: ignore[no-any-return]
+
+        return compiler
 
     def _compiler(self, kind: str) -> Callable[..., Any]:
         def compiler(gm: fx.GraphModule, inputs: Sequence[Any]) -> Callable[[list[Any]], Any]:
@@ -82,6 +108,17 @@ def needs_grad(gm: fx.GraphModule, inputs: Sequence[Any]) -> bool:
         return False
     tensors = [x for x in inputs if isinstance(x, torch.Tensor)]
     return any(t.requires_grad for t in (*tensors, *gm.parameters()))
+
+
+def calls_custom_operators(gm: fx.GraphModule) -> bool:
+    """Whether a graph calls operators that are not PyTorch's own; AOTAutograd looks after those."""
+    calls = (n.target for n in gm.graph.nodes if n.op == "call_function")
+    return any(getattr(target, "namespace", "aten") not in ("aten", "prims") for target in calls)
+
+
+def has_state(gm: fx.GraphModule) -> bool:
+    """Whether a graph holds parameters or buffers of its own, which AOTAutograd passes on."""
+    return next(gm.parameters(), None) is not None or next(gm.buffers(), None) is not None
 
 
 def has_calls(gm: fx.GraphModule) -> bool:

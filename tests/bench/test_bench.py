@@ -1,0 +1,65 @@
+"""``dovetail bench`` as a user runs it."""
+
+import importlib.util
+import json
+import subprocess
+import sys
+
+import pytest
+
+from dovetail.bench import cases
+
+pytestmark = pytest.mark.e2e
+
+
+def bench(*arguments):
+    command = [sys.executable, "-m", "dovetail.cli", "bench", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def test_one_case_on_two_backends(tmp_path):
+    json_file, plot_file = tmp_path / "out.json", tmp_path / "out.svg"
+    done = bench(
+        *("softmax-64x256", "--backends", "eager,aten", "--rounds", "1", "--seconds", "0.05"),
+        *("--json", str(json_file), "--plot", str(plot_file)),
+    )
+    assert done.returncode == 0, done.stderr
+    assert "softmax-64x256" in done.stdout
+    assert "kernels, steady state, aten over eager" in done.stdout
+    row = json.loads(json_file.read_text())["results"]["softmax-64x256"]
+    assert set(row) == {"eager", "aten"}
+    assert {"first", "warm", "best", "median", "peak_mb", "error"} <= set(row["aten"])
+    assert row["aten"]["error"] < 1e-5
+    assert plot_file.read_text().startswith("<svg")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        (["nothing"], "nothing"),
+        (["mlp", "--backends", "eager,no_such"], "no_such"),
+        (["mlp", "--threads", "0"], "'0' is not a whole number above zero"),
+        (["mlp", "--seconds", "soon"], "'soon' is not a number of seconds"),
+    ],
+)
+def test_a_mistake_is_answered_in_one_line(arguments, problem):
+    done = bench(*arguments)
+    assert done.returncode == 2
+    assert problem in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.skipif(
+    importlib.util.find_spec("openvino") is not None, reason="OpenVINO is installed"
+)
+def test_an_engine_that_is_not_installed_is_left_out():
+    settings = ("--rounds", "1", "--seconds", "0.01", "--no-warm")
+    done = bench("mlp", "--backends", "openvino,eager", *settings)
+    assert done.returncode == 0, done.stderr
+    assert "openvino is left out: openvino is not installed" in done.stderr
+
+
+@pytest.mark.parametrize("name", cases.names("models"))
+def test_every_model_runs(name):
+    model, inputs = cases.make(name)
+    assert model(*inputs).isfinite().all()
