@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from dovetail.backend import Availability, Backend, Blob, Executable, Support
     from dovetail.backends.kernels import KernelBackend, kernel
     from dovetail.backends.plugin import PluginBackend, load_plugin
+    from dovetail.backends.rendered import RendererBackend
     from dovetail.entries import BackendInfo
     from dovetail.errors import DovetailError
     from dovetail.ir import OpCall, Segment, TensorDesc
@@ -63,6 +64,7 @@ _HOME = {
     "PassManager": "passes",
     "Passes": "passes",
     "refresh": "runtime.frozen",
+    "RendererBackend": "backends.rendered",
     "KernelBackend": "backends.kernels",
     "kernel": "backends.kernels",
     "Loaded": "runtime.loaded",
@@ -100,6 +102,7 @@ __all__ = [
     "PassManager",
     "Passes",
     "PluginBackend",
+    "RendererBackend",
     "Report",
     "Segment",
     "Support",
@@ -153,7 +156,7 @@ def _announce() -> None:
 
     from dovetail.capture._torch import announce_backend
 
-    for name in ("aten", "cpu", "dovetail", "portable", "reference"):
+    for name in ("aten", "cpu", "dovetail", "onnxruntime", "opencl", "portable", "reference"):
         make = partial(lambda name: import_module("dovetail.registry").announced(name), name)
         announce_backend(name, make, ())
 

@@ -9,7 +9,9 @@ from typing import Literal
 from dovetail.errors import InvalidBackendName, InvalidTags
 
 # Built-in names complete in an editor; any other string is fine.
-BuiltinBackend = Literal["dovetail", "aten", "cpu", "eager", "portable", "reference"]
+BuiltinBackend = Literal[
+    "dovetail", "aten", "cpu", "eager", "onnxruntime", "opencl", "portable", "reference"
+]
 BackendName = BuiltinBackend | str
 
 _USABLE = re.compile(r"[\w.-]+")

@@ -41,9 +41,12 @@ BUILTIN = {
     "cpu": "dovetail.backends.cpu:CpuBackend",
     "dovetail": "dovetail.dynamo:default_backend",
     "eager": "dovetail.backends.eager:eager [debug]",
+    "onnxruntime": "dovetail.backends.onnx:OnnxRuntimeBackend",
+    "opencl": "dovetail.backends.opencl:OpenCLBackend",
     "portable": "dovetail.backends.portable:PortableBackend",
     "reference": "dovetail.backends.reference:ReferenceBackend [debug]",
 }
+_OPENS_A_DEVICE = frozenset({"opencl"})  # to say whether it is available
 LAST_BACKEND = "aten"  # takes every call, so it ends every list of backends
 DEFAULT_BACKEND = LAST_BACKEND
 HIDDEN_TAGS = ("debug", "experimental")
@@ -226,7 +229,7 @@ class Registry:
         With ``load`` each is imported and asked whether it can run here.
         """
         for entry in self._all():
-            if load or entry.name in BUILTIN:  # ours load in milliseconds
+            if load or entry.name in BUILTIN.keys() - _OPENS_A_DEVICE:  # within milliseconds
                 with contextlib.suppress(errors.DovetailError):
                     self._load(entry)
         with self._lock:

@@ -7,7 +7,7 @@ import pytest
 from tests.ground.environments import PLUGINS, ROOT
 
 README = (ROOT / "README.md").read_text()
-TEXTS = [README, (ROOT / "docs" / "passes.md").read_text()]
+TEXTS = [README, *((ROOT / "docs" / f"{n}.md").read_text() for n in ("passes", "renderers"))]
 EXAMPLES = [e for text in TEXTS for e in re.findall(r"```python\n(.*?)```", text, re.DOTALL)]
 
 

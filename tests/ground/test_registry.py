@@ -32,6 +32,8 @@ def test_decorator_with_name_and_tags(registry):
         "cpu",
         "dovetail",
         "eager",
+        "onnxruntime",
+        "opencl",
         "portable",
         "reference",
     ]

@@ -1,0 +1,113 @@
+"""A kernel as plain C11: for compilers of devices that speak C, and to read.
+
+Compile it with contraction off (``-ffp-contract=off``) to round as eager does.
+"""
+
+from __future__ import annotations
+
+from dovetail.codegen.source import SourceRenderer
+
+NAMES = {
+    "float64": "double",
+    "float32": "float",
+    "int64": "int64_t",
+    "int32": "int32_t",
+    "int16": "int16_t",
+    "int8": "int8_t",
+    "uint8": "uint8_t",
+    "bool": "bool",
+}
+_STORED = NAMES | {"bool": "uint8_t", "float16": "uint16_t", "bfloat16": "uint16_t"}
+
+PRELUDE = """\
+#include <math.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <string.h>
+
+static inline float from_bits(uint32_t bits)
+{
+    float x;
+    memcpy(&x, &bits, sizeof x);
+    return x;
+}
+
+static inline uint32_t to_bits(float x)
+{
+    uint32_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    return bits;
+}
+
+static inline float from_brain(uint16_t bits)
+{
+    return from_bits((uint32_t)bits << 16);
+}
+
+static inline uint16_t to_brain(float x) /* to nearest even; a NaN stays one */
+{
+    const uint32_t bits = to_bits(x);
+    return x != x ? 0x7fc0 : (uint16_t)((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
+}
+
+static inline float from_half(uint16_t bits)
+{
+    const int exponent = (bits >> 10) & 31, rest = bits & 1023;
+    float x = ldexpf((float)(exponent ? rest + 1024 : rest), (exponent ? exponent : 1) - 25);
+    if (exponent == 31) x = rest ? NAN : INFINITY;
+    return bits >> 15 ? -x : x;
+}
+
+static inline uint16_t to_half(float x) /* to nearest even; a NaN stays one */
+{
+    const uint32_t sign = (to_bits(x) >> 16) & 0x8000;
+    const float size = fabsf(x);
+    if (x != x) return (uint16_t)(sign | 0x7e00);
+    if (size >= 65520.0f) return (uint16_t)(sign | 0x7c00);
+    if (size < 0x1p-14f) return (uint16_t)(sign | (uint32_t)rintf(size * 0x1p24f));
+    const uint32_t bits = to_bits(size);
+    return (uint16_t)(sign | (((bits + 0xfff + ((bits >> 13) & 1)) >> 13) - (112u << 10)));
+}
+
+static inline float round_half(float x)
+{
+    return from_half(to_half(x));
+}
+"""
+
+
+class CRenderer(SourceRenderer):
+    """C's words for what kernels need; a kernel is a function over all of its points."""
+
+    names = NAMES
+    pointers = {dtype: f"{{}}{name} *" for dtype, name in _STORED.items()}  # noqa: RUF012
+    prelude = PRELUDE
+
+    def begin(self) -> None:
+        """The points are run one after another."""
+        parameters = ", ".join(self.parameters("int64_t *flag"))
+        self.lines += [f"void {self.kernel.name}({parameters})", "{"]
+        self.line("for (int64_t number = 0; number < points; ++number) {")
+        self.depth = 2
+        self.line("int64_t point = number;")
+        self.line("(void)point;")
+
+    def end(self) -> None:
+        """Close the loop over the points."""
+        self.lines += ["    }", "}"]
+
+    def function(self, name: str, dtype: str) -> str:
+        """The math library's name for the type."""
+        return f"{name}f" if dtype == "float32" else name
+
+    def load(self, buffer: str, place: str, dtype: str) -> str:
+        """Half precision is converted."""
+        if dtype == "float16":
+            return f"from_half(p_{buffer}[{place}])"
+        return super().load(buffer, place, dtype)
+
+    def store(self, buffer: str, place: str, value: str, dtype: str) -> str:
+        """Half precision is converted."""
+        if dtype == "float16":
+            return f"p_{buffer}[{place}] = to_half({value});"
+        return super().store(buffer, place, value, dtype)

@@ -1,0 +1,78 @@
+"""A kernel as OpenCL C: one work-item for each point of its parallel axes."""
+
+from __future__ import annotations
+
+from dovetail.codegen.source import SourceRenderer
+from dovetail.ir.kernel import Kernel
+
+NAMES = {
+    "float64": "double",
+    "float32": "float",
+    "int64": "long",
+    "int32": "int",
+    "int16": "short",
+    "int8": "char",
+    "uint8": "uchar",
+    "bool": "bool",
+}
+_STORED = NAMES | {"bool": "uchar", "float16": "half", "bfloat16": "ushort"}
+
+# Half precision exists in memory only, so no device needs more than the core language for it.
+PRELUDE = """\
+#pragma OPENCL FP_CONTRACT OFF
+
+float from_brain(ushort bits)
+{
+    return as_float((uint)bits << 16);
+}
+
+ushort to_brain(float x) /* to nearest even; a NaN stays one */
+{
+    const uint bits = as_uint(x);
+    return x != x ? (ushort)0x7fc0 : (ushort)((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
+}
+
+float round_half(float x)
+{
+    ushort bits;
+    vstore_half_rte(x, 0, (half *)&bits);
+    return vload_half(0, (const half *)&bits);
+}
+"""
+
+
+class OpenCLRenderer(SourceRenderer):
+    """OpenCL C's words for what kernels need."""
+
+    names = NAMES
+    pointers = {dtype: f"global {{}}{name} *" for dtype, name in _STORED.items()}  # noqa: RUF012
+    prelude = PRELUDE
+
+    def begin(self) -> None:
+        """Work-items beyond the last point do nothing."""
+        parameters = ",\n    ".join(self.parameters("global long *flag"))
+        self.lines += [f"kernel void {self.kernel.name}(", f"    {parameters})", "{"]
+        self.line("long point = (long)get_global_id(0);")
+        self.line("if (point >= points) return;")
+
+    def function(self, name: str, dtype: str) -> str:
+        """Built-in functions are overloaded."""
+        del dtype
+        return name
+
+    def load(self, buffer: str, place: str, dtype: str) -> str:
+        """Half precision is read by a function."""
+        if dtype == "float16":
+            return f"vload_half({place}, p_{buffer})"
+        return super().load(buffer, place, dtype)
+
+    def store(self, buffer: str, place: str, value: str, dtype: str) -> str:
+        """Half precision is written by a function."""
+        if dtype == "float16":
+            return f"vstore_half_rte({value}, {place}, p_{buffer});"
+        return super().store(buffer, place, value, dtype)
+
+
+def render(kernel: Kernel) -> str:
+    """A kernel's source, without the prelude."""
+    return OpenCLRenderer(kernel).render()
