@@ -4,8 +4,8 @@
 out a tensor made before), eager, ``cpu``, and the kernels alone: the runtime's time for a layer is
 taken from the difference between a deep MLP and this one, both run by the runtime without Dynamo,
 so that what a call costs once is in neither. Kernels are slower right behind Dynamo's code, which
-has taken the caches, so the program is also timed in turn with no-op calls. All variants take turns, so that all see the same
-disturbances; the figure is that of the fastest batch of calls.
+has taken the caches, so the program is also timed in turn with no-op calls. All variants take
+turns, so that all see the same disturbances; the figure is that of the fastest batch of calls.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def native_call(model: nn.Module, x: torch.Tensor) -> Callable[[], Any]:
         return call(self, inputs)
 
     watching = mock.patch.object(executable.Executable, "__call__", watched)
-    with watching, mock.patch.object(executable.Executable, "arranged", lambda *_: None):
+    with watching, mock.patch.object(executable.Executable, "arranged", return_value=None):
         compiled(model, "cpu")(x)
     ((native, given),) = seen
     return lambda: native(*given)
