@@ -153,6 +153,8 @@ int dvt_threads(void);
  * already, so that a framework and we share one pool. 1: found; 0: there is none, and our own
  * threads serve. */
 int dvt_adopt_openmp(void);
+/* Run kernels on threads of our own again. */
+void dvt_own_threads(void);
 
 /* ---- Artifacts
  * ------------------------------------------------------------------------------- */
@@ -255,8 +257,8 @@ void dvt_memory_used(dvt_artifact *artifact, dvt_memory *memory);
 
 typedef struct {
     uint32_t struct_size;
-    uint32_t reserved;
-    dvt_host host; /* NULL: programs with host calls are refused */
+    uint32_t threads; /* how many kernels may use; 0: as dvt_threads says */
+    dvt_host host;    /* NULL: programs with host calls are refused */
     void *host_context;
 } dvt_run_options;
 

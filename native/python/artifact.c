@@ -6,11 +6,15 @@
 #include <stdlib.h>
 
 #define FEW 16
+/* A flag of this module's own: tensors never have PyTorch's lazy sign or conjugation set, as
+ * where Dynamo's guards see to it. Saves a call for each tensor. */
+#define PLAIN_TENSORS (1u << 16)
 
 typedef struct {
     PyObject_HEAD dvt_artifact *artifact;
     void *bytes; /* of an artifact in memory */
     void *code;  /* a code section generated for it, or NULL */
+    bool plain;  /* opened with PLAIN_TENSORS */
     host_binding host;
 } Artifact;
 
@@ -110,11 +114,12 @@ static PyObject *artifact_new(PyTypeObject *type, PyObject *args, PyObject *kwar
     if (self == NULL)
         return NULL;
     dvt_open_options options = {.struct_size = sizeof options,
-                                .flags = flags,
+                                .flags = flags & ~PLAIN_TENSORS,
                                 .keys = (const uint8_t (*)[32])(const void *)keys,
                                 .key_count = (size_t)key_bytes / 32,
                                 .host_free = aten_free_kept};
     dvt_error error = {0, ""};
+    self->plain = (flags & PLAIN_TENSORS) != 0;
     options.host_available = host != NULL && host != Py_None;
     if (code != NULL && (self->code = aligned_copy(code, (size_t)code_bytes)) == NULL) {
         Py_DECREF(self);
@@ -211,7 +216,7 @@ static size_t read_arguments(const Artifact *self, PyObject *const *args, size_t
         a->capsule = a->resolved = NULL;
         a->through_buffer = a->read_only = false;
         a->tensor.byte_offset = 0;
-        failed = read_argument(args[read], a) != 0;
+        failed = read_argument(args[read], a, self->plain) != 0;
         s->tensors[read] = a->tensor;
         s->api = a->api != NULL ? a->api : s->api;
         s->as_array = s->as_array || a->through_buffer;
@@ -242,6 +247,8 @@ static PyObject *run_call(Artifact *self, PyObject *const *args, size_t given, s
         error.status = DVT_OK;
         error.message[0] = 0;
         Py_BEGIN_ALLOW_THREADS;
+        if (self->host.follows_torch)
+            options.threads = aten_threads();
         bool gradients = self->host.plan_count > 0 && aten_grad_off();
         status =
             dvt_run(self->artifact, &options, s->tensors, given, s->outputs, results, &error);

@@ -24,6 +24,9 @@ bool aten_run(const aten_plan *plan, const dvt_host_operation *operation);
 /* Frees what aten_run keeps with a frame. */
 void aten_free_kept(void *kept);
 
+/* How many threads PyTorch uses in this thread; 0: unknown. */
+uint32_t aten_threads(void);
+
 /* Gradients off for this thread; returns whether they were on, for aten_grad_on. */
 bool aten_grad_off(void);
 void aten_grad_on(bool was_on);

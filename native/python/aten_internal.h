@@ -55,6 +55,7 @@ typedef struct {
                                 int64_t paddings, const int64_t *dilation, int64_t dilations,
                                 int32_t transposed, const int64_t *extra, int64_t extras,
                                 int64_t groups, tensor_handle *made);
+    torch_status (*threads)(uint32_t *answer);
     int32_t device;
 } torch_functions;
 

@@ -33,6 +33,7 @@ static struct {
     {"aoti_torch_get_dtype", &torch.dtype, true},
     {"aoti_torch_grad_mode_is_enabled", &torch.grad_enabled, true},
     {"aoti_torch_grad_mode_set_enabled", &torch.set_grad, true},
+    {"torch_get_num_threads", &torch.threads, false},
     {"aoti_torch_device_type_cpu", &torch.cpu, true},
     {"torch_new_list_reserve_size", &torch.list_new, false},
     {"torch_list_push_back", &torch.list_push, false},
@@ -130,4 +131,10 @@ void aten_grad_on(bool was_on)
 {
     if (was_on)
         torch.set_grad(true);
+}
+
+uint32_t aten_threads(void)
+{
+    uint32_t count = 0;
+    return torch.threads != NULL && torch.threads(&count) == 0 ? count : 0;
 }

@@ -42,8 +42,9 @@ typedef struct {
     int64_t shape[16], strides[16];
 } argument;
 
-/* 0, or -1 with an exception set. Zero the argument before. */
-int read_argument(PyObject *object, argument *a);
+/* 0, or -1 with an exception set. Zero the argument before. `plain`: the caller knows that no
+ * tensor's memory differs from its values by a lazy sign or conjugation. */
+int read_argument(PyObject *object, argument *a, bool plain);
 void release_argument(argument *a);
 
 /* A dovetail tensor that owns `managed` (which is released on failure too). */

@@ -152,8 +152,12 @@ int host_bind(host_binding *self, PyObject *host)
     self->is_autocast = PyObject_GetAttrString(host, "is_autocast_enabled");
     self->plain = PyObject_GetAttrString(host, "without_autocast");
     self->device = PyUnicode_InternFromString("cpu");
-    if (!self->call || !self->fit || !self->is_autocast || !self->plain || !self->device)
+    PyObject *follows = PyObject_GetAttrString(host, "follows_torch");
+    if (!self->call || !self->fit || !self->is_autocast || !self->plain || !self->device ||
+        !follows)
         return -1;
+    self->follows_torch = PyObject_IsTrue(follows) == 1 && aten_available();
+    Py_DECREF(follows);
     if (self->api == NULL) {
         raise_named("UnsupportedArtifact",
                     "this PyTorch has no DLPack exchange interface: host operations need it");

@@ -13,6 +13,7 @@ typedef struct {
     PyObject *is_autocast; /* is_autocast(device) */
     PyObject *plain;       /* plain(artifact, args): a call with autocast off */
     PyObject *device;      /* "cpu" */
+    bool follows_torch;    /* use as many threads as PyTorch does at the time of a call */
     const exchange_api *api;
     aten_plan **plans; /* one a host call; NULL: through Python */
     size_t plan_count;

@@ -7,7 +7,6 @@ typedef struct {
     Py_ssize_t count;
     Py_ssize_t symbols;
     Py_ssize_t outputs;
-    int64_t *scratch; /* symbols, then outputs; guarded by the interpreter lock */
 } SizeProgram;
 
 static PyObject *size_program_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
@@ -31,8 +30,7 @@ static PyObject *size_program_new(PyTypeObject *type, PyObject *args, PyObject *
     self->symbols = symbols;
     self->outputs = outputs;
     self->code = PyMem_Malloc(bytes > 0 ? (size_t)bytes : 1);
-    self->scratch = PyMem_Malloc((size_t)(symbols + outputs + 1) * sizeof(int64_t));
-    if (self->code == NULL || self->scratch == NULL) {
+    if (self->code == NULL) {
         Py_DECREF(self);
         return PyErr_NoMemory();
     }
@@ -51,14 +49,14 @@ static void size_program_dealloc(PyObject *object)
     SizeProgram *self = (SizeProgram *)object;
     PyTypeObject *type = Py_TYPE(object);
     PyMem_Free(self->code);
-    PyMem_Free(self->scratch);
     freefunc release = (freefunc)PyType_GetSlot(type, Py_tp_free);
     release(object);
     Py_DECREF(type);
 }
 
-/* Reads the symbols' values into the scratch space; 0 on success. */
-static int read_symbols(SizeProgram *self, PyObject *values)
+/* Reads the symbols' values; 0 on success. A value's __index__ may run any code, this program's
+ * too, so nothing is kept in the program. */
+static int read_symbols(const SizeProgram *self, PyObject *values, int64_t *to)
 {
     Py_ssize_t given = PySequence_Size(values);
     if (given < 0)
@@ -76,18 +74,17 @@ static int read_symbols(SizeProgram *self, PyObject *values)
         Py_DECREF(item);
         if (value == -1 && PyErr_Occurred())
             return -1;
-        self->scratch[i] = value;
+        to[i] = value;
     }
     return 0;
 }
 
-static PyObject *size_program_run(PyObject *object, PyObject *values)
+static PyObject *compute_sizes(const SizeProgram *self, PyObject *values, int64_t *symbols)
 {
-    SizeProgram *self = (SizeProgram *)object;
-    if (read_symbols(self, values) != 0)
+    if (read_symbols(self, values, symbols) != 0)
         return NULL;
-    int64_t *outputs = self->scratch + self->symbols;
-    dvt_status status = dvt_size_run(self->code, (size_t)self->count, self->scratch, outputs);
+    int64_t *outputs = symbols + self->symbols;
+    dvt_status status = dvt_size_run(self->code, (size_t)self->count, symbols, outputs);
     if (status != DVT_OK) {
         PyErr_SetString(PyExc_ArithmeticError, dvt_status_text(status));
         return NULL;
@@ -98,6 +95,21 @@ static PyObject *size_program_run(PyObject *object, PyObject *values)
         if (item == NULL || PyTuple_SetItem(result, i, item) != 0)
             Py_CLEAR(result);
     }
+    return result;
+}
+
+static PyObject *size_program_run(PyObject *object, PyObject *values)
+{
+    const SizeProgram *self = (SizeProgram *)object;
+    int64_t few[64], *numbers = few;
+    Py_ssize_t count = self->symbols + self->outputs;
+    if (count > (Py_ssize_t)(sizeof few / sizeof *few))
+        numbers = PyMem_Malloc((size_t)count * sizeof *numbers);
+    if (numbers == NULL)
+        return PyErr_NoMemory();
+    PyObject *result = compute_sizes(self, values, numbers);
+    if (numbers != few)
+        PyMem_Free(numbers);
     return result;
 }
 
@@ -228,11 +240,15 @@ static PyObject *set_threads(PyObject *module, PyObject *count)
     return PyLong_FromLong(dvt_threads());
 }
 
-static PyObject *adopt_openmp(PyObject *module, PyObject *unused)
+static PyObject *share_threads(PyObject *module, PyObject *share)
 {
     (void)module;
-    (void)unused;
-    return PyBool_FromLong(dvt_adopt_openmp());
+    int wanted = PyObject_IsTrue(share);
+    if (wanted < 0)
+        return NULL;
+    if (!wanted)
+        dvt_own_threads();
+    return PyBool_FromLong(wanted && dvt_adopt_openmp());
 }
 
 static PyMethodDef functions[] = {
@@ -241,8 +257,8 @@ static PyMethodDef functions[] = {
     {"sign", sign, METH_VARARGS, "sign(seed, message) -> 64 bytes (Ed25519)"},
     {"verify", verify, METH_VARARGS, "verify(signature, key, message) -> bool (Ed25519)"},
     {"kernels", kernels, METH_NOARGS, "the built-in kernels, as name@version"},
-    {"adopt_openmp", adopt_openmp, METH_NOARGS,
-     "share the process's OpenMP threads, if it has any"},
+    {"share_threads", share_threads, METH_O,
+     "share_threads(True): run on the process's OpenMP threads, if it has any; False: on ours"},
     {"set_threads", set_threads, METH_O, "set_threads(count) -> count now; 0: the default"},
     {NULL, NULL, 0, NULL},
 };

@@ -393,10 +393,12 @@ static int has_bit(PyObject *object, PyObject *method)
     return set;
 }
 
-static int read_framework(PyObject *object, const known_type *type, argument *a)
+static int read_framework(PyObject *object, const known_type *type, argument *a, bool plain)
 {
     if (a->api->tensor_from_object(object, &a->tensor) != 0)
         return refuse();
+    if (plain)
+        return 0;
     bool complex = a->tensor.dtype.code == DVT_COMPLEX;
     int negative = has_bit(object, type->is_neg);
     int conjugate = complex ? has_bit(object, type->is_conj) : 0;
@@ -430,7 +432,7 @@ static int read_number(PyObject *object, argument *a)
     return 0;
 }
 
-int read_argument(PyObject *object, argument *a)
+int read_argument(PyObject *object, argument *a, bool plain)
 {
     PyTypeObject *type = Py_TYPE(object);
     if (type == tensor_type) {
@@ -442,7 +444,7 @@ int read_argument(PyObject *object, argument *a)
     const known_type *found = known(type);
     if (found != NULL) {
         a->api = found->api;
-        return read_framework(object, found, a);
+        return read_framework(object, found, a, plain);
     }
     if (PyObject_CheckBuffer(object))
         return read_buffer(object, a);

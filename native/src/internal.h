@@ -214,6 +214,9 @@ struct dvt_artifact {
 };
 
 /* ---- pool.c ---- */
+/* How many threads this thread's kernels may use, 0: as dvt_set_threads says. Returns what was
+ * asked for before. */
+int dvt_ask_threads(int count);
 void dvt_parallel(int64_t count, int64_t grain, dvt_body body, void *context);
 
 /* ---- kernels ---- */

@@ -20,8 +20,9 @@ static int started;           /* how many of them there are; guarded by busy */
 static bool stopping;         /* guarded by lock */
 static unsigned long current; /* number of the job; guarded by lock, as are the rest */
 static int wanted, active;
-static bool is_open;     /* whether the job still takes helpers */
-static atomic_int limit; /* 0: not decided yet */
+static bool is_open;            /* whether the job still takes helpers */
+static atomic_int limit;        /* 0: not decided yet */
+static _Thread_local int asked; /* for the run that this thread is in; 0: as limit says */
 
 static struct {
     dvt_body body;
@@ -115,6 +116,11 @@ int dvt_adopt_openmp(void)
     return found != NULL;
 }
 
+void dvt_own_threads(void)
+{
+    atomic_store(&openmp, NULL);
+}
+
 /* A child process has none of its parent's threads. */
 static void after_fork(void)
 {
@@ -153,9 +159,18 @@ void dvt_set_threads(int count)
 
 int dvt_threads(void)
 {
+    if (asked > 0)
+        return asked;
     if (atomic_load(&limit) == 0)
         dvt_set_threads(0);
     return atomic_load(&limit);
+}
+
+int dvt_ask_threads(int count)
+{
+    int before = asked;
+    asked = count > MAX_THREADS ? MAX_THREADS : count;
+    return before;
 }
 
 /* When the process ends or the library is unloaded, no thread may be left in its code. */
@@ -190,9 +205,7 @@ void dvt_parallel(int64_t count, int64_t grain, dvt_body body, void *context)
     if (grain < 1)
         grain = 1;
     int64_t pieces = count > 0 ? (count - 1) / grain + 1 : 0;
-    int threads = dvt_threads();
-    if (pieces < threads)
-        threads = (int)pieces;
+    int all = dvt_threads(), threads = pieces < all ? (int)pieces : all;
     int64_t balanced = grain; /* a few pieces a thread balance well enough */
     if (pieces > 4 * (int64_t)threads)
         balanced = (count - 1) / (4 * (int64_t)threads) + 1;
@@ -200,7 +213,8 @@ void dvt_parallel(int64_t count, int64_t grain, dvt_body body, void *context)
     if (run != NULL && threads > 1 && !inside) {
         watch_forks();
         shared_job shared = {body, context, count, balanced, 0};
-        run(openmp_work, &shared, (unsigned)threads, 0);
+        /* Always the whole team, as PyTorch does: one of another size ends threads. */
+        run(openmp_work, &shared, (unsigned)all, 0);
         return;
     }
     if (threads <= 1 || inside || pthread_mutex_trylock(&busy) != 0) {

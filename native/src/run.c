@@ -558,7 +558,9 @@ dvt_status dvt_run(dvt_artifact *a, const dvt_run_options *options, const dvt_te
         return status;
     for (uint32_t i = 0; i < p->output_count; i++)
         outputs[i] = NULL;
+    int before = dvt_ask_threads(options != NULL ? (int)options->threads : 0);
     status = run_frame(a, f, options, inputs, outputs, error);
+    dvt_ask_threads(before);
     give_frame(a, f);
     return status;
 }

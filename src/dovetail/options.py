@@ -24,6 +24,13 @@ MODES: Mapping[str, Mapping[str, Any]] = {
     "max-autotune": {},
     "max-autotune-no-cudagraphs": {},
 }
+# Variables of the process that are no option of a compilation. The C runtime, where it is used
+# without Python, reads DOVETAIL_NUM_THREADS itself.
+VARIABLES: Mapping[str, str] = {
+    "DOVETAIL_NUM_THREADS": "how many threads kernels use; by default PyTorch's number of threads, "
+    "or one a core in a process without PyTorch",
+    "DOVETAIL_CONFIG": "the folder of dovetail's configuration; by default ~/.config/dovetail",
+}
 _TRUE, _FALSE = ("1", "true", "yes", "on"), ("0", "false", "no", "off", "")
 
 
@@ -76,6 +83,13 @@ class Options:
         """The options that change generated code, for a cache key."""
         values = {f.name: getattr(self, f.name) for f in fields(self) if f.metadata["key"]}
         return {name: str(getattr(v, "identity", None) or repr(v)) for name, v in values.items()}
+
+
+def variable(name: str) -> str | None:
+    """What the environment says for one of ``VARIABLES``; None where it is not set or empty."""
+    if name not in VARIABLES:
+        raise UnknownOption("variable", name, VARIABLES)
+    return os.environ.get(name) or None
 
 
 def _check(name: str, value: Any, expected: str) -> None:

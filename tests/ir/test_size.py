@@ -93,3 +93,18 @@ def test_native_programs_are_verified():
         _native.SizeProgram(good, 1, 1).run(["x"])
     with pytest.raises(OverflowError):
         _native.SizeProgram(good, 1, 1).run([1 << 70])
+
+
+def test_a_value_whose_index_runs_the_program():
+    from dovetail import _native
+
+    code = SizeProgram(["a", "b"], [Size.binary("add", Size.symbol("a"), Size.symbol("b"))]).code()
+    program = _native.SizeProgram(code, 2, 1)
+
+    class Meddler:
+        def __index__(self):
+            assert program.run([100, 200]) == (300,)
+            return 7
+
+    assert program.run([1, Meddler()]) == (8,)
+    assert program.run([Meddler(), 2]) == (9,)

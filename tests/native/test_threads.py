@@ -23,9 +23,8 @@ if sys.argv[2] == "torch":
     import torch
 import dovetail
 run = dovetail.load(sys.argv[1])
-if sys.argv[4] == "shared":
-    from dovetail.runtime.host import share_threads
-    share_threads()
+from dovetail import _native
+_native.share_threads(sys.argv[4] == "shared")
 x = memoryview(array.array("f", [(i * 37 % 101) / 101 for i in range(65536)]))
 x = x.cast("B").cast("f", (256, 256))
 def digest():
@@ -68,12 +67,45 @@ def test_every_pool_gives_the_same_bits(tmp_path):
     assert len(found) == 1
 
 
+COUNT = """
+import os, sys
+import torch
+import dovetail
+from dovetail import _native
+run = dovetail.load(sys.argv[1])
+_native.share_threads(False)
+x = torch.randn(256, 256)
+def threads(count):
+    torch.set_num_threads(count)
+    before = len(os.listdir("/proc/self/task"))
+    run(x)
+    return len(os.listdir("/proc/self/task")) - before
+print(threads(1), threads(3), threads(2), threads(4))
+"""
+
+
+@pytest.mark.e2e
+@pytest.mark.skipif(sys.platform != "linux", reason="counts threads in /proc")
+@pytest.mark.parametrize(("variable", "made"), [(None, "0 2 0 1"), ("2", "1 0 0 0")])
+def test_torch_set_num_threads_counts_at_the_call(tmp_path, variable, made):
+    path = tmp_path / "m.dvt"
+    path.write_bytes(file_bytes(TEXT))
+    env = {k: v for k, v in os.environ.items() if k != "DOVETAIL_NUM_THREADS"}
+    ran = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", COUNT, str(path)],
+        capture_output=True, text=True, timeout=100, check=False,
+        env=env if variable is None else {**env, "DOVETAIL_NUM_THREADS": variable},
+    )  # fmt: skip
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stdout.strip() == made
+
+
 def test_openmp_is_found_where_torch_is():
     import torch
 
     from dovetail import _native
 
-    assert _native.adopt_openmp() == ("GNU" in torch.__config__.parallel_info() or has_gomp())
+    assert _native.share_threads(True) == ("GNU" in torch.__config__.parallel_info() or has_gomp())
 
 
 def has_gomp():

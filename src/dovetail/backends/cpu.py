@@ -73,8 +73,6 @@ class CpuBackend(Backend):
 
             return Interpreter(segment_from_bytes(blob.data))
         from dovetail.backends.executable import load
-        from dovetail.runtime.host import share_threads
         from dovetail.runtime.loaded import TRUST_CODE
 
-        share_threads()
         return load(blob.data, TRUST_CODE)

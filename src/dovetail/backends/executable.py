@@ -113,6 +113,7 @@ class Executable:
 
     def __init__(self, native: Any) -> None:
         self.native = native
+        self.run = native.run
         manifest = json.loads(native.section(1))
         self.given: list[int] = manifest["given"]
         self.symbols: list[tuple[str, int, int]] = manifest["symbols"]
@@ -136,7 +137,7 @@ class Executable:
         """
         if self.results is not None or self.from_nothing or len(self.given) < 2:
             return None
-        native, pick = self.native, itemgetter(*(taken[n] for n in self.given))
+        native, pick = self.run, itemgetter(*(taken[n] for n in self.given))
 
         def run(inputs: list[Any]) -> list[Any]:
             given = pick(inputs)
@@ -151,7 +152,7 @@ class Executable:
     def __call__(self, inputs: list[Any]) -> list[Any]:
         """Run; the list is emptied."""
         try:
-            made: list[Any] = self.native(*[inputs[n] for n in self.given])
+            made: list[Any] = self.run(*[inputs[n] for n in self.given])
         except RunFailed as error:
             raise as_eager(error) from None
         if self.from_nothing and made:

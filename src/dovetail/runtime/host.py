@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import json
-import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -19,6 +18,7 @@ from dovetail.capture.to_fx import to_torch
 from dovetail.errors import InvalidArtifact, UnsupportedArtifact, UnsupportedGraph
 from dovetail.ir.call import Arg, Attr
 from dovetail.ir.program_text import arg_from_json
+from dovetail.options import variable
 from dovetail.runtime.host_plan import Description, describe
 
 _REFUSED = frozenset({"aten.from_file.default", "aten.from_file.out"})
@@ -26,22 +26,16 @@ Getter = Callable[[Sequence[Any], Sequence[int]], Any]
 
 
 @functools.cache
-def match_threads() -> None:
-    """Use as many threads as PyTorch does, unless the environment says how many."""
-    from dovetail import _native
+def use_torch_threads() -> bool:
+    """Have kernels run on PyTorch's OpenMP threads: one pool in the process instead of two.
 
-    if "DOVETAIL_NUM_THREADS" not in os.environ:
-        _native.set_threads(torch.get_num_threads())
-
-
-def share_threads() -> bool:
-    """Have kernels run on PyTorch's OpenMP threads from now on: one pool instead of two.
-
-    False where PyTorch was built without GNU's OpenMP. See docs/decisions/0014 for when it pays.
+    False where PyTorch was built without GNU's OpenMP: then they run on threads of their own. See
+    docs/decisions/0014.
     """
     from dovetail import _native
 
-    return _native.adopt_openmp()
+    _native.set_threads(0 if variable("DOVETAIL_NUM_THREADS") else torch.get_num_threads())
+    return _native.share_threads(True)
 
 
 class Host:
@@ -52,6 +46,8 @@ class Host:
 
     def __init__(self) -> None:
         self.calls: list[Callable[[Sequence[Any], Sequence[int]], Any]] = []
+        # Whether to use as many threads as PyTorch does at the time of a call.
+        self.follows_torch = variable("DOVETAIL_NUM_THREADS") is None
 
     def prepare(self, native: Any) -> None:
         """Resolve the operators and arguments that a file lists."""

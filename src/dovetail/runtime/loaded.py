@@ -30,6 +30,8 @@ _SLOWER = {
     ),
 }
 CHECK_CONSTANTS, TRUST_CODE, INSPECT, MAY_OVERLAP = 1, 2, 4, 8
+# The caller knows that no tensor has its negative or conjugate bit set: they are not looked at.
+PLAIN_TENSORS = 1 << 16
 
 
 # Kernel IR and whether it is trusted → a code section for this machine, or None.
@@ -89,9 +91,9 @@ def _host() -> Any:
     """What calls PyTorch, if PyTorch is here: a process that never imported it stays without."""
     if sys.modules.get("torch") is None:
         return None
-    from dovetail.runtime.host import Host, match_threads
+    from dovetail.runtime.host import Host, use_torch_threads
 
-    match_threads()
+    use_torch_threads()
     return Host()
 
 

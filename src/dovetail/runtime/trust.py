@@ -12,6 +12,7 @@ import stat
 from pathlib import Path
 
 from dovetail.errors import InvalidKey
+from dovetail.options import variable
 
 FILE = "trusted_keys"
 
@@ -51,7 +52,7 @@ def _parse(text: str, where: str) -> bytes:
 
 def config_directory() -> Path:
     """Where dovetail looks for its configuration."""
-    given = os.environ.get("DOVETAIL_CONFIG")
+    given = variable("DOVETAIL_CONFIG")
     if given:
         return Path(given)
     home = os.environ.get("XDG_CONFIG_HOME")
