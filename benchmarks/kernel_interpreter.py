@@ -11,6 +11,7 @@ import sys
 import time
 import warnings
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,9 +33,10 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[int, ...]]] = {
 
 
 def interpreted(fn: Callable[..., Any], x: torch.Tensor) -> Callable[[], Any]:
-    from dovetail.runtime.loaded import open_native
     from tests.codegen.kernels import plan_of
     from tests.native.interpret import plan_file
+
+    from dovetail.runtime.loaded import open_native
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # that it is interpreted
@@ -67,7 +69,7 @@ def main() -> None:
         _native.set_threads(1)
         with torch.no_grad():
             torch.testing.assert_close(torch.from_dlpack(run()), fn(x))
-            variants = {"eager": lambda: fn(x), "cpu": lambda: compiled(x), "ir": run}
+            variants = {"eager": partial(fn, x), "cpu": partial(compiled, x), "ir": run}
             found = median_times(variants)
         eager, cpu, ir = found["eager"], found["cpu"], found["ir"]
         print(f"{name:22}{eager:10.1f}{cpu:10.1f}{ir:13.1f}{ir / eager:10.2f}x{ir / cpu:8.2f}x")

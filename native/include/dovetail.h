@@ -122,6 +122,7 @@ typedef struct dvt_call {
     const dvt_number *attributes;
     void (*parallel)(int64_t count, int64_t grain, dvt_body body, void *context);
     const struct dvt_kernel *kernel; /* the entry that is called */
+    const unsigned char *fresh;      /* one an output: 1 where nothing has been written yet */
 } dvt_call;
 
 /* One entry of the kernel table, which built-in, plug-in and generated kernels share. `check`

@@ -29,9 +29,9 @@ static frame *allocate(const program *p)
     size_t n = p->buffer_count;
     size_t total = room(1, sizeof(frame)) + room(p->symbol_count, 8) + room(p->size_count, 8) +
                    room(n, sizeof(dvt_tensor)) + room(dims, 8) + 2 * room(n, 8) +
-                   room(p->pointer_count, sizeof(void *)) + room(p->number_count, 8) +
-                   room(p->instruction_count, sizeof(dvt_call)) + room(n, sizeof(void *)) +
-                   room(p->input_count, sizeof(void *)) +
+                   room(p->pointer_count, sizeof(void *)) + room(p->pointer_count, 1) +
+                   room(p->number_count, 8) + room(p->instruction_count, sizeof(dvt_call)) +
+                   room(n, sizeof(void *)) + room(p->input_count, sizeof(void *)) +
                    room(p->instruction_count, sizeof(void *));
     char *at = calloc(1, total);
     if (at == NULL)
@@ -44,6 +44,7 @@ static frame *allocate(const program *p)
     f->offsets = carve(&at, n, 8);
     f->extents = carve(&at, n, 8);
     f->pointers = carve(&at, p->pointer_count, sizeof(void *));
+    f->fresh = carve(&at, p->pointer_count, 1);
     f->numbers = carve(&at, p->number_count, 8);
     f->calls = carve(&at, p->instruction_count, sizeof(dvt_call));
     f->held = carve(&at, n, sizeof(void *));
@@ -205,8 +206,12 @@ static dvt_status bind_call(const program *p, frame *f, uint32_t index, dvt_erro
 {
     const instruction *in = &p->instructions[index];
     const dvt_tensor **pointers = f->pointers + in->pointers_at;
-    for (uint32_t i = 0; i < in->output_count; i++)
+    unsigned char *fresh = f->fresh + in->pointers_at;
+    for (uint32_t i = 0; i < in->output_count; i++) {
         pointers[i] = in->outputs[i] == DVT_NONE ? NULL : &f->tensors[in->outputs[i]];
+        const buffer_record *b = pointers[i] != NULL ? &p->buffers[in->outputs[i]] : NULL;
+        fresh[i] = b != NULL && b->kind != KIND_VIEW && b->first == index;
+    }
     for (uint32_t i = 0; i < in->input_count; i++)
         pointers[in->output_count + i] = &f->tensors[in->inputs[i]];
     for (uint32_t i = 0; i < in->attribute_count; i++) {
@@ -228,7 +233,8 @@ static dvt_status bind_call(const program *p, frame *f, uint32_t index, dvt_erro
                                  pointers + in->output_count,
                                  f->numbers + in->numbers_at,
                                  dvt_parallel,
-                                 in->kernel};
+                                 in->kernel,
+                                 fresh};
     for (uint32_t i = 0; i < in->output_count; i++)
         if (writes_memory(in, i) && overlaps_itself(pointers[i]))
             return dvt_fail(error, DVT_ERROR_MALFORMED, "instruction %u writes to a broadcast",

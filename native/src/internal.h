@@ -163,6 +163,7 @@ typedef struct frame {
     uint64_t *offsets;   /* byte offset of each buffer in its root */
     uint64_t *extents;   /* bytes of each root */
     const dvt_tensor **pointers;
+    unsigned char *fresh; /* one a pointer */
     dvt_number *numbers;
     dvt_call *calls;
     dvt_managed **held; /* one a buffer: what host operations made */

@@ -3,6 +3,8 @@
  * others are checked while they run. */
 #include "kernel_plan.h"
 
+#include <string.h>
+
 static int64_t resolve(const kernel_plan *plan, ir_dim dim)
 {
     return dim.size == 0 ? dim.value : plan->call->attributes[dim.size - 1].i;
@@ -88,17 +90,102 @@ static dvt_status check_bounds(const kernel_plan *plan, const ir_loop *loop, dvt
     return DVT_OK;
 }
 
-/* How often a loop's body runs; -1 where that does not fit. */
-static int64_t points_of(const kernel_plan *plan, const ir_loop *loop)
+/* ---- what is written ---- */
+
+/* Whether a store writes every element of its buffer: dense along axes of its own. */
+static bool covers(const kernel_plan *plan, const ir_index *index, uint64_t reach)
 {
-    int64_t points = 1;
+    uint64_t total = 1, axes = 0, left = ((uint64_t)1 << index->axis_count) - 1;
+    if (index->value_count != 0 || resolve(plan, index->offset) != 0)
+        return false;
+    for (bool found = true; found;) {
+        found = false;
+        for (uint32_t t = 0; t < index->axis_count; t++) {
+            uint32_t axis = plan->ir->terms[index->first + t].place;
+            uint64_t extent = (uint64_t)plan->extents[axis];
+            bool next = extent == 1 || plan->strides[index->first + t] == (int64_t)total;
+            if (!(left >> t & 1) || !next)
+                continue;
+            if (axes >> axis & 1 || __builtin_mul_overflow(total, extent, &total))
+                return false;
+            axes |= (uint64_t)1 << axis;
+            left &= ~((uint64_t)1 << t);
+            found = true;
+        }
+    }
+    return left == 0 && total == reach;
+}
+
+static bool same_index(const kernel_plan *plan, const ir_index *a, const ir_index *b)
+{
+    if (a->axis_count != b->axis_count || a->value_count != 0 ||
+        resolve(plan, a->offset) != resolve(plan, b->offset))
+        return false;
+    for (uint32_t t = 0; t < a->axis_count; t++)
+        if (plan->ir->terms[a->first + t].place != plan->ir->terms[b->first + t].place ||
+            plan->strides[a->first + t] != plan->strides[b->first + t])
+            return false;
+    return true;
+}
+
+/* The first store that covers a buffer, and whether all loads follow it, loop by loop, at the
+ * place where it wrote. */
+static bool is_whole(const kernel_plan *plan, uint32_t buffer)
+{
+    const kernel_ir *k = plan->ir;
+    const ir_index *stored = NULL;
+    for (uint32_t n = 0; n < k->loop_count; n++) {
+        const ir_loop *loop = &k->loops[n];
+        const ir_index *before = stored;
+        for (uint32_t at = loop->first; at < loop->first + loop->count; at++) {
+            const ir_instruction *i = &k->instructions[at];
+            bool touches = i->buffer == buffer && (i->kind == IR_LOAD || i->kind == IR_STORE);
+            if (touches && i->kind == IR_LOAD &&
+                (before == NULL || !same_index(plan, &i->index, before)))
+                return false;
+            if (touches && i->kind == IR_STORE && stored == NULL && !plan->loops[n].empty &&
+                covers(plan, &i->index, plan->buffers[buffer].reach))
+                stored = &i->index;
+        }
+    }
+    return stored != NULL;
+}
+
+void dvt_kernel_clear(const kernel_plan *plan)
+{
+    const kernel_ir *k = plan->ir;
+    for (uint32_t n = 0; n < k->buffer_count; n++) {
+        const plan_buffer *b = &plan->buffers[n];
+        uint64_t kept = 0, bytes = b->reach * b->item;
+        if (k->buffers[n].role == ROLE_IN || b->whole || bytes == 0 ||
+            !plan->call->fresh[k->buffers[n].place])
+            continue;
+        /* What lies in the place of an operand is the program's own up to the operand's end. */
+        for (uint32_t m = 0; m < k->buffer_count; m++) {
+            const plan_buffer *other = &plan->buffers[m];
+            if (k->buffers[m].role != ROLE_IN || !overlap(b, other))
+                continue;
+            uint64_t end = (uint64_t)(other->data - b->data) + other->reach * other->item;
+            kept = end > kept ? end : kept;
+        }
+        if (kept < bytes)
+            memset(b->data + kept, 0, bytes - kept);
+    }
+}
+
+/* How often a loop is entered and how often its body runs; false where that does not fit. */
+static bool count_points(const kernel_plan *plan, const ir_loop *loop, int64_t *entered,
+                         int64_t *points)
+{
+    *entered = 1;
     for (uint32_t n = 0; n < plan->ir->kernel_axis_count; n++)
-        if (__builtin_mul_overflow(points, plan->extents[n], &points))
-            return -1;
+        if (__builtin_mul_overflow(*entered, plan->extents[n], entered))
+            return false;
+    *points = *entered;
     for (uint32_t n = 0; n < loop->axis_count; n++)
-        if (__builtin_mul_overflow(points, plan->extents[loop->axes[n]], &points))
-            return -1;
-    return points;
+        if (__builtin_mul_overflow(*points, plan->extents[loop->axes[n]], points))
+            return false;
+    return true;
 }
 
 static dvt_status bind_extents(kernel_plan *plan, dvt_error *error)
@@ -122,15 +209,18 @@ dvt_status dvt_kernel_bind(kernel_plan *plan, dvt_error *error)
     if (status == DVT_OK)
         status = bind_buffers(plan, error);
     for (uint32_t n = 0; status == DVT_OK && n < k->loop_count; n++) {
-        int64_t points = points_of(plan, &k->loops[n]);
-        if (points < 0 || __builtin_add_overflow(plan->work, (uint64_t)points, &plan->work) ||
-            plan->work > INT64_MAX)
+        int64_t entered, points;
+        if (!count_points(plan, &k->loops[n], &entered, &points) ||
+            __builtin_add_overflow(plan->work, entered, &plan->work) ||
+            __builtin_add_overflow(plan->work, points, &plan->work))
             return dvt_fail(error, DVT_ERROR_OVERFLOW,
                             "generated kernel: its iteration space does not fit 64 bits");
         plan->loops[n].empty = points == 0;
         if (points > 0)
             status = check_bounds(plan, &k->loops[n], error);
     }
+    for (uint32_t n = 0; status == DVT_OK && n < k->buffer_count; n++)
+        plan->buffers[n].whole = k->buffers[n].role != ROLE_IN && is_whole(plan, n);
     for (uint32_t n = 0; status == DVT_OK && n < k->instruction_count; n++)
         plan->steps[n].offset = resolve(plan, k->instructions[n].index.offset);
     return status;

@@ -82,5 +82,7 @@ typedef struct {
 /* ---- kernel_run.c: entries of the kernel table for decoded kernels ---- */
 dvt_status dvt_kernel_ir_check(const dvt_call *call, dvt_error *error);
 dvt_status dvt_kernel_ir_run(const dvt_call *call, dvt_error *error);
+/* The points of a call's iteration space; INT64_MAX for one that is refused. */
+int64_t dvt_kernel_ir_work(const dvt_call *call);
 
 #endif

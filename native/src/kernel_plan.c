@@ -8,6 +8,8 @@
 #define OVERHEAD 12.0  /* of an instruction on a strip; times are nanoseconds, roughly */
 #define GRAIN    30000 /* what is worth a thread of its own */
 #define FOREVER  UINT32_MAX
+#define CACHE    16384 /* bytes that stay close to the processor, and of one piece of it */
+#define LINE     64
 
 /* ---- memory ---- */
 
@@ -69,8 +71,8 @@ static double walk_cost(const kernel_plan *plan, const ir_loop *loop, uint32_t a
         int64_t stride = memory ? stride_along(plan, &i->index, axis) : 1;
         double each = stride == 1                ? 0.2
                       : stride == 0              ? 0.05
-                      : stride > 0 && stride < 8 ? 0.6
-                                                 : 1.5;
+                      : stride > 0 && stride < 8 ? 0.5
+                                                 : 0.7;
         total += strips * OVERHEAD + length * each;
     }
     return total;
@@ -117,6 +119,24 @@ static double cost_along(kernel_plan *plan)
     return total;
 }
 
+/* Strips that step over memory are kept short, so that the cache lines they touch are still
+ * there when the loops come to their next elements. */
+static int64_t strip_length(const kernel_plan *plan, uint32_t axis)
+{
+    int64_t length = STRIP, bytes = 0;
+    for (uint32_t n = 0; n < plan->ir->instruction_count; n++) {
+        const ir_instruction *i = &plan->ir->instructions[n];
+        if (i->kind != IR_LOAD && i->kind != IR_STORE)
+            continue;
+        int64_t stride = stride_along(plan, &i->index, axis);
+        if (stride < 0 || stride > 1)
+            bytes += stride > 1 && stride < 8 ? 32 : LINE;
+    }
+    while (length > 64 && length * bytes > CACHE)
+        length /= 2;
+    return length;
+}
+
 static void choose_axis(kernel_plan *plan)
 {
     const kernel_ir *k = plan->ir;
@@ -132,8 +152,9 @@ static void choose_axis(kernel_plan *plan)
         }
     }
     plan->units = plan->blocks = plan->widest = 1;
+    plan->length = plan->along ? STRIP : strip_length(plan, plan->axis);
     if (!plan->along)
-        plan->blocks = (plan->extents[plan->axis] + STRIP - 1) / STRIP;
+        plan->blocks = (plan->extents[plan->axis] + plan->length - 1) / plan->length;
     for (uint32_t n = 0; n < k->kernel_axis_count && k->loop_count > 0; n++)
         plan->units *= n == plan->axis ? plan->blocks : plan->extents[n];
     if (k->loop_count == 0)
@@ -157,7 +178,7 @@ static void order_axes(kernel_plan *plan, uint32_t number)
     if (loop->walked < ir->axis_count)
         loop->axes[loop->walked] = loop->strip_axis;
     int64_t length = loop->strip_axis == DVT_NONE ? 1 : plan->extents[loop->strip_axis];
-    length = length > STRIP ? STRIP : length;
+    length = length > plan->length ? plan->length : length;
     plan->widest = length > plan->widest ? length : plan->widest;
 }
 

@@ -68,6 +68,7 @@ typedef struct {
     type_id type;
     uint32_t item;
     bool aligned;
+    bool whole;  /* the kernel writes all of it, and reads nothing before it has written it */
     bool direct; /* values may be read where they lie */
 } plan_buffer;
 
@@ -78,7 +79,8 @@ typedef struct {
     bool along;    /* the strips lie along loops, not along an axis of the kernel */
     uint32_t axis; /* the kernel's axis that the strips lie along, or DVT_NONE */
     int64_t units, blocks, grain;
-    int64_t widest; /* the longest strip */
+    int64_t length; /* of a strip, at most STRIP */
+    int64_t widest; /* the longest strip there is */
     int64_t *extents, *strides;
     plan_buffer *buffers;
     plan_step *steps;
@@ -90,11 +92,13 @@ typedef struct {
     uint32_t *uses;  /* one a value: the step that uses it last */
     uint32_t slot_count, accumulator_count;
     size_t slot_size;
-    uint64_t work; /* points of all loops together */
+    int64_t work; /* how often loops are entered and their bodies run */
 } kernel_plan;
 
 /* ---- kernel_bind.c: sizes, buffers, bounds ---- */
 dvt_status dvt_kernel_bind(kernel_plan *plan, dvt_error *error);
+/* Clears new memory that a kernel might leave as it is, so that nobody sees what lay there. */
+void dvt_kernel_clear(const kernel_plan *plan);
 
 /* ---- kernel_plan.c ---- */
 dvt_status dvt_kernel_plan(const dvt_call *call, kernel_plan **plan, dvt_error *error);

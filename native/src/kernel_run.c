@@ -458,10 +458,11 @@ static void go_to(worker *w, int64_t unit)
     const kernel_plan *plan = w->plan;
     w->n = 1;
     if (!plan->along) {
-        int64_t start = unit % plan->blocks * STRIP, left = plan->extents[plan->axis] - start;
+        int64_t start = unit % plan->blocks * plan->length;
+        int64_t left = plan->extents[plan->axis] - start;
         unit /= plan->blocks;
         w->position[plan->axis] = start;
-        w->n = left < STRIP ? left : STRIP;
+        w->n = left < plan->length ? left : plan->length;
     }
     for (uint32_t axis = plan->ir->kernel_axis_count; axis-- > 0;) {
         if (axis == plan->axis)
@@ -518,7 +519,7 @@ static dvt_status report(const kernel_plan *plan, unsigned flags, dvt_error *err
     if (flags & (FLAG_CHECK | FLAG_CHECK_INDEX))
         return dvt_fail(error, DVT_ERROR_INDEX, "index out of range in self");
     if (flags & FLAG_CHECK_BOUNDS)
-        return dvt_fail(error, DVT_ERROR_INDEX,
+        return dvt_fail(error, DVT_ERROR_BOUNDS,
                         "index is out of bounds for the dimension it selects from");
     if (flags & FLAG_DIVIDE)
         return dvt_fail(error, DVT_ERROR_DIVIDE_BY_ZERO, "an integer was divided by zero");
@@ -537,6 +538,17 @@ dvt_status dvt_kernel_ir_check(const dvt_call *call, dvt_error *error)
     return status;
 }
 
+int64_t dvt_kernel_ir_work(const dvt_call *call)
+{
+    kernel_plan *plan;
+    dvt_error unread;
+    if (dvt_kernel_plan(call, &plan, &unread) != DVT_OK)
+        return INT64_MAX;
+    int64_t work = plan->work;
+    free(plan);
+    return work;
+}
+
 dvt_status dvt_kernel_ir_run(const dvt_call *call, dvt_error *error)
 {
     kernel_plan *plan;
@@ -544,6 +556,7 @@ dvt_status dvt_kernel_ir_run(const dvt_call *call, dvt_error *error)
     if (status != DVT_OK)
         return status;
     job j = {plan, 0};
+    dvt_kernel_clear(plan);
     if (plan->units > 0)
         call->parallel(plan->units, plan->grain, run_units, &j);
     unsigned flags = atomic_load(&j.flags);

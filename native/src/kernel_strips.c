@@ -17,7 +17,9 @@
 #undef STRIPS_SMALL
 #undef S
 
-#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && !defined(DVT_PLAIN)
+/* Sanitizers get one version: they watch the same text, and compile it once. */
+#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) &&                         \
+    !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 #define SEVERAL 1
 #pragma GCC push_options
 #pragma GCC target("arch=x86-64-v3")

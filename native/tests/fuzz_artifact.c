@@ -6,6 +6,7 @@
  * of the mutations have their digests put right again, so that what lies behind them is
  * reached. */
 #include "internal.h"
+#include "kernel_ir.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -68,6 +69,12 @@ static bool is_small(const program *p, const frame *f)
     for (uint32_t i = 0; i < p->buffer_count; i++) {
         total += (uint64_t)dvt_numel(&f->tensors[i]) + f->extents[i];
         if (total > MAX_WORK)
+            return false;
+    }
+    for (uint32_t i = 0; i < p->instruction_count; i++) {
+        const dvt_kernel *kernel = p->instructions[i].kernel;
+        if (kernel != NULL && kernel->run == dvt_kernel_ir_run &&
+            dvt_kernel_ir_work(&f->calls[i]) > MAX_WORK)
             return false;
     }
     return true;
@@ -168,12 +175,26 @@ static void reseal(uint8_t *data, size_t size)
     memcpy(data + 80, root, 32);
 }
 
+/* Somewhere in the file, or (so that small sections get their share) in one of its sections. */
+static size_t somewhere(const uint8_t *data, size_t size)
+{
+    uint32_t count;
+    memcpy(&count, data + 24, 4);
+    if (random_below(3) == 0 || count == 0 || size < HEADER + count * (uint64_t)ENTRY)
+        return random_below((uint32_t)size);
+    uint64_t place[2];
+    memcpy(place, data + HEADER + random_below(count) * (size_t)ENTRY + 8, sizeof place);
+    if (place[0] >= size || place[1] == 0 || place[1] > size - place[0])
+        return random_below((uint32_t)size);
+    return (size_t)place[0] + random_below((uint32_t)place[1]);
+}
+
 static void mutate(uint8_t *data, size_t size)
 {
     static const uint8_t odd[] = {0, 1, 2, 0x7f, 0x80, 0xfe, 0xff, 64};
     uint32_t changes = 1 + random_below(6);
     for (uint32_t i = 0; i < changes; i++) {
-        size_t at = random_below((uint32_t)size);
+        size_t at = somewhere(data, size);
         switch (random_below(4)) {
         case 0:
             data[at] ^= (uint8_t)(1u << random_below(8));
@@ -186,7 +207,7 @@ static void mutate(uint8_t *data, size_t size)
                 data[n] = random_below(2) ? 0xff : 0;
             break;
         default: {
-            size_t from = random_below((uint32_t)size), length = 1 + random_below(16);
+            size_t from = somewhere(data, size), length = 1 + random_below(16);
             if (from + length <= size && at + length <= size)
                 memmove(data + at, data + from, length);
         }

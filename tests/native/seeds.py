@@ -4,6 +4,9 @@ import sys
 from pathlib import Path
 
 from dovetail.artifact.sign import sign_file
+from dovetail.file import container
+from dovetail.file.kernel_encode import encode_kernels
+from dovetail.ir.kernel_text import parse_kernel
 from tests.artifact.files import RELU, file_bytes, floats
 
 DYNAMIC = """\
@@ -83,6 +86,88 @@ call %y = aten.mm.default [{"buffer": "c"}, {"buffer": "a"}] {}
 return %c, %y
 """
 
+# Kernels as data, of every kind of instruction: what runs where native code may not.
+KERNELS = """\
+kernel softmax(in x: float32, inout y: float32) over [i: s0] {
+  loop [j: 5] {
+    a: float32 = load x[0 | i * (5) | j * (1)]
+    m: float32 = reduce max(a)
+  }
+  loop [j: 5] {
+    b: float32 = load x[0 | i * (5) | j * (1)]
+    c: float32 = sub(b, m)
+    e: float32 = exp(c)
+    store y[0 | i * (5) | j * (1)] = e
+    t: float32 = reduce sum(e)
+  }
+  loop [] {
+    r: float32 = const 0x1.0p+0
+    q: float32 = div(r, t)
+  }
+  loop [j: 5] {
+    d: float32 = load y[0 | i * (5) | j * (1)]
+    f: float32 = mul(d, q)
+    store y[0 | i * (5) | j * (1)] = f
+  }
+}
+kernel places(in y: float32, in w: float16, out k: int64, out h: bfloat16) over [j: 5] {
+  loop [i: s0] {
+    a: float32 = load y[0 | i * (5) | j * (1)]
+    p: int64 = position [0 | i * (1)]
+    m: int64 = reduce argmax(a, p)
+    n: float32 = reduce sum(a)
+  }
+  loop [] {
+    store k[0 | j * (1)] = m
+    u: float32 = load w[0 | j * (1)]
+    v: float32 = max(u, n)
+    store h[0 | j * (1)] = v
+  }
+}
+kernel rows(in x: float32, in k: int64, in b: bool, out z: int32) over [j: 5, i: 3] {
+  loop [] {
+    a: int64 = load k[0 | j * (1)]
+    s: int64 = position [s0]
+    y: bool = load b[0 | i * (1)]
+    p: int64 = check(a, s, y)
+    v: float32 = load x[0 | i * (1) | %p * (5)] if y
+    o: int64 = const 3
+    q: int64 = floordiv(p, o)
+    r: int32 = cast(v)
+    t: int32 = cast(q)
+    w: int32 = add(r, t)
+    store z[0 | j * (3) | i * (1)] = w
+  }
+}
+"""
+INTERPRETED = """\
+program @interpreted
+symbol s0 = %x[0] in 0..9
+input %x: float32[s0, 5]
+input %b: bool[3]
+constant %w: float16[5]
+temporary %y: float32[s0, 5]
+temporary %k: int64[5]
+output %h: bfloat16[5]
+output %z: int32[5, 3]
+kernel %y = softmax@1(%x; s0)
+kernel %k, %h = places@1(%y, %w; s0)
+kernel %z = rows@1(%x, %k, %b; s0)
+return %h, %z
+"""
+
+
+def interpreted():
+    """A file of generated kernels without native code."""
+    texts = [f"kernel {text}" for text in KERNELS.split("kernel ")[1:]]
+    data = encode_kernels([parse_kernel(text) for text in texts])
+    return file_bytes(
+        INTERPRETED,
+        {"w": bytes(10)},
+        generated={f"{name}@1": name for name in ("softmax", "places", "rows")},
+        sections=[container.section(container.KERNEL_IR, data)],
+    )
+
 
 def seeds():
     """Name → bytes."""
@@ -92,6 +177,7 @@ def seeds():
         "moves": file_bytes(MOVES, {"t": floats(*range(12)), "total": floats(*range(6))}),
         "host": file_bytes(HOST),
         "into": file_bytes(INTO),
+        "interpreted": interpreted(),
     }
 
 

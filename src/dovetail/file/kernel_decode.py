@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 
 from dovetail.errors import InvalidArtifact, SizeError
 from dovetail.file import kernel_codes as codes
@@ -94,6 +95,7 @@ class _KernelReader:
         self.buffers: list[Buffer] = []
         self.axes: list[Axis] = []
         self.names: list[str] = []
+        self.types: list[str] = []
 
     def kernel(self) -> Kernel:
         name = self._text()
@@ -131,6 +133,8 @@ class _KernelReader:
 
     def _loop(self) -> Loop:
         axes = [self.axes[self._below(len(self.axes))] for _ in range(self._count(codes.MAX_AXES))]
+        if len(set(axes)) != len(axes):
+            raise _invalid("a loop's axis is there twice")
         count = self._count(2 * codes.MAX_VALUES)
         return Loop(tuple(axes), tuple(self._instruction() for _ in range(count)))
 
@@ -142,22 +146,40 @@ class _KernelReader:
         name, dtype = self._text(), self._dtype()
         made = self._definition(kind, name, dtype)
         self.names.append(name)
+        self.types.append(dtype)
         return made
 
     def _definition(self, kind: int, name: str, dtype: str) -> Instruction:
         if kind == codes.LOAD:
             buffer, index = self._place()
             mask = self._count(len(self.names))
+            if mask and self.types[mask - 1] != "bool":
+                raise _invalid("a mask that is no bool")
             return Load(name, dtype, buffer, index, self.names[mask - 1] if mask else None)
         if kind == codes.CONST:
             return Const(name, dtype, self._constant(dtype))
         if kind == codes.POSITION:
-            return Position(name, self._index(), dtype)
-        if kind == codes.APPLY:
-            operation = codes.OPERATION_TABLE[self._below(len(codes.OPERATION_TABLE))]
-            return Apply(name, dtype, operation.name, self._args(operation.arity))
-        fold = codes.FOLD_TABLE[self._below(len(codes.FOLD_TABLE))]
-        return Reduce(name, dtype, fold.name, self._args(fold.arity))
+            index = self._index()
+            if dtype != "int64" or index.values:
+                raise _invalid("a position that is not int64, or gathers")
+            return Position(name, index, dtype)
+        table: Sequence[codes.Operation | codes.Fold] = codes.OPERATION_TABLE
+        if kind == codes.REDUCE:
+            table = codes.FOLD_TABLE
+        return self._operation(Apply if kind == codes.APPLY else Reduce, table, name, dtype)
+
+    def _operation(
+        self,
+        make: type[Apply | Reduce],
+        table: Sequence[codes.Operation | codes.Fold],
+        name: str,
+        dtype: str,
+    ) -> Apply | Reduce:
+        operation = table[self._below(len(table))]
+        args = [self._below(len(self.names)) for _ in range(operation.arity)]
+        if not operation.admits(tuple(self.types[a] for a in args), dtype):
+            raise _invalid(f"operands that do not fit {operation.name}")
+        return make(name, dtype, operation.name, tuple(self.names[a] for a in args))
 
     def _constant(self, dtype: str) -> float | int | bool:
         if dtype.startswith("float"):
@@ -168,9 +190,6 @@ class _KernelReader:
 
     def _value(self) -> str:
         return self.names[self._below(len(self.names))]
-
-    def _args(self, count: int) -> tuple[str, ...]:
-        return tuple(self._value() for _ in range(count))
 
     def _place(self) -> tuple[str, Index]:
         return self.buffers[self._below(len(self.buffers))].name, self._index()

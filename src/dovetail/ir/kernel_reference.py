@@ -138,10 +138,14 @@ class _Run:
 
 
 def _lowest(np: Any, dtype: str) -> Any:
+    if dtype == "bool":
+        return False
     return -math.inf if dtype.startswith("float") else np.iinfo(dtype).min
 
 
 def _highest(np: Any, dtype: str) -> Any:
+    if dtype == "bool":
+        return True
     return math.inf if dtype.startswith("float") else np.iinfo(dtype).max
 
 
@@ -155,6 +159,7 @@ def _functions(np: Any) -> dict[str, Callable[..., Array]]:
     """Each operation in NumPy's words; what it has none for is left to math."""
     exp, log = np.exp, np.log
     erf = np.vectorize(math.erf, otypes=["float64"])
+    erfc = np.vectorize(math.erfc, otypes=["float64"])
     return {
         "neg": np.negative,
         "abs": np.abs,
@@ -170,7 +175,7 @@ def _functions(np: Any) -> dict[str, Callable[..., Array]]:
         **{name: getattr(np, name) for name in ("sin", "cos", "tan", "tanh", "copysign")},
         "sigmoid": lambda x: 1 / (1 + exp(-x)),
         "erf": erf,
-        "erfc": lambda x: 1 - erf(x),
+        "erfc": erfc,
         "add": np.add,
         "sub": lambda a, b: a ^ b if a.dtype == bool else a - b,
         "mul": np.multiply,
