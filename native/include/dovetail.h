@@ -211,6 +211,10 @@ typedef struct {
     void (*host_free)(void *kept); /* of a dvt_host_operation; may be NULL */
     dvt_plugin *const *plugins;    /* those that an artifact may find by name */
     size_t plugin_count;
+    /* A code section that the caller generated from the file's kernel IR, to run instead of the
+     * file's own (which then needs no trust); must stay until dvt_close. May be NULL. */
+    const void *code;
+    size_t code_size;
 } dvt_open_options;
 
 #define DVT_OPEN_CHECK_CONSTANTS 1u /* hash the constants too: reads the whole file */

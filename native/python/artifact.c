@@ -13,6 +13,7 @@
 typedef struct {
     PyObject_HEAD dvt_artifact *artifact;
     void *bytes; /* of an artifact in memory */
+    void *code;  /* a code section generated for it, or NULL */
     bool plain;  /* opened with PLAIN_TENSORS */
     host_binding host;
     PyObject *plugins; /* a tuple: the artifact runs on their devices */
@@ -71,6 +72,14 @@ PyObject *raise_error(const dvt_error *error)
 
 /* ---- opening ---- */
 
+static void *aligned_copy(const void *data, size_t size)
+{
+    void *copy = aligned_alloc(64, (size + 64) / 64 * 64);
+    if (copy != NULL && size > 0)
+        memcpy(copy, data, size);
+    return copy;
+}
+
 /* The plug-ins as the runtime takes them; the artifact keeps the objects alive. */
 static int set_plugins(Artifact *self, PyObject *plugins, dvt_open_options *options)
 {
@@ -94,13 +103,12 @@ static dvt_status open_source(Artifact *self, PyObject *source, const dvt_open_o
 {
     if (PyBytes_Check(source)) {
         Py_ssize_t size = PyBytes_Size(source);
-        self->bytes = aligned_alloc(64, ((size_t)size + 64) / 64 * 64);
+        self->bytes = aligned_copy(PyBytes_AsString(source), (size_t)size);
         if (self->bytes == NULL) {
             error->status = DVT_ERROR_MEMORY;
             strcpy(error->message, "out of memory");
             return DVT_ERROR_MEMORY;
         }
-        memcpy(self->bytes, PyBytes_AsString(source), (size_t)size);
         return dvt_open_memory(self->bytes, (size_t)size, options, &self->artifact, error);
     }
     PyObject *path = NULL;
@@ -116,13 +124,16 @@ static dvt_status open_source(Artifact *self, PyObject *source, const dvt_open_o
 
 static PyObject *artifact_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    static char *names[] = {"source", "flags", "keys", "host", "plugins", NULL};
+    static char *names[] = {"source", "flags", "keys", "host", "plugins", "code", NULL};
     PyObject *source, *host = NULL, *plugins = NULL;
     unsigned int flags = 0;
     const char *keys = NULL;
     Py_ssize_t key_bytes = 0;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O|Iy#OO!", names, &source, &flags, &keys,
-                                     &key_bytes, &host, &PyTuple_Type, &plugins))
+    const char *code = NULL;
+    Py_ssize_t code_bytes = 0;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O|Iy#OO!z#", names, &source, &flags, &keys,
+                                     &key_bytes, &host, &PyTuple_Type, &plugins, &code,
+                                     &code_bytes))
         return NULL;
     Artifact *self = (Artifact *)((allocfunc)PyType_GetSlot(type, Py_tp_alloc))(type, 0);
     if (self == NULL)
@@ -135,6 +146,12 @@ static PyObject *artifact_new(PyTypeObject *type, PyObject *args, PyObject *kwar
     dvt_error error = {0, ""};
     self->plain = (flags & PLAIN_TENSORS) != 0;
     options.host_available = host != NULL && host != Py_None;
+    if (code != NULL && (self->code = aligned_copy(code, (size_t)code_bytes)) == NULL) {
+        Py_DECREF(self);
+        return PyErr_NoMemory();
+    }
+    options.code = self->code;
+    options.code_size = (size_t)code_bytes;
     int failed = host_bind(&self->host, host) != 0 ||
                  set_plugins(self, plugins, &options) != 0 ||
                  open_source(self, source, &options, &error) != DVT_OK;
@@ -153,6 +170,7 @@ static void artifact_dealloc(PyObject *object)
     PyTypeObject *type = Py_TYPE(object);
     dvt_close(self->artifact);
     free(self->bytes);
+    free(self->code);
     host_unbind(&self->host);
     Py_XDECREF(self->plugins);
     ((freefunc)PyType_GetSlot(type, Py_tp_free))(object);
@@ -482,7 +500,7 @@ static PyType_Slot artifact_slots[] = {
     {Py_tp_call, (void *)artifact_call},
     {Py_tp_methods, artifact_methods},
     {Py_tp_doc,
-     "Artifact(source, flags=0, keys=b'', host=None, plugins=()): a verified artifact"},
+     "Artifact(source, flags=0, keys=b'', host=None, plugins=(), code=None): an artifact"},
     {0, NULL},
 };
 

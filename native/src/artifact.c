@@ -37,11 +37,13 @@ static dvt_status check_signature(dvt_artifact *a, const dvt_open_options *optio
 /* Code that may not or cannot run here is left alone; find_kernel says what that means. */
 static dvt_status load_code(dvt_artifact *a, const dvt_open_options *options, dvt_error *error)
 {
-    span code = a->file.sections[DVT_CODE];
+    bool given = options->code != NULL;
+    span code = given ? (span){options->code, options->code_size} : a->file.sections[DVT_CODE];
     if (code.data == NULL)
         return DVT_OK;
     a->code_state = -1;
-    a->code_untrusted = a->signature != 1 && (options->flags & DVT_OPEN_TRUST_CODE) == 0;
+    a->code_untrusted =
+        !given && a->signature != 1 && (options->flags & DVT_OPEN_TRUST_CODE) == 0;
     if (a->code_untrusted)
         return DVT_OK;
     dvt_status status = dvt_code_load(code, &a->code, error);
@@ -73,6 +75,46 @@ static dvt_status accept_any(const dvt_call *call, dvt_error *error)
     return DVT_OK;
 }
 
+/* A kernel from native code, and the same kernel in the file's kernel IR, if it is there. */
+struct own_kernel {
+    dvt_kernel entry;
+    const dvt_kernel *described;
+};
+
+/* Native code trusts its operands; kernel IR says what they must be. */
+static dvt_status check_described(const dvt_call *call, dvt_error *error)
+{
+    const dvt_kernel *described =
+        ((const struct own_kernel *)(const void *)call->kernel)->described;
+    dvt_call same = *call;
+    same.kernel = described;
+    return described->check(&same, error);
+}
+
+static const dvt_kernel *own_kernel(dvt_artifact *a, void *address, uint32_t version,
+                                    const dvt_kernel *described)
+{
+    struct own_kernel *own = &a->own_kernels[a->own_kernel_count++];
+    own->entry = (dvt_kernel){sizeof(dvt_kernel), version, "generated",
+                              described != NULL ? check_described : accept_any, NULL};
+    own->described = described;
+    memcpy(&own->entry.run, &address, sizeof address);
+    return &own->entry;
+}
+
+/* A generated kernel: native code, else kernel IR; NULL where there is neither. */
+static const dvt_kernel *generated(dvt_artifact *a, const char *symbol, size_t length,
+                                   uint32_t version)
+{
+    const dvt_kernel *described = dvt_kernels_find(a->kernel_set, symbol, length);
+    void *address = a->code != NULL ? dvt_code_symbol(a->code, symbol, length) : NULL;
+    if (address != NULL)
+        return own_kernel(a, address, version, described);
+    if (described != NULL)
+        a->code_state = -2;
+    return described;
+}
+
 static dvt_status find_kernel(dvt_artifact *a, const uint8_t *record, uint32_t index,
                               dvt_error *error)
 {
@@ -84,36 +126,23 @@ static dvt_status find_kernel(dvt_artifact *a, const uint8_t *record, uint32_t i
         symbol_length > strings.size - symbol || origin > 1)
         return dvt_fail(error, DVT_ERROR_MALFORMED, "kernels section: a name out of range");
     const char *text = (const char *)strings.data + name;
-    if (origin == 1 && a->code == NULL) {
-        a->program.kernels[index] =
-            dvt_kernels_find(a->kernel_set, (const char *)strings.data + symbol, symbol_length);
-        if (a->program.kernels[index] != NULL) {
-            a->code_state = -2;
-            return DVT_OK;
-        }
-    }
-    if (origin == 0 || a->code == NULL) {
-        a->program.kernels[index] = dvt_find_kernel(text, length, version);
-        if (a->program.kernels[index] == NULL && origin == 1)
-            return no_code(a, error);
-        if (a->program.kernels[index] == NULL)
-            return dvt_fail(
-                error, DVT_ERROR_UNSUPPORTED,
-                "no kernel %.*s@%u in this build: upgrade dovetail or load the plug-in "
-                "that has it",
-                (int)(length > 200 ? 200 : length), text, version);
-        return DVT_OK;
-    }
-    void *address =
-        dvt_code_symbol(a->code, (const char *)strings.data + symbol, symbol_length);
-    if (address == NULL)
+    const dvt_kernel *found =
+        origin == 1 ? generated(a, (const char *)strings.data + symbol, symbol_length, version)
+                    : NULL;
+    if (found == NULL && origin == 1 && a->code != NULL)
         return dvt_fail(error, DVT_ERROR_MALFORMED, "the code has no function %.*s",
                         (int)(symbol_length > 200 ? 200 : symbol_length),
                         (const char *)strings.data + symbol);
-    dvt_kernel *own = &a->own_kernels[a->own_kernel_count++];
-    *own = (dvt_kernel){sizeof(dvt_kernel), version, "generated", accept_any, NULL};
-    memcpy(&own->run, &address, sizeof address);
-    a->program.kernels[index] = own;
+    if (found == NULL)
+        found = dvt_find_kernel(text, length, version);
+    if (found == NULL && origin == 1)
+        return no_code(a, error);
+    if (found == NULL)
+        return dvt_fail(error, DVT_ERROR_UNSUPPORTED,
+                        "no kernel %.*s@%u in this build: upgrade dovetail or load the plug-in "
+                        "that has it",
+                        (int)(length > 200 ? 200 : length), text, version);
+    a->program.kernels[index] = found;
     return DVT_OK;
 }
 

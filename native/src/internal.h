@@ -234,8 +234,8 @@ struct dvt_artifact {
     dvt_file file;
     program program;
     dvt_code *code;
-    dvt_kernel_set *kernel_set; /* kernels that the file holds as kernel IR */
-    dvt_kernel *own_kernels;    /* those that come from the file's code */
+    dvt_kernel_set *kernel_set;     /* kernels that the file holds as kernel IR */
+    struct own_kernel *own_kernels; /* those that come from the file's code */
     size_t own_kernel_count;
     int signature, code_state;
     bool code_untrusted;

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from dovetail import passes as passes
     from dovetail import testing as testing
     from dovetail.artifact import Artifact, export
+    from dovetail.artifact.load import load
     from dovetail.backend import (
         Availability,
         Backend,
@@ -45,7 +46,7 @@ if TYPE_CHECKING:
     )
     from dovetail.report import Report, explain
     from dovetail.runtime.frozen import refresh
-    from dovetail.runtime.loaded import Loaded, load
+    from dovetail.runtime.loaded import Loaded
 
 __version__ = "0.1.0"
 
@@ -77,7 +78,7 @@ _HOME = {
     "KernelBackend": "backends.kernels",
     "kernel": "backends.kernels",
     "Loaded": "runtime.loaded",
-    "load": "runtime.loaded",
+    "load": "artifact.load",
 } | dict.fromkeys(
     (
         "backend_info",

@@ -27,6 +27,10 @@ class FallbackWarning(DovetailWarning):
     """Something was handed to a slower path instead of failing; the message says why."""
 
 
+class InterpretedKernels(FallbackWarning):
+    """Generated kernels of a file run from their kernel IR, which is slower than their code."""
+
+
 # ---- registering a backend -----------------------------------------------------------------
 
 

@@ -177,3 +177,27 @@ torch.testing.assert_close(torch.compile(fn, backend="cpu")(x), fn(x))
 @pytest.mark.e2e
 def test_no_c_compiler_is_needed():
     subprocess.run([sys.executable, "-c", NO_COMPILER], check=True, timeout=120)
+
+
+def test_numbers_may_be_negative():
+    def fn(x, n):
+        return x + n, x * 2 + x.shape[0] - n, n * 3
+
+    compiled = torch.compile(fn, backend="cpu", dynamic=True, options={"strict": True})
+    for size, n in [(3, 5), (4, -7), (9, 0), (2, -(2**40))]:
+        x = data(size)
+        for got, expected in zip(compiled(x, n), fn(x, n), strict=True):
+            torch.testing.assert_close(got, expected)
+
+
+def test_inputs_that_are_only_read_may_overlap():
+    def fn(x, y, total):
+        total.add_(x + y)
+        return x * y
+
+    base, total = data(10), data(6)
+    expected = total.clone()
+    compiled = torch.compile(fn, backend="cpu", options={"strict": True})
+    result = compiled(base[:6], base[2:8], total)
+    torch.testing.assert_close(result, fn(base[:6], base[2:8], expected))
+    torch.testing.assert_close(total, expected)

@@ -3,13 +3,14 @@
 import pytest
 
 from dovetail import errors
-from dovetail.ir.program import Program
+from dovetail.ir.program import VALUE, Program
 from dovetail.ir.program_text import parse_program
 from dovetail.ir.program_verify import verify_program
 
 TEXT = """\
 program @mlp
 symbol s0 = %x[0] in 1..64
+symbol s1 = %n in -3..9
 input %x: float32[s0, 8]
 input %n: int64[]
 constant %w: float32[8, 4] strides [1, 8]
@@ -36,6 +37,7 @@ def test_prints_and_parses_back():
     again = str(parse_program(str(program)))
     assert again == str(program)
     assert [b.kind for b in program.buffers].count("input") == 2
+    assert program.symbols[1].axis == VALUE
     assert program.by_name["v"].offset == 4
     assert program.instructions[1].attributes[2] == 3
     assert program.outputs[2:] == (3, None, 0.5)

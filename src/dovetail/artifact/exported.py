@@ -143,11 +143,22 @@ class Artifact:
             outputs[position] = flat[source]
         return pytree.tree_unflatten(outputs, self._out_spec)
 
-    def save(self, path: str | os.PathLike[str], *, key: bytes | None = None) -> None:
-        """Write a .dvt file that ``dovetail.load`` runs; ``key`` is a private key to sign with."""
+    def save(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        key: bytes | None = None,
+        needs_torch: bool | None = None,
+    ) -> None:
+        """Write a .dvt file that ``dovetail.load`` runs; ``key`` is a private key to sign with.
+
+        A model compiled by ``cpu`` whose other operators the runtime has kernels for becomes a
+        file that runs without PyTorch. ``needs_torch=True`` keeps PyTorch's kernels all the same;
+        ``False`` refuses to write a file that would need it.
+        """
         from dovetail.artifact.save import save
 
-        save(self, path, key=key)
+        save(self, path, key=key, needs_torch=needs_torch)
 
     def _apply_writes(self, results: Sequence[Any], flat: Sequence[Any]) -> None:
         for (kind, key), value in zip(self._writes, results, strict=False):

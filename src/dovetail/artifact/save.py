@@ -2,37 +2,47 @@
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from dovetail import __version__
-from dovetail.artifact.save_devices import DeviceLowering
+from dovetail.artifact.save_devices import HOST, DeviceLowering
 from dovetail.capture import _torch
 from dovetail.errors import CannotSave
 from dovetail.file import container
-from dovetail.file.encode import Contents, encode_program, scalar_bytes
+from dovetail.file.encode import Contents, code_section, encode_program, scalar_bytes
 from dovetail.file.encode_devices import Blobs
-from dovetail.ir.call import OpCall, Ref
-from dovetail.ir.program import Program, Result, Symbol
-from dovetail.ir.size import symbols_of
+from dovetail.file.kernel_encode import encode_kernels
+from dovetail.ir.call import OpCall, Ref, leaves
+from dovetail.ir.kernel import Kernel
+from dovetail.ir.program import VALUE, Program, Result, Symbol
+from dovetail.ir.size import Size, symbols_of
 from dovetail.ir.tensor import ScalarDesc, TensorDesc
-from dovetail.lower.to_program import Source, input_symbols
+from dovetail.lower.portable import match
+from dovetail.lower.to_program import Source, input_symbols, is_computed
+from dovetail.place import PlacedSegment
 from dovetail.runtime.frozen import FrozenRunner
 from dovetail.runtime.runner import Runner
+from dovetail.schedule.plan import Plan, Unschedulable, make_plan
+from dovetail.schedule.program import Kernels, PlanWriter, library_calls
 
 if TYPE_CHECKING:
     from dovetail.artifact.exported import Artifact
 
+log = logging.getLogger(__name__)
 pytree = _torch.pytree()
 # Backends whose segments are calls of ATen operators: in a file they are host calls.
 HOST_BACKENDS = ("aten", "reference")
 NATIVE_BACKEND = "portable"
-# Backends that generate code for this machine's processors.
-NOT_YET = ("cpu", "cuda")
+GENERATING_BACKEND = "cpu"
+HOSTS = (*HOST_BACKENDS, NATIVE_BACKEND, GENERATING_BACKEND)  # the rest run on accelerators
+LEVELS = (3, 4)  # of x86-64, that generated code is stored for
 
 
 @dataclass(frozen=True)
@@ -43,14 +53,27 @@ class Package:
     contents: Contents
     manifest: Mapping[str, Any]
     blobs: Blobs = field(default_factory=dict)
+    kernels: Mapping[str, Kernel] = field(default_factory=dict)
 
 
-def save(artifact: Artifact, path: str | os.PathLike[str], *, key: bytes | None = None) -> Program:
+def save(
+    artifact: Artifact,
+    path: str | os.PathLike[str],
+    *,
+    key: bytes | None = None,
+    needs_torch: bool | None = None,
+) -> Program:
     """Write an artifact to a file, signed if a private key is given; its Program comes back."""
-    package = pack(artifact)
+    package = pack(artifact, needs_torch)
+    generated = {f"{name}@1": name for name in package.kernels}
     sections, features = encode_program(
-        package.program, package.contents, package.manifest, blobs=package.blobs
+        package.program,
+        package.contents,
+        package.manifest,
+        generated=generated,
+        blobs=package.blobs,
     )
+    sections += kernel_sections(package.kernels)
     layout, ordered = container.lay_out(sections, features)
     if key is not None:
         from dovetail.artifact.sign import signature_section
@@ -61,9 +84,21 @@ def save(artifact: Artifact, path: str | os.PathLike[str], *, key: bytes | None 
     return package.program
 
 
-def pack(artifact: Artifact) -> Package:
+def kernel_sections(kernels: Mapping[str, Kernel]) -> list[container.Section]:
+    """Generated kernels as code for each level, and as data for those who may not run that."""
+    if not kernels:
+        return []
+    from dovetail.codegen.llvm.module import generate
+    from dovetail.codegen.llvm.target import of_level
+
+    code = {level: generate(kernels, of_level(level)) for level in LEVELS}
+    described = encode_kernels(list(kernels.values()))
+    return [code_section(code), container.section(container.KERNEL_IR, described)]
+
+
+def pack(artifact: Artifact, needs_torch: bool | None = None) -> Package:
     """Lower a compiled model as a whole."""
-    return _Packer(artifact).pack()
+    return _Packer(artifact, needs_torch).pack()
 
 
 @dataclass(frozen=True)
@@ -78,18 +113,21 @@ class _Given:
 class _Packer:
     """Walks over a placed graph and lowers all of its segments into one program."""
 
-    def __init__(self, artifact: Artifact) -> None:
+    def __init__(self, artifact: Artifact, needs_torch: bool | None) -> None:
         self.artifact = artifact
         self.runner, self.given = _graph_inputs(artifact)
         self.lowering = DeviceLowering(self._is_native)
-        self.native: set[str] = set()
+        self.kernels = Kernels()
+        self.plans = self._make_plans()
+        self.native = self._native_calls(needs_torch)
         self.tensors: dict[str, torch.Tensor] = {}
         self.state: dict[str, str] = {}  # key → buffer
         self.users: dict[int, str] = {}  # position among the user's leaves → buffer
+        self.numbers: dict[str, str] = {}  # symbol → the buffer whose value it is
 
     def pack(self) -> Package:
         symbols = self._inputs()
-        self._calls()
+        self._calls([symbol.name for symbol in symbols])
         outputs = list(self.runner.placement.outputs)
         count = len(self.artifact._writes)  # noqa: SLF001
         results = [self.lowering.result(out) for out in outputs[count:]]
@@ -108,7 +146,8 @@ class _Packer:
         contents |= {n: contents[held] for n, held in self.lowering.shared.items()}
         contents = {n: data for n, data in contents.items() if n in lowered.program.by_name}
         manifest = self._manifest(lowered.program, results)
-        return Package(lowered.program, contents, manifest, self.lowering.blobs)
+        kernels = self.kernels.by_name
+        return Package(lowered.program, contents, manifest, self.lowering.blobs, kernels)
 
     # ---- inputs ----------------------------------------------------------------------------
 
@@ -119,7 +158,7 @@ class _Packer:
             key = (given.name, ())
             if source.kind == "user":
                 if isinstance(given.desc, ScalarDesc) and symbols_of(given.desc.size or 0):
-                    raise CannotSave(f"the input {given.name!r} is a number that varies")
+                    self.users[user] = self._number(given.name, given.desc)
                 if isinstance(given.desc, TensorDesc):
                     made = Source(given.name, "input", given.desc)
                     self.users[user] = self.lowering.source(made, key)
@@ -135,6 +174,14 @@ class _Packer:
             self._graph_constant(constant, value)
         return self._symbols()
 
+    def _number(self, name: str, desc: ScalarDesc) -> str:
+        """An argument that is a number and varies: its value is a symbol."""
+        if not isinstance(desc.size, Size) or not desc.size.is_symbol:
+            raise CannotSave(f"the input {name!r} is a number that varies")
+        made = self.lowering.declare(name, "input", TensorDesc("int64", (), ()))
+        self.numbers[desc.size.args[0]] = made
+        return made
+
     def _graph_constant(self, name: str, value: Any) -> None:
         if not isinstance(value, torch.Tensor):
             raise CannotSave(f"the graph holds {name}, a {type(value).__name__}")
@@ -147,37 +194,92 @@ class _Packer:
         for name in self.users.values():
             for symbol in input_symbols(name, self.lowering.buffers[name].desc):
                 found.setdefault(symbol.name, symbol)
+        for symbol_name, buffer in self.numbers.items():
+            found.setdefault(symbol_name, Symbol(symbol_name, buffer, VALUE))
         ranges = self.artifact._guards.ranges  # noqa: SLF001
         made = []
         for symbol in found.values():
-            low, high = ranges.get(symbol.name, (0, None))
-            made.append(replace(symbol, low=max(low, 0), high=2**63 - 1 if high is None else high))
+            least = -(2**63) if symbol.axis == VALUE else 0
+            low, high = ranges.get(symbol.name, (least, None))
+            top = 2**63 - 1 if high is None else high
+            made.append(replace(symbol, low=max(low, least), high=top))
         return made
 
     # ---- calls -----------------------------------------------------------------------------
 
+    def _segments(self) -> Iterator[tuple[PlacedSegment, str]]:
+        segments = self.runner.placement.segments
+        for placed, step in zip(segments, self.runner.steps, strict=True):
+            yield placed, step.backend
+
+    def _make_plans(self) -> dict[str, Plan]:
+        """The plans of the segments that code is generated for."""
+        plans = {}
+        for placed, backend in self._segments():
+            if backend == GENERATING_BACKEND:
+                with contextlib.suppress(Unschedulable):  # such a segment is host calls
+                    plans[placed.segment.name] = make_plan(placed.segment)
+        return plans
+
+    def _native_calls(self, needs_torch: bool | None) -> frozenset[str]:
+        """The calls that built-in kernels are to serve.
+
+        Of a model with generated code that is all that is left, if they can serve all of it: such
+        a file runs without PyTorch. Otherwise it is none, as PyTorch's own are faster.
+        """
+        own, left = set(), []
+        for placed, backend in self._segments():
+            calls = placed.segment.calls
+            if backend not in HOSTS:
+                continue
+            if backend == NATIVE_BACKEND:
+                own |= {call.name for call in calls}
+            elif placed.segment.name in self.plans:
+                left += library_calls(self.plans[placed.segment.name])
+            else:
+                left += [call for call in calls if is_computed(call)]
+        missing = sorted({call.op for call in left if isinstance(match(call), str)})
+        if needs_torch is False and missing:
+            raise CannotSave(f"no kernel of the runtime's own serves {', '.join(missing)}")
+        covers = bool(self.plans) and not missing if needs_torch is None else not needs_torch
+        return frozenset(own | {call.name for call in left} if covers else own)
+
     def _is_native(self, call: OpCall) -> bool:
         return call.name in self.native
 
-    def _calls(self) -> None:
-        placement = self.runner.placement
-        for placed, step in zip(placement.segments, self.runner.steps, strict=True):
-            if step.backend in NOT_YET:
-                raise CannotSave(
-                    f"{placed.segment.name} is compiled by the backend {step.backend!r}, whose "
-                    f"code a file cannot carry yet; export with backend='{NATIVE_BACKEND}'"
-                )
-            values = self.lowering.values
+    def _calls(self, symbols: Sequence[str]) -> None:
+        values = self.lowering.values
+        for placed, backend in self._segments():
             for given, source in zip(placed.segment.inputs, placed.sources, strict=True):
                 if source in values:
                     values[given.name, ()] = values[source]
-            if step.backend not in (*HOST_BACKENDS, NATIVE_BACKEND):
-                self.lowering.segment(placed, step.backend)
+            if backend not in HOSTS:
+                self.lowering.segment(placed, backend)
                 continue
-            if step.backend == NATIVE_BACKEND:
-                self.native |= {call.name for call in placed.segment.calls}
-            for call in placed.segment.calls:
-                self.lowering.call(call)
+            plan = self.plans.get(placed.segment.name)
+            if plan is None or not self._plan(plan, symbols):
+                for call in placed.segment.calls:
+                    self.lowering.call(call)
+
+    def _plan(self, plan: Plan, symbols: Sequence[str]) -> bool:
+        """Append a plan; where it is found not to fit a program, leave all as it was."""
+        for given in plan.segment.inputs:  # generated kernels read what lies on the host
+            held = self.lowering.values.get((given.name, ()))
+            if held is not None:
+                self.lowering.values[given.name, ()] = self.lowering.bring(held, HOST)
+        before = self.lowering.snapshot()
+        writer = PlanWriter(self.lowering, plan, self.kernels, symbols)
+        try:
+            writer.write()
+            for out in leaves(plan.segment.outputs):
+                if isinstance(out, Ref) and (out.name, out.path) in plan.values:
+                    value = plan.values[out.name, out.path]
+                    self.lowering.values[out.name, out.path] = writer.buffer(value)
+        except Unschedulable as reason:
+            log.info("%s is saved call by call: %s", plan.segment.name, reason)
+            self.lowering.restore(before)
+            return False
+        return True
 
     # ---- manifest --------------------------------------------------------------------------
 

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from operator import itemgetter
 from typing import Any
 
-from dovetail.errors import IndexOutOfBounds, IndexOutOfRange
+from dovetail.errors import IndexOutOfBounds, IndexOutOfRange, RunFailed
 from dovetail.file.container import Section, chunks, lay_out
 from dovetail.file.encode import encode_program, scalar_bytes
 from dovetail.ir.program import VALUE, Result
@@ -100,6 +101,13 @@ def load(data: bytes, flags: int = 0) -> Callable[[list[Any]], list[Any]]:
     return Executable(open_native(data, flags=flags | MAY_OVERLAP))
 
 
+def as_eager(error: RunFailed) -> Exception:
+    """What eager raises for an index out of range; anything else is our own."""
+    if isinstance(error, IndexOutOfRange):
+        return IndexError(str(error))
+    return RuntimeError(str(error)) if isinstance(error, IndexOutOfBounds) else error
+
+
 class Executable:
     """Calls a native program with a segment's inputs, which it takes as one list."""
 
@@ -122,14 +130,31 @@ class Executable:
         names = [name for name, _, _ in self.symbols]
         self.program = SizeProgram(names, self.sizes) if self.sizes else None
 
+    def arranged(self, taken: Sequence[int]) -> Callable[[list[Any]], list[Any]] | None:
+        """The same for inputs of which ``taken`` are the segment's; None: not worth it.
+
+        Where the program's outputs are the segment's, this is the native call and little else.
+        """
+        if self.results is not None or self.from_nothing or len(self.given) < 2:
+            return None
+        native, pick = self.run, itemgetter(*(taken[n] for n in self.given))
+
+        def run(inputs: list[Any]) -> list[Any]:
+            given = pick(inputs)
+            inputs.clear()
+            try:
+                return native(*given)  # type: ignore[no-any-return]
+            except RunFailed as error:
+                raise as_eager(error) from None
+
+        return run
+
     def __call__(self, inputs: list[Any]) -> list[Any]:
         """Run; the list is emptied."""
         try:
             made: list[Any] = self.run(*[inputs[n] for n in self.given])
-        except IndexOutOfRange as error:  # what eager raises
-            raise IndexError(str(error)) from None
-        except IndexOutOfBounds as error:
-            raise RuntimeError(str(error)) from None
+        except RunFailed as error:
+            raise as_eager(error) from None
         if self.from_nothing and made:
             made = [self.from_dlpack(tensor) for tensor in made]
         if self.results is not None:

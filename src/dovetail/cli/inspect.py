@@ -9,6 +9,8 @@ from typing import Any
 
 from dovetail.errors import ArtifactNotFound
 from dovetail.file import container
+from dovetail.file.kernel_decode import decode_kernels
+from dovetail.file.objects import functions
 from dovetail.runtime.loaded import INSPECT, open_native
 
 _DTYPES = {0: "int", 1: "uint", 2: "float", 4: "bfloat", 5: "complex", 6: "bool"}
@@ -56,6 +58,7 @@ def describe(path: str) -> dict[str, Any]:
         "outputs": [_tensor(row) for row in native.outputs()],
         "host_ops": sorted({op for op, _ in native.host_calls()}),
         "kernels": _words(program, "kernel"),
+        "generated": _generated(native),
         "devices": [_device(*row) for row in native.devices()],
         "launches": _words(program, "launch"),
         "blobs": [
@@ -66,6 +69,25 @@ def describe(path: str) -> dict[str, Any]:
         "memory": _memory(program),
         "program": program,
     }
+
+
+def _generated(native: Any) -> list[dict[str, Any]]:
+    """Each generated kernel: bytes of code by level of x86-64, instructions of kernel IR."""
+    code, described = (native.section(kind) for kind in (container.CODE, container.KERNEL_IR))
+    levels = functions(code) if code else {}
+    instructions = {
+        kernel.name: sum(1 for _ in kernel.instructions())
+        for kernel in (decode_kernels(described) if described else ())
+    }
+    names = dict.fromkeys([*instructions, *(name for found in levels.values() for name in found)])
+    return [
+        {
+            "name": name,
+            "code": {f"x86-64-v{n}": found[name] for n, found in levels.items() if name in found},
+            "instructions": instructions.get(name),
+        }
+        for name in names
+    ]
 
 
 def _existing(path: str) -> str:
@@ -143,6 +165,17 @@ def _summary(found: dict[str, Any]) -> str:
     lines += [f"  {s['name']:<24} {s['bytes']:>14,} bytes" for s in found["sections"]]
     lines.append(f"{found['instructions']} instructions; memory: {found['memory']}")
     lines.append("kernels: " + (", ".join(f"{k} x{n}" for k, n in found["kernels"].items()) or "-"))
+    lines += _generated_lines(found["generated"])
     lines += _device_lines(found)
     lines.append("calls PyTorch for: " + (", ".join(found["host_ops"]) or "nothing"))
     return "\n".join(lines)
+
+
+def _generated_lines(generated: list[dict[str, Any]]) -> list[str]:
+    lines = ["generated kernels:"] if generated else []
+    for kernel in generated:
+        sizes = ", ".join(f"{level} {size:,} bytes" for level, size in kernel["code"].items())
+        count = kernel["instructions"]
+        described = f"kernel IR of {count} instructions" if count is not None else "no kernel IR"
+        lines.append(f"  {kernel['name']:<40} {sizes or 'no code'}; {described}")
+    return lines

@@ -12,9 +12,10 @@ import time
 from pathlib import Path
 from typing import Any
 
+from dovetail.artifact.load import load
 from dovetail.errors import ArtifactNotFound, InvalidInput
 from dovetail.file import container
-from dovetail.runtime.loaded import Loaded, load
+from dovetail.runtime.loaded import Loaded
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from dovetail.ir.size import Dim, Size, symbols_of
+from dovetail.ir.size import Dim, symbols_of
 
 # What a loaded element of each storage type is computed in.
 COMPUTE = {
@@ -192,21 +192,6 @@ class Kernel:
     axes: tuple[Axis, ...]
     loops: tuple[Loop, ...]
     notes: tuple[str, ...] = field(default=(), compare=False)
-
-    @property
-    def outputs(self) -> tuple[str, ...]:
-        """The buffers that a call of this kernel names as outputs, in order."""
-        return tuple(b.name for b in self.buffers if b.role != "in")
-
-    @property
-    def inputs(self) -> tuple[str, ...]:
-        """The buffers that a call of this kernel names as inputs, in order."""
-        return tuple(b.name for b in self.buffers if b.role == "in")
-
-    @property
-    def sizes(self) -> tuple[Size, ...]:
-        """The sizes that a call of this kernel passes as attributes, in order."""
-        return tuple(dict.fromkeys(d for d in self.dims() if isinstance(d, Size)))
 
     def instructions(self) -> Iterator[Instruction]:
         """Every instruction, in order."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from dovetail.errors import CannotSave
 from dovetail.ir.call import Arg, OpCall, Ref
@@ -255,6 +256,15 @@ class Lowering:
         """Append an instruction."""
         self.instructions.append(instruction)
 
+    def snapshot(self) -> tuple[Any, ...]:
+        """All that is declared and emitted, for ``restore``."""
+        held = (self.buffers, self.instructions, self.values, self.scalars)
+        return tuple(item.copy() for item in held)
+
+    def restore(self, before: tuple[Any, ...]) -> None:
+        """Go back to a snapshot."""
+        self.buffers, self.instructions, self.values, self.scalars = before
+
     def drop_unused_inputs(self, symbols: Iterable[Symbol]) -> None:
         """Forget inputs that no instruction touches and no symbol is read from."""
         kept = {symbol.input for symbol in symbols}
@@ -295,6 +305,12 @@ def functional(call: OpCall) -> OpCall:
     """
     namespace, name, overload = call.op.split(".")
     return replace(call, op=f"{namespace}.{name.rstrip('_')}.{overload}")
+
+
+def is_computed(call: OpCall) -> bool:
+    """Whether a call needs a kernel: it is no assertion, no size and no window on an operand."""
+    silent = call.op in ASSERTIONS or known_size(call.output) is not None
+    return not silent and view_offsets(call) is None
 
 
 def known_size(desc: Desc) -> int | Size | None:

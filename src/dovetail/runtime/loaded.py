@@ -2,28 +2,43 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from dovetail.errors import (
     ArtifactNotFound,
     FallbackWarning,
+    InterpretedKernels,
     InvalidArtifact,
     PluginNotFound,
     UnsupportedArtifact,
 )
+from dovetail.file import container
 from dovetail.runtime import tree as trees
 
 _MANIFEST = 1
+INTERPRETED = -2  # what ``Artifact.code()`` says where kernels are interpreted
+_SLOWER = {
+    -1: ("built-in kernels serve instead", FallbackWarning),
+    INTERPRETED: (
+        "its kernels are interpreted (install dovetail[cpu] to have them compiled)",
+        InterpretedKernels,
+    ),
+}
 CHECK_CONSTANTS, TRUST_CODE, INSPECT, MAY_OVERLAP = 1, 2, 4, 8
 _PREFER_RECOMPILING = 2  # DVP_BLOB_PREFER_RECOMPILING
 # The caller knows that no tensor has its negative or conjugate bit set: they are not looked at.
 PLAIN_TENSORS = 1 << 16
+
+
+# Kernel IR and whether it is trusted → a code section for this machine, or None.
+Regenerate = Callable[[bytes, bool], bytes | None]
 
 
 def load(
@@ -31,18 +46,13 @@ def load(
     *,
     trusted_keys: Sequence[bytes] | None = None,
     plugins: Sequence[str | os.PathLike[str]] = (),
+    regenerate: Regenerate | None = None,
 ) -> Loaded:
-    """Map and verify an artifact; call the result as the model.
-
-    Tensors go in and come out by DLPack: torch tensors give torch tensors, NumPy arrays give
-    NumPy arrays. ``trusted_keys`` are Ed25519 public keys whose signatures let native code in the
-    file run; by default those in the user's configuration (see ``dovetail.runtime.trust``).
-    ``plugins`` are libraries that implement ``dovetail_plugin.h``, for a file that runs on their
-    devices; those that are loaded already or that an installed package brings need not be named.
-    """
+    """Map and verify an artifact; see ``dovetail.load``."""
     if not Path(path).exists():
         raise ArtifactNotFound(f"there is no file {os.fspath(path)!r}")
-    return Loaded(open_native(os.fspath(path), keys=trusted_keys, plugins=plugins))
+    native = open_native(os.fspath(path), keys=trusted_keys, plugins=plugins, regenerate=regenerate)
+    return Loaded(native)
 
 
 def open_native(
@@ -51,23 +61,31 @@ def open_native(
     flags: int = 0,
     keys: Sequence[bytes] | None = None,
     plugins: Sequence[str | os.PathLike[str]] = (),
+    regenerate: Regenerate | None = None,
 ) -> Any:
     """The native artifact, with its host operations resolved where torch is in the process."""
     from dovetail.runtime.trust import trusted_keys
 
     known = trusted_keys() if keys is None else keys
     host = None if flags & INSPECT else _host()
-    native = _open(source, flags, b"".join(known), host, plugins)
+    opened = functools.partial(_open, source, flags, b"".join(known), host, plugins)
+    native = opened()
+    if native.code() == INTERPRETED and regenerate is not None:
+        described = native.section(container.KERNEL_IR) or b""
+        code = regenerate(described, native.signature() == 1)
+        if code is not None:
+            native = opened(code)
     if host is not None:
         host.prepare(native)
     if not flags & INSPECT:
         _prepare_blobs(native, host)
-    if native.code() < 0 and not flags & INSPECT:
+    if native.code() in _SLOWER and not flags & INSPECT:
+        why = "not signed by a trusted key, or made for another processor"
+        instead, warning = _SLOWER[native.code()]
         warnings.warn(
-            "the artifact's native code is not used (not signed by a trusted key, or made for "
-            "another processor); built-in kernels serve instead, slower",
-            FallbackWarning,
-            stacklevel=3,
+            f"the artifact's native code is not used ({why}); {instead}, slower",
+            warning,
+            stacklevel=4,
         )
     return native
 
@@ -78,6 +96,7 @@ def _open(
     keys: bytes,
     host: Any,
     plugins: Sequence[str | os.PathLike[str]],
+    code: bytes | None = None,
 ) -> Any:
     """Open with the plug-ins of this process, and again with those that packages bring."""
     try:
@@ -92,11 +111,11 @@ def _open(
         return _native.Artifact(source, flags, keys)
     known = tuple(library.native for library in known_plugins(plugins))
     try:
-        return _native.Artifact(source, flags, keys, host, known)
+        return _native.Artifact(source, flags, keys, host, known, code)
     except PluginNotFound:
         needed = [name for name, _, _ in _native.Artifact(source, INSPECT).devices()]
     brought = tuple(library.native for library in brought_plugins(needed))
-    return _native.Artifact(source, flags, keys, host, brought + known)
+    return _native.Artifact(source, flags, keys, host, brought + known, code)
 
 
 def _prepare_blobs(native: Any, host: Any) -> None:

@@ -50,6 +50,10 @@ def _direct(
 ) -> Callable[[list[Any]], Any]:
     """The executable on inputs in its own order, its outputs counted."""
     in_order = list(given) == list(range(count))
+    arranged = getattr(run, "arranged", None)  # an executable that counts its outputs itself
+    found: Callable[[list[Any]], Any] | None = arranged(taken) if arranged and in_order else None
+    if found is not None:
+        return found
 
     def direct(inputs: list[Any]) -> Any:
         own = [inputs[n] for n in taken]

@@ -12,6 +12,7 @@ from dataclasses import replace
 from dovetail.file.encode import DTYPES
 from dovetail.ir import kernel as kernel_ir
 from dovetail.ir.call import Arg, OpCall, Ref, leaves
+from dovetail.ir.kernel_call import call_inputs, call_outputs, call_sizes
 from dovetail.ir.program import Copy, Host, Kernel, same_dims
 from dovetail.ir.segment import is_write
 from dovetail.ir.size import Dim, Size, symbols_of
@@ -175,11 +176,11 @@ class PlanWriter:
     def _kernel(self, built: Built) -> None:
         kernel = built.kernel
         named = {n: self.buffer(root_of(v)) for n, v in built.buffers.items()}
-        sizes = kernel.sizes
+        sizes = call_sizes(kernel)
         self._dims(sizes)
         call = f"{self.kernels.add(kernel)}@1"
-        outputs = tuple(named[n] for n in kernel.outputs)
-        inputs = tuple(named[n] for n in kernel.inputs)
+        outputs = tuple(named[b.name] for b in call_outputs(kernel))
+        inputs = tuple(named[b.name] for b in call_inputs(kernel))
         self.lowering.emit(Kernel(call, outputs, inputs, sizes))
 
     def _write(self, step: LibraryCall) -> None:
@@ -197,6 +198,9 @@ class PlanWriter:
 
     def _library(self, step: LibraryCall) -> None:
         call = step.call
+        if self.lowering.is_native(call):
+            self._built_in(step)
+            return
         args = tuple(self._argument(a) for a in call.args)
         kwargs = {k: self._argument(a) for k, a in call.kwargs.items()}
         if call.op in FILLING:
@@ -204,6 +208,16 @@ class PlanWriter:
             self.lowering.emit(Host(call.op, (self.buffer(result),), args, kwargs))
             return
         self.lowering.emit(Host(call.op, self._results(step), args, kwargs))
+
+    def _built_in(self, step: LibraryCall) -> None:
+        """A call that one of the runtime's own kernels serves."""
+        for ref in step.call.refs():
+            value = self._value(ref)
+            if value is not None:
+                self.lowering.values[ref.name, ref.path] = self.buffer(value)
+        self.lowering.call(step.call)
+        for result in step.results:
+            self.names[result] = self.lowering.values[step.call.name, result.path]
 
     def _results(self, step: LibraryCall) -> tuple[str, ...]:
         """A host buffer for each result that somebody needs."""
@@ -243,5 +257,6 @@ def _window(value: Value, base: Value, offset: Dim) -> View:
 
 
 def library_calls(plan: Plan) -> list[OpCall]:
-    """The calls of a plan that PyTorch runs."""
-    return [step.call for step in plan.steps if isinstance(step, LibraryCall)]
+    """The calls of a plan that no generated kernel runs, views left out."""
+    steps = [step.call for step in plan.steps if isinstance(step, LibraryCall)]
+    return [call for call in steps if not is_write(call) and view_offsets(call) is None]

@@ -14,7 +14,8 @@ from dovetail.codegen.llvm.cost import GRAIN, cost
 from dovetail.codegen.llvm.emit import Code, Val
 from dovetail.codegen.llvm.target import Target, assemble
 from dovetail.ir.affine import product
-from dovetail.ir.kernel import CHECKS, Apply, Kernel
+from dovetail.ir.kernel import CHECKS, Apply, Buffer, Kernel
+from dovetail.ir.kernel_call import call_inputs, call_outputs, call_sizes
 from dovetail.ir.size import Dim
 
 # Bytes from the start of a dvt_call and of a dvt_tensor in dovetail.h.
@@ -47,9 +48,9 @@ def module_text(kernels: Mapping[str, Kernel], lanes: int) -> str:
 
 def table_layout(kernel: Kernel) -> render.Layout:
     """The flag, the outputs, the inputs, the sizes: eight bytes each."""
-    names = (*kernel.outputs, *kernel.inputs)
-    pointers = {name: 1 + n for n, name in enumerate(names)}
-    sizes: dict[Dim, int] = {d: 1 + len(names) + n for n, d in enumerate(kernel.sizes)}
+    buffers = (*call_outputs(kernel), *call_inputs(kernel))
+    pointers = {b.name: 1 + n for n, b in enumerate(buffers)}
+    sizes: dict[Dim, int] = {d: 1 + len(buffers) + n for n, d in enumerate(call_sizes(kernel))}
     return render.Layout(pointers, sizes, _FLAG)
 
 
@@ -63,8 +64,8 @@ def _entry(name: str, kernel: Kernel, layout: render.Layout) -> str:
     c.line(f"%table = alloca [{1 + len(layout.pointers) + len(layout.sizes)} x i64], align 8")
     c.line("store i64 0, ptr %flag")
     c.line("store ptr %flag, ptr %table")
-    _fill_pointers(c, _OUTPUTS, kernel.outputs, layout)
-    _fill_pointers(c, _INPUTS, kernel.inputs, layout)
+    _fill_pointers(c, _OUTPUTS, call_outputs(kernel), layout)
+    _fill_pointers(c, _INPUTS, call_inputs(kernel), layout)
     _fill_sizes(c, layout)
     count = _sized(c, render.units(kernel), layout)
     _run(c, f"{name}.body", count, _wanted_pieces(c, kernel, layout, count))
@@ -83,16 +84,16 @@ def _put(c: Code, position: int, value: Val) -> None:
     c.line(f"store {value.type} {value.text}, ptr {place.text}")
 
 
-def _fill_pointers(c: Code, field: int, names: Sequence[str], layout: render.Layout) -> None:
-    if not names:
+def _fill_pointers(c: Code, field: int, buffers: Sequence[Buffer], layout: render.Layout) -> None:
+    if not buffers:
         return
     tensors = _at(c, "%call", field, "ptr")
-    for n, name in enumerate(names):
+    for n, buffer in enumerate(buffers):
         tensor = _at(c, tensors.text, 8 * n, "ptr")
         data = _at(c, tensor.text, _DATA, "ptr")
         offset = _at(c, tensor.text, _BYTE_OFFSET, "i64")
         start = c.new(f"getelementptr i8, ptr {data.text}, i64 {offset.text}", "ptr", 1)
-        _put(c, layout.pointers[name], start)
+        _put(c, layout.pointers[buffer.name], start)
 
 
 def _fill_sizes(c: Code, layout: render.Layout) -> None:

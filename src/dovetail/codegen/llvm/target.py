@@ -64,8 +64,7 @@ def host() -> Target:
 
 def of_level(level: int) -> Target:
     """Any machine of a level of x86-64: what code in a file is made for."""
-    triple = _llvm().get_default_triple()
-    return Target(triple, f"x86-64-v{level}", "", _WIDTHS[level], level)
+    return Target("x86_64-unknown-linux-gnu", f"x86-64-v{level}", "", _WIDTHS[level], level)
 
 
 @functools.cache

@@ -1,0 +1,34 @@
+"""``dovetail.load``: a file as a function. Needs no torch unless the file calls it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+from dovetail.runtime import loaded
+from dovetail.runtime.loaded import Loaded
+
+
+def load(
+    path: str | os.PathLike[str],
+    *,
+    trusted_keys: Sequence[bytes] | None = None,
+    plugins: Sequence[str | os.PathLike[str]] = (),
+) -> Loaded:
+    """Map and verify an artifact; call the result as the model.
+
+    Tensors go in and come out by DLPack: torch tensors give torch tensors, NumPy arrays give
+    NumPy arrays. ``trusted_keys`` are Ed25519 public keys whose signatures let native code in the
+    file run; by default those in the user's configuration (see ``dovetail.runtime.trust``).
+    Code that may not or cannot run here is generated again where llvmlite is installed;
+    elsewhere the file's kernels are interpreted, with a warning. ``plugins`` are libraries that
+    implement ``dovetail_plugin.h``, for a file that runs on their devices; those that are loaded
+    already or that an installed package brings need not be named.
+    """
+    return loaded.load(path, trusted_keys=trusted_keys, plugins=plugins, regenerate=_regenerate)
+
+
+def _regenerate(kernel_ir: bytes, trusted: bool) -> bytes | None:
+    from dovetail.codegen.llvm.regenerate import regenerate
+
+    return regenerate(kernel_ir, trusted)

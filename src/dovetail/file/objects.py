@@ -1,0 +1,39 @@
+"""What a code section holds: for each level of x86-64 its functions and their sizes."""
+
+from __future__ import annotations
+
+import struct
+
+from dovetail.errors import InvalidArtifact
+
+_SYMBOL_TABLE, _FUNCTION = 2, 2
+_BODY = ".body"  # of the function beside a kernel's own that does its work
+
+
+def functions(section: bytes) -> dict[int, dict[str, int]]:
+    """Level → kernel → bytes of code."""
+    try:
+        (count,) = struct.unpack_from("<I", section)
+        rows = [struct.unpack_from("<2I2Q", section, 8 + 24 * n) for n in range(count)]
+        return {level: _symbols(section[at : at + size]) for level, _, at, size in rows}
+    except (struct.error, UnicodeDecodeError, ValueError) as error:
+        raise InvalidArtifact(f"code section: {error}") from None
+
+
+def _symbols(code: bytes) -> dict[str, int]:
+    """The functions of an ELF object, a kernel's own and its body taken together."""
+    (start,) = struct.unpack_from("<Q", code, 40)
+    (count,) = struct.unpack_from("<H", code, 60)
+    sections = [struct.unpack_from("<2I4Q2I2Q", code, start + 64 * n) for n in range(count)]
+    found: dict[str, int] = {}
+    for _, kind, _, _, offset, size, link, _, _, _ in sections:
+        if kind != _SYMBOL_TABLE or link >= count:
+            continue
+        names = sections[link][4]
+        for at in range(offset, offset + size, 24):
+            name, info, _, _, _, length = struct.unpack_from("<I2BH2Q", code, at)
+            if info & 15 == _FUNCTION:
+                end = code.index(b"\0", names + name)
+                kernel = code[names + name : end].decode().removesuffix(_BODY)
+                found[kernel] = found.get(kernel, 0) + length
+    return found
