@@ -51,8 +51,9 @@ def compile_dynamo(
         return gm.forward  # type: ignore[no-any-return]
     compiler = Compiler(backends, options, history.begin(*(b.name for b in backends)))
     try:
-        gm = compiler.run_passes("pre_grad", gm, "dynamo")
-        return compiler.capture().run(gm, example_inputs)
+        with without_collection():
+            gm = compiler.run_passes("pre_grad", gm, "dynamo")
+            return compiler.capture().run(gm, example_inputs)
     except BaseException:
         history.discard(compiler.record)
         raise

@@ -205,7 +205,7 @@ def test_products_are_built_in_where_that_frees_a_file_of_torch(tmp_path):
     mlp.save(tmp_path / "bound.dvt", needs_torch=True)
     assert describe(str(tmp_path / "bound.dvt"))["host_ops"] == ["aten.addmm.default"]
     both = nn.Sequential(nn.Conv2d(3, 4, 3), nn.GELU(), nn.Flatten(), nn.Linear(16, 2))
-    mixed = export(both, torch.randn(1, 3, 4, 4))
+    mixed = export(both, torch.randn(2, 3, 4, 4))
     mixed.save(tmp_path / "mixed.dvt")
     assert len(describe(str(tmp_path / "mixed.dvt"))["host_ops"]) == 2
     with pytest.raises(errors.CannotSave, match=r"aten\.convolution"):

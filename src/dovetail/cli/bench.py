@@ -131,6 +131,7 @@ def _worker(
     case: str, rival: str, threads: int, seconds: float, cache: str
 ) -> dict[str, float] | None:
     env = {k: v for k, v in os.environ.items() if not k.startswith("DOVETAIL_")}
+    env.pop("PYTHONDONTWRITEBYTECODE", None)  # installed packages have their bytecode
     env |= {"OMP_NUM_THREADS": str(threads), "TORCHINDUCTOR_CACHE_DIR": f"{cache}/inductor"}
     command = [sys.executable, "-m", "dovetail.bench.worker", case, rival]
     command += [str(threads), str(seconds)]

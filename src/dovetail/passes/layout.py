@@ -20,6 +20,7 @@ from dovetail.capture.ops import OpOverload
 from dovetail.passes.base import Pass
 from dovetail.passes.constants import constant_nodes
 from dovetail.passes.graphs import calls, insert_call, is_view, value_of
+from dovetail.passes.strides import copy_with_strides
 from dovetail.passes.verify import compute
 
 aten = torch.ops.aten
@@ -124,17 +125,15 @@ class _Layouts:
 
     def _copied(self, source: fx.Node, user: fx.Node, *, last: bool) -> fx.Node:
         if last:
-            return self._insert(user, aten.clone.default, source, memory_format=_LAST)
-        value = self.before[source]
-        sizes = tuple(value.shape), tuple(value.stride())
-        place = {"dtype": value.dtype, "device": value.device}
-        target = self._insert(user, aten.empty_strided.default, *sizes, **place)
-        return self._insert(user, aten.copy.default, target, source)
-
-    def _insert(self, user: fx.Node, target: Any, *args: Any, **kwargs: Any) -> fx.Node:
-        node = insert_call(self.gm, user, target, *args, **kwargs)
-        node.meta["val"] = compute(self.gm, node)
-        return node
+            made = insert_call(self.gm, user, aten.clone.default, source, memory_format=_LAST)
+        else:
+            value = self.before[source]
+            layout = tuple(value.shape), tuple(value.stride())
+            made = copy_with_strides(self.gm, user, source, *layout)
+        for node in (*made.all_input_nodes, made):
+            if "val" not in node.meta:
+                node.meta["val"] = compute(self.gm, node)
+        return made
 
     def _recompute(self, node: fx.Node) -> None:
         node.meta["val"] = compute(self.gm, node)

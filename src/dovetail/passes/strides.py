@@ -39,7 +39,25 @@ def _moved(now: Desc, before: Desc) -> bool:
 
 
 def _restrided(gm: fx.GraphModule, output: fx.Node, node: fx.Node, desc: TensorDesc) -> fx.Node:
+    shape, strides = tuple(map(int, desc.shape)), tuple(map(int, desc.strides))  # type: ignore[arg-type]
+    return copy_with_strides(gm, output, node, shape, strides)
+
+
+def copy_with_strides(
+    gm: fx.GraphModule,
+    before: fx.Node,
+    node: fx.Node,
+    shape: tuple[int, ...],
+    strides: tuple[int, ...],
+) -> fx.Node:
+    """A copy of a value in another layout: by ``clone`` where a memory format names it."""
     value = value_of(node)
-    kwargs = {"dtype": value.dtype, "device": value.device}
-    target = insert_call(gm, output, aten.empty_strided.default, desc.shape, desc.strides, **kwargs)
-    return insert_call(gm, output, aten.copy.default, target, node)
+    for layout in (torch.contiguous_format, torch.channels_last):
+        if layout is torch.channels_last and len(shape) != 4:
+            continue
+        named = torch.empty(shape, memory_format=layout, device="meta").stride()
+        if tuple(named) == strides:
+            return insert_call(gm, before, aten.clone.default, node, memory_format=layout)
+    place = {"dtype": value.dtype, "device": value.device}
+    target = insert_call(gm, before, aten.empty_strided.default, shape, strides, **place)
+    return insert_call(gm, before, aten.copy.default, target, node)
