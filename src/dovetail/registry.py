@@ -12,8 +12,10 @@ One lock guards the tables. It is never held while code of a backend runs (its i
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import logging
 import pkgutil
+import platform
 import threading
 import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator
@@ -48,7 +50,6 @@ BUILTIN = {
 }
 _OPENS_A_DEVICE = frozenset({"opencl"})  # to say whether it is available
 LAST_BACKEND = "aten"  # takes every call, so it ends every list of backends
-DEFAULT_BACKEND = LAST_BACKEND
 HIDDEN_TAGS = ("debug", "experimental")
 # Both stand at the far end of the pipeline, so they are named here and imported on first use.
 _COMPILER_FOR = "dovetail.dynamo:compiler_for"
@@ -269,8 +270,9 @@ class Registry:
     def default_backend(self, device: str) -> str:
         """The name of the backend that ``backend="dovetail"`` stands for on a device type."""
         with self._lock:
-            anywhere = self._defaults.get(None, DEFAULT_BACKEND)
-            return self._defaults.get(device.split(":")[0], anywhere)
+            kind = device.split(":")[0]
+            chosen = self._defaults.get(kind) or self._defaults.get(None)
+        return chosen or built_in_default(kind)
 
     # ---- finding ---------------------------------------------------------------------------
 
@@ -451,6 +453,13 @@ class Registry:
         broken |= {f"{e.name} of {e.declarer}": e.broken for e in self._refused}
         known = [e.name for e in entries if not e.broken]
         return errors.UnknownBackend(name, {*known, *_torch.known_dynamo_backends()}, broken)
+
+
+def built_in_default(device: str) -> str:
+    """The backend for a device type where nobody has chosen one; imports nothing to find out."""
+    generates = platform.machine() in ("x86_64", "AMD64")
+    generates = generates and importlib.util.find_spec("llvmlite") is not None
+    return "cpu" if device == "cpu" and generates else LAST_BACKEND
 
 
 _REGISTRY = Registry()

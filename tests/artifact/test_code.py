@@ -198,18 +198,18 @@ def test_the_same_kernel_is_stored_once(tmp_path):
     assert [found["kernels"][f"{k['name']}@1"] for k in found["generated"]] == [5]
 
 
-def test_products_are_built_in_where_that_frees_a_file_of_torch(tmp_path):
+def test_products_are_built_in_on_request(tmp_path):
     mlp = export(nn.Sequential(nn.Linear(8, 8), nn.GELU()), torch.randn(3, 8))
-    mlp.save(tmp_path / "free.dvt")
+    mlp.save(tmp_path / "free.dvt", without_torch=True)
     assert describe(str(tmp_path / "free.dvt"))["host_ops"] == []
-    mlp.save(tmp_path / "bound.dvt", needs_torch=True)
+    mlp.save(tmp_path / "bound.dvt")
     assert describe(str(tmp_path / "bound.dvt"))["host_ops"] == ["aten.addmm.default"]
     both = nn.Sequential(nn.Conv2d(3, 4, 3), nn.GELU(), nn.Flatten(), nn.Linear(16, 2))
     mixed = export(both, torch.randn(2, 3, 4, 4))
     mixed.save(tmp_path / "mixed.dvt")
     assert len(describe(str(tmp_path / "mixed.dvt"))["host_ops"]) == 2
     with pytest.raises(errors.CannotSave, match=r"aten\.convolution"):
-        mixed.save(tmp_path / "none.dvt", needs_torch=False)
+        mixed.save(tmp_path / "none.dvt", without_torch=True)
 
 
 def test_numbers_that_vary_are_arguments(tmp_path):
@@ -251,7 +251,7 @@ np.savez(sys.argv[3], *results)
 @pytest.mark.e2e
 def test_same_bits_without_torch_and_llvmlite(fused, tmp_path):
     artifact, x = fused
-    artifact.save(tmp_path / "m.dvt", key=KEY, needs_torch=False)
+    artifact.save(tmp_path / "m.dvt", key=KEY, without_torch=True)
     (tmp_path / "trusted_keys").write_text(_native.public_key(KEY).hex())
     (tmp_path / "trusted_keys").chmod(0o600)
     np.save(tmp_path / "x.npy", x.numpy())
@@ -294,7 +294,7 @@ def results(tmp_path_factory):
     (folder / "trusted_keys").chmod(0o600)
     for name, case in cases().items():
         artifact = artifact_of(name, "cpu")
-        artifact.save(folder / f"{name}.dvt", key=KEY, needs_torch=True)
+        artifact.save(folder / f"{name}.dvt", key=KEY)
         calls = []
         for args in [case.args, *case.others]:
             given, before = copy.deepcopy((args, case.kwargs)), (args, case.kwargs)

@@ -405,7 +405,7 @@ def test_library_operations_are_refused_with_a_reason():
     assert verdicts["aten.relu.default"].backend == "opencl"
     assert verdicts["aten.mm.default"].backend == "aten"
     assert verdicts["aten.mm.default"].refusals == (
-        ("opencl", "a library's operation, which is not rendered"),
+        ("opencl", "a product that a library is better at"),
     )
 
 

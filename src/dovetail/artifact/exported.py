@@ -148,17 +148,17 @@ class Artifact:
         path: str | os.PathLike[str],
         *,
         key: bytes | None = None,
-        needs_torch: bool | None = None,
+        without_torch: bool = False,
     ) -> None:
         """Write a .dvt file that ``dovetail.load`` runs; ``key`` is a private key to sign with.
 
-        A model compiled by ``cpu`` whose other operators the runtime has kernels for becomes a
-        file that runs without PyTorch. ``needs_torch=True`` keeps PyTorch's kernels all the same;
-        ``False`` refuses to write a file that would need it.
+        The file gives the bits that this artifact gives, calling PyTorch for what it calls PyTorch
+        for. ``without_torch`` puts the runtime's own kernels in its place (products may then differ
+        in the last bits), and refuses to write a file that would need PyTorch all the same.
         """
         from dovetail.artifact.save import save
 
-        save(self, path, key=key, needs_torch=needs_torch)
+        save(self, path, key=key, without_torch=without_torch)
 
     def _apply_writes(self, results: Sequence[Any], flat: Sequence[Any]) -> None:
         for (kind, key), value in zip(self._writes, results, strict=False):

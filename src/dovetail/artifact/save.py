@@ -61,10 +61,10 @@ def save(
     path: str | os.PathLike[str],
     *,
     key: bytes | None = None,
-    needs_torch: bool | None = None,
+    without_torch: bool = False,
 ) -> Program:
     """Write an artifact to a file, signed if a private key is given; its Program comes back."""
-    package = pack(artifact, needs_torch)
+    package = pack(artifact, without_torch)
     generated = {f"{name}@1": name for name in package.kernels}
     sections, features = encode_program(
         package.program,
@@ -96,9 +96,9 @@ def kernel_sections(kernels: Mapping[str, Kernel]) -> list[container.Section]:
     return [code_section(code), container.section(container.KERNEL_IR, described)]
 
 
-def pack(artifact: Artifact, needs_torch: bool | None = None) -> Package:
+def pack(artifact: Artifact, without_torch: bool = False) -> Package:
     """Lower a compiled model as a whole."""
-    return _Packer(artifact, needs_torch).pack()
+    return _Packer(artifact, without_torch).pack()
 
 
 @dataclass(frozen=True)
@@ -113,13 +113,13 @@ class _Given:
 class _Packer:
     """Walks over a placed graph and lowers all of its segments into one program."""
 
-    def __init__(self, artifact: Artifact, needs_torch: bool | None) -> None:
+    def __init__(self, artifact: Artifact, without_torch: bool) -> None:
         self.artifact = artifact
         self.runner, self.given = _graph_inputs(artifact)
         self.lowering = DeviceLowering(self._is_native)
         self.kernels = Kernels()
         self.plans = self._make_plans()
-        self.native = self._native_calls(needs_torch)
+        self.native = self._native_calls(without_torch)
         self.tensors: dict[str, torch.Tensor] = {}
         self.state: dict[str, str] = {}  # key → buffer
         self.users: dict[int, str] = {}  # position among the user's leaves → buffer
@@ -221,12 +221,8 @@ class _Packer:
                     plans[placed.segment.name] = make_plan(placed.segment)
         return plans
 
-    def _native_calls(self, needs_torch: bool | None) -> frozenset[str]:
-        """The calls that built-in kernels are to serve.
-
-        Of a model with generated code that is all that is left, if they can serve all of it: such
-        a file runs without PyTorch. Otherwise it is none, as PyTorch's own are faster.
-        """
+    def _native_calls(self, without_torch: bool) -> frozenset[str]:
+        """The calls that built-in kernels are to serve: their backend's, or all that are left."""
         own, left = set(), []
         for placed, backend in self._segments():
             calls = placed.segment.calls
@@ -238,11 +234,12 @@ class _Packer:
                 left += library_calls(self.plans[placed.segment.name])
             else:
                 left += [call for call in calls if is_computed(call)]
+        if not without_torch:
+            return frozenset(own)
         missing = sorted({call.op for call in left if isinstance(match(call), str)})
-        if needs_torch is False and missing:
+        if missing:
             raise CannotSave(f"no kernel of the runtime's own serves {', '.join(missing)}")
-        covers = bool(self.plans) and not missing if needs_torch is None else not needs_torch
-        return frozenset(own | {call.name for call in left} if covers else own)
+        return frozenset(own | {call.name for call in left})
 
     def _is_native(self, call: OpCall) -> bool:
         return call.name in self.native

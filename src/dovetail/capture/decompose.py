@@ -27,7 +27,13 @@ def core_decompositions() -> Mapping[Any, Rule]:
     A decomposed random operator would draw other numbers than eager for the same seed.
     """
     table = _torch.core_aten_decompositions()
-    return {op: rule for op, rule in table.items() if not is_random(op)}
+    rules = {op: rule for op, rule in table.items() if not is_random(op)}
+    return rules | {resolve_op("aten._efficientzerotensor.default"): _zeros}
+
+
+def _zeros(size: Sequence[int], **kwargs: Any) -> Any:
+    """Zeros with memory behind them: a tensor without any is of use to autograd alone."""
+    return torch.zeros(size, **{k: v for k, v in kwargs.items() if k != "pin_memory"})
 
 
 def keeping_claimed(opinions: Sequence[Opinion]) -> dict[Any, Rule]:

@@ -28,6 +28,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--plugin", action="append", default=[], metavar="LIB.SO", help="a plug-in to load first"
     )
+    parser.add_argument(
+        "--without-torch", action="store_true", help="the runtime's own kernels for what is left"
+    )
     parser.add_argument("--key", help="file with a private key to sign with")
     parser.add_argument("-q", "--quiet", action="store_true", help="print nothing")
 
@@ -52,7 +55,7 @@ def run(arguments: argparse.Namespace) -> int:
         dynamic_shapes=given.get("dynamic_shapes"),
         backend=arguments.backend,
     )
-    program = save(artifact, arguments.output, key=key)
+    program = save(artifact, arguments.output, key=key, without_torch=arguments.without_torch)
     if not arguments.quiet:
         seconds = time.perf_counter() - start
         size = Path(arguments.output).stat().st_size
