@@ -13,7 +13,8 @@ EXAMPLES = [e for text in TEXTS for e in re.findall(r"```python\n(.*?)```", text
 
 @pytest.mark.e2e
 @pytest.mark.parametrize("number", range(len(EXAMPLES)))
-def test_example(here, number):
+def test_example(here, number, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # one writes a file
     printed = here.script(EXAMPLES[number], DOVETAIL_DEBUG="0")
     if "explain" in EXAMPLES[number]:
         assert "2 on my_accel, 1 on aten" in printed

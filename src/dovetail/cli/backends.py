@@ -40,7 +40,9 @@ def _notes(rows: Sequence[BackendInfo], hidden: int) -> list[str]:
     if hidden:
         notes.append(f"{hidden} more with --all (debug and experimental)")
     if any(row.available is None for row in rows):
-        notes.append("what is not loaded (plug-ins, devices) was not asked; --check loads and asks each")
+        notes.append(
+            "what is not loaded (plug-ins, devices) was not asked; --check loads and asks each"
+        )
     return ["", *notes, ""] if notes else []
 
 
