@@ -8,11 +8,11 @@ import torch
 from torch import nn
 
 import dovetail
-from dovetail import Backend, Blob, Support, errors, registry
+from dovetail import Backend, Blob, Support, _native, errors, registry
 from dovetail.backends.plugin import plugin_backend
 from dovetail.cli.inspect import describe
 from dovetail.ir.encode import segment_from_bytes, segment_to_bytes
-from dovetail.runtime.loaded import open_native
+from dovetail.runtime.loaded import TRUST_CODE, open_native
 from tests.artifact.files import file_bytes
 from tests.native.seeds import seeds
 from tests.plugin.conftest import compile_library
@@ -22,6 +22,7 @@ from tests.plugin.test_faults import SMALL, small
 pytestmark = pytest.mark.e2e
 __all__ = ["small"]
 X = np.array([-1, 2, -3, 4], "float32")
+KEY = bytes(range(32))
 
 ON_ACCEL = """\
 program @on_accel
@@ -51,7 +52,7 @@ CODE = {"relus": b"smallxx\0" + struct.pack("<q", 4)}
 
 
 def opened(text, path, **options):
-    return open_native(file_bytes(text, **options), plugins=[path])
+    return open_native(file_bytes(text, **options), flags=TRUST_CODE, plugins=[path])
 
 
 # ---- what a file asks of a plug-in -------------------------------------------------------------
@@ -111,7 +112,7 @@ def test_the_seeds_of_the_fuzzer_run(accel_path, small):
     assert open_native(files["norm"], plugins=[accel_path])(x)[0].shape == (2, 4)
     refused = pytest.raises(errors.UnsupportedArtifact, match="not the vendor's code")
     with registry.registered_backend(Vendor), refused:
-        open_native(files["blobs"], plugins=[small("COMPILES")])
+        open_native(files["blobs"], flags=TRUST_CODE, plugins=[small("COMPILES")])
 
 
 # ---- blobs of plug-ins -------------------------------------------------------------------------
@@ -158,7 +159,9 @@ def test_a_segment_that_a_plugin_compiled_is_saved_as_its_blob(small, tmp_path):
     backend = plugin_backend(small("COMPILES"))
     path, x = tmp_path / "model.dvt", torch.randn(16)
     dovetail.export(Relus(), (x,), backend=backend).save(path)
-    run = dovetail.load(path)
+    with pytest.raises(errors.UntrustedCode, match="'small' compiled"):
+        dovetail.load(path)
+    run = dovetail.load(path, trust_code=True)
     torch.testing.assert_close(run(x), Relus()(x))
     shown = describe(str(path))
     assert shown["blobs"] == [{"owner": "small", "on_device": True, "bytes": 16}]
@@ -204,7 +207,7 @@ def test_the_code_of_a_backend_in_python(tmp_path):
             Mixed(), (torch.randn(3, 4),), backend="vendor", dynamic_shapes=({0: rows},)
         )
         made.save(path)
-        run = dovetail.load(path)
+        run = dovetail.load(path, trust_code=True)
         for count in (3, 5):
             x = torch.randn(count, 4)
             torch.testing.assert_close(run(x), Mixed()(x))
@@ -212,7 +215,7 @@ def test_the_code_of_a_backend_in_python(tmp_path):
     assert {b["owner"] for b in shown["blobs"]} == {"vendor"}
     assert not any(b["on_device"] for b in shown["blobs"])
     with pytest.raises(errors.UnsupportedArtifact, match=r"backend 'vendor'.*install the package"):
-        dovetail.load(path)
+        dovetail.load(path, trust_code=True)
     done = run_script(
         f"import sys; sys.modules['torch'] = None\nimport dovetail\ndovetail.load({str(path)!r})"
     )
@@ -231,7 +234,7 @@ def test_a_model_that_onnx_runtime_runs(tmp_path):
     done = run_script(
         "import numpy as np, torch, dovetail\n"
         f"x = torch.from_numpy(np.load({files[0]!r}))\n"
-        f"np.save({files[1]!r}, dovetail.load({str(path)!r})(x).numpy())"
+        f"np.save({files[1]!r}, dovetail.load({str(path)!r}, trust_code=True)(x).numpy())"
     )
     assert done.returncode == 0, done.stderr
     found = torch.from_numpy(np.load(tmp_path / "y.npy"))
@@ -273,7 +276,9 @@ def test_a_device_that_is_closed_while_the_host_has_its_turn(accel, accel_path):
             return run
 
     with registry.registered_backend(Closer):
-        native = open_native(file_bytes(CLOSED, blobs={"code": b""}), plugins=[accel_path])
+        native = open_native(
+            file_bytes(CLOSED, blobs={"code": b""}), flags=TRUST_CODE, plugins=[accel_path]
+        )
     x = torch.randn(4)
     for _ in range(2):
         torch.testing.assert_close(native(x)[0], 2 * torch.relu(x))
@@ -290,4 +295,30 @@ def test_code_that_its_backend_refuses():
     text = text.replace("small:relus", "vendor:relus").replace('"d"', '"x"')
     refused = pytest.raises(errors.UnsupportedArtifact, match="not the vendor's code")
     with registry.registered_backend(Vendor), refused:
-        open_native(file_bytes(text, blobs={"relus": b"other"}))
+        open_native(file_bytes(text, blobs={"relus": b"other"}), flags=TRUST_CODE)
+
+
+def test_code_of_strangers_reaches_no_backend(tmp_path):
+    """Not even one of our own, which would trust a file in a file."""
+    loaded = []
+
+    class Curious(Vendor):
+        def load(self, blob):
+            loaded.append(blob)
+            return super().load(blob)
+
+    path, x = tmp_path / "model.dvt", torch.randn(3, 4)
+    with registry.registered_backend(Curious):
+        made = dovetail.export(Mixed(), (x,), backend="vendor")
+        loaded.clear()
+        made.save(path)
+        with pytest.raises(errors.UntrustedCode, match=r"'vendor' compiled.*sign it"):
+            dovetail.load(path)
+        assert not loaded
+        made.save(path, key=KEY)
+        with pytest.raises(errors.UntrustedCode):
+            dovetail.load(path, trusted_keys=[bytes(32)])
+        assert not loaded
+        run = dovetail.load(path, trusted_keys=[_native.public_key(KEY)])
+        assert loaded
+        torch.testing.assert_close(run(x), Mixed()(x))

@@ -14,6 +14,7 @@ def load(
     *,
     trusted_keys: Sequence[bytes] | None = None,
     plugins: Sequence[str | os.PathLike[str]] = (),
+    trust_code: bool = False,
 ) -> Loaded:
     """Map and verify an artifact; call the result as the model.
 
@@ -23,9 +24,16 @@ def load(
     Code that may not or cannot run here is generated again where llvmlite is installed;
     elsewhere the file's kernels are interpreted, with a warning. ``plugins`` are libraries that
     implement ``dovetail_plugin.h``, for a file that runs on their devices; those that are loaded
-    already or that an installed package brings need not be named.
+    already or that an installed package brings need not be named. ``trust_code`` vouches for the
+    file: code in it runs without a signature. Code that a vendor compiled needs one of the two.
     """
-    return loaded.load(path, trusted_keys=trusted_keys, plugins=plugins, regenerate=_regenerate)
+    return loaded.load(
+        path,
+        trusted_keys=trusted_keys,
+        plugins=plugins,
+        trust_code=trust_code,
+        regenerate=_regenerate,
+    )
 
 
 def _regenerate(kernel_ir: bytes, trusted: bool) -> bytes | None:

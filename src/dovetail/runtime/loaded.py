@@ -46,12 +46,19 @@ def load(
     *,
     trusted_keys: Sequence[bytes] | None = None,
     plugins: Sequence[str | os.PathLike[str]] = (),
+    trust_code: bool = False,
     regenerate: Regenerate | None = None,
 ) -> Loaded:
     """Map and verify an artifact; see ``dovetail.load``."""
     if not Path(path).exists():
         raise ArtifactNotFound(f"there is no file {os.fspath(path)!r}")
-    native = open_native(os.fspath(path), keys=trusted_keys, plugins=plugins, regenerate=regenerate)
+    native = open_native(
+        os.fspath(path),
+        flags=TRUST_CODE if trust_code else 0,
+        keys=trusted_keys,
+        plugins=plugins,
+        regenerate=regenerate,
+    )
     return Loaded(native)
 
 
