@@ -48,7 +48,7 @@ def test_an_option_of_the_wrong_type_is_named(options, message):
 
 
 def test_an_option_the_backend_does_not_have():
-    with pytest.raises(errors.UnknownOption, match="option of backend '(aten|cpu)'"):
+    with pytest.raises(errors.UnknownOption, match=r"option of backend '(aten|cpu)'"):
         run(options={"backend_options": {"speed": 11}})
 
 
