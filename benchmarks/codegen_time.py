@@ -34,7 +34,7 @@ def segments_of(fn: Any, inputs: tuple[Any, ...]) -> list[Any]:
         return gm
 
     def entry(gm: Any, given: Any) -> Any:
-        table = keeping_claimed(backend.decompositions(), backend.keeps_whole)
+        table = keeping_claimed([(backend.decompositions(), backend.keeps_whole)])
         return aot_module_simplified(gm, given, fw_compiler=compiler, decompositions=table)
 
     torch.compiler.reset()
