@@ -10,7 +10,6 @@ from torch import nn
 import dovetail
 from dovetail import registry
 
-pytest.importorskip("dovetail.runtime.blobs", reason="artifacts do not carry blobs of backends yet")
 pytestmark = pytest.mark.e2e
 
 
