@@ -10,19 +10,6 @@
 
 /* ---- tensors ---- */
 
-/* What an operation keeps with its frame: a handle for each input, then for each output that
- * has memory, made again only where the memory has moved. */
-struct kept_handles {
-    bool usable; /* whether every dtype can go this way */
-    bool floating;
-    uint32_t count;
-    struct {
-        tensor_handle handle;
-        void *data;
-        int32_t dtype;
-    } slots[];
-};
-
 void aten_free_kept(void *kept)
 {
     kept_handles *k = kept;
@@ -34,13 +21,13 @@ void aten_free_kept(void *kept)
 
 static kept_handles *new_kept(const dvt_host_operation *o)
 {
-    uint32_t count = o->input_count + o->output_count;
+    uint32_t count = o->input_count + o->output_count + 1;
     kept_handles *k = calloc(1, sizeof *k + count * sizeof *k->slots);
     if (k == NULL)
         return NULL;
     k->count = count;
     k->usable = k->floating = true;
-    for (uint32_t i = 0; i < count; i++) {
+    for (uint32_t i = 0; i + 1 < count; i++) {
         const dvt_tensor *t =
             i < o->input_count ? o->inputs[i] : o->outputs[i - o->input_count];
         if (t == NULL)
@@ -58,7 +45,7 @@ static char *start_of(const dvt_tensor *t)
     return (char *)t->data + t->byte_offset;
 }
 
-static tensor_handle slot_handle(kept_handles *k, uint32_t slot, const dvt_tensor *t)
+tensor_handle aten_slot(kept_handles *k, uint32_t slot, const dvt_tensor *t)
 {
     void *data = start_of(t);
     if (k->slots[slot].handle != NULL && k->slots[slot].data == data)
@@ -93,12 +80,12 @@ static const result *result_of(const dvt_host_operation *o, uint32_t input)
     return held != NULL && held->deleter == delete_result ? held->manager_ctx : NULL;
 }
 
-static tensor_handle input_handle(kept_handles *k, const dvt_host_operation *o, uint64_t input)
+tensor_handle aten_input(kept_handles *k, const dvt_host_operation *o, uint64_t input)
 {
     if (input >= o->input_count)
         return NULL;
     const result *r = result_of(o, (uint32_t)input);
-    return r != NULL ? r->handle : slot_handle(k, (uint32_t)input, o->inputs[input]);
+    return r != NULL ? r->handle : aten_slot(k, (uint32_t)input, o->inputs[input]);
 }
 
 /* ---- results ---- */
@@ -174,8 +161,8 @@ static bool has_shape(tensor_handle handle, const dvt_tensor *expected, int32_t 
 }
 
 /* Takes a handle over as result `number`. False: not what was promised. */
-static bool accept(const dvt_host_operation *o, kept_handles *k, uint32_t number,
-                   tensor_handle handle)
+bool aten_accept(const dvt_host_operation *o, kept_handles *k, uint32_t number,
+                 tensor_handle handle)
 {
     const dvt_tensor *expected = o->outputs[number];
     bool defined = false;
@@ -227,64 +214,23 @@ static void forget_results(const dvt_host_operation *o)
 
 /* ---- functions of their own ---- */
 
-static double real(const arg *a)
+double aten_real(const arg *a)
 {
     double value;
     memcpy(&value, &a->word, sizeof value);
     return value;
 }
 
-/* The memory that a product is written to: the output's own, or new. */
-static tensor_handle target(const dvt_host_operation *o, kept_handles *k, bool *is_new)
-{
-    const dvt_tensor *t = o->outputs[0];
-    tensor_handle made = NULL;
-    *is_new = (o->into & 1u) == 0;
-    if (!*is_new)
-        return slot_handle(k, o->input_count, t);
-    return torch.empty(t->ndim, t->shape, t->strides, k->slots[o->input_count].dtype,
-                       torch.device, 0, &made) == 0
-               ? made
-               : NULL;
-}
-
-static bool run_product(const aten_plan *plan, const dvt_host_operation *o, kept_handles *k)
-{
-    const arg *a = plan->arguments.items;
-    tensor_handle operands[3];
-    bool three = plan->arguments.count == 5, is_new;
-    for (uint32_t i = 0; i < (three ? 3u : 2u); i++)
-        if (a[i].kind != ARG_TENSOR || (operands[i] = input_handle(k, o, a[i].word)) == NULL)
-            return false;
-    if (o->outputs[0] == NULL)
-        return true;
-    tensor_handle out = target(o, k, &is_new);
-    if (out == NULL)
-        return false;
-    torch_status failed;
-    if (three)
-        failed = (plan->op[6] == 'b' ? torch.baddbmm : torch.addmm)(
-            out, operands[0], operands[1], operands[2], real(&a[3]), real(&a[4]));
-    else
-        failed = (plan->op[6] == 'b' ? torch.bmm : torch.mm)(out, operands[0], operands[1]);
-    if (!is_new)
-        return failed == 0;
-    if (failed == 0)
-        return accept(o, k, 0, out);
-    torch.drop(out);
-    return false;
-}
-
 static bool run_sum(const aten_plan *plan, const dvt_host_operation *o, kept_handles *k)
 {
     const arg *a = plan->arguments.items;
-    tensor_handle made = NULL, left = input_handle(k, o, a[0].word),
-                  right = a[1].kind == ARG_TENSOR ? input_handle(k, o, a[1].word) : NULL;
+    tensor_handle made = NULL, left = aten_input(k, o, a[0].word),
+                  right = a[1].kind == ARG_TENSOR ? aten_input(k, o, a[1].word) : NULL;
     if (a[0].kind != ARG_TENSOR || left == NULL || right == NULL)
         return false;
     bool plus = strcmp(plan->op, "aten::add") == 0;
-    return (plus ? torch.add : torch.subtract)(left, right, real(&a[2]), &made) == 0 &&
-           accept(o, k, 0, made);
+    return (plus ? torch.add : torch.subtract)(left, right, aten_real(&a[2]), &made) == 0 &&
+           aten_accept(o, k, 0, made);
 }
 
 /* A list of plain numbers and sizes; false where it is longer than any convolution's. */
@@ -317,15 +263,15 @@ static bool run_convolution(const aten_plan *plan, const dvt_host_operation *o, 
     if (a[0].kind != ARG_TENSOR || a[1].kind != ARG_TENSOR || a[6].kind != ARG_WORD ||
         a[8].kind != ARG_WORD)
         return false;
-    tensor_handle made = NULL, bias = NULL, x = input_handle(k, o, a[0].word),
-                  weight = input_handle(k, o, a[1].word);
-    if (a[2].kind == ARG_SOME && (bias = input_handle(k, o, a[2].items[0].word)) == NULL)
+    tensor_handle made = NULL, bias = NULL, x = aten_input(k, o, a[0].word),
+                  weight = aten_input(k, o, a[1].word);
+    if (a[2].kind == ARG_SOME && (bias = aten_input(k, o, a[2].items[0].word)) == NULL)
         return false;
     return x != NULL && weight != NULL &&
            torch.convolution(x, weight, bias != NULL ? &bias : NULL, lists[0], a[3].count,
                              lists[1], a[4].count, lists[2], a[5].count, (int32_t)a[6].word,
                              lists[3], a[7].count, (int64_t)a[8].word, &made) == 0 &&
-           accept(o, k, 0, made);
+           aten_accept(o, k, 0, made);
 }
 
 static const struct {
@@ -334,10 +280,10 @@ static const struct {
     aten_direct run;
     bool dispatches;
 } DIRECT[] = {
-    {"mm", &torch.mm, run_product, true},
-    {"bmm", &torch.bmm, run_product, true},
-    {"addmm", &torch.addmm, run_product, false},
-    {"baddbmm", &torch.baddbmm, run_product, false},
+    {"mm", &torch.mm, aten_run_product, true},
+    {"bmm", &torch.bmm, aten_run_product, true},
+    {"addmm", &torch.addmm, aten_run_product, false},
+    {"baddbmm", &torch.baddbmm, aten_run_product, false},
     {"add", &torch.add, run_sum, false},
     {"sub", &torch.subtract, run_sum, false},
     {"convolution", &torch.convolution, run_convolution, true},
@@ -396,7 +342,7 @@ static bool build(const arg *a, const dvt_host_operation *o, kept_handles *k, ui
         *word = 0;
         return true;
     case ARG_TENSOR: {
-        tensor_handle made = NULL, handle = input_handle(k, o, a->word);
+        tensor_handle made = NULL, handle = aten_input(k, o, a->word);
         if (handle == NULL || torch.again(handle, &made) != 0)
             return false;
         *word = (uint64_t)(uintptr_t)made;
@@ -426,7 +372,7 @@ static bool accept_list(const dvt_host_operation *o, kept_handles *k, list_handl
             continue;
         tensor_handle handle = (tensor_handle)(uintptr_t)word;
         if (fits)
-            fits = accept(o, k, (uint32_t)i, handle);
+            fits = aten_accept(o, k, (uint32_t)i, handle);
         else
             torch.drop(handle);
     }
@@ -438,7 +384,7 @@ static bool run_dispatched(const aten_plan *plan, const dvt_host_operation *o, k
 {
     uint64_t stack[ATEN_STACK];
     for (uint32_t i = 0; i < o->input_count; i++) /* what may fail comes before what is taken */
-        if (input_handle(k, o, i) == NULL)
+        if (aten_input(k, o, i) == NULL)
             return false;
     for (uint32_t i = 0; i < plan->arguments.count; i++)
         if (!build(&plan->arguments.items[i], o, k, &stack[i]))
@@ -455,7 +401,7 @@ static bool run_dispatched(const aten_plan *plan, const dvt_host_operation *o, k
     for (uint32_t i = 0; i < plan->results; i++) {
         tensor_handle handle = (tensor_handle)(uintptr_t)stack[i];
         if (fits && i < o->output_count)
-            fits = accept(o, k, i, handle);
+            fits = aten_accept(o, k, i, handle);
         else
             torch.drop(handle);
     }

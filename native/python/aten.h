@@ -24,6 +24,10 @@ bool aten_run(const aten_plan *plan, const dvt_host_operation *operation);
 /* Frees what aten_run keeps with a frame. */
 void aten_free_kept(void *kept);
 
+/* Whether large matrix products are faster by oneDNN than by the library that PyTorch calls.
+ * Those then make memory of their own for their results. */
+bool aten_prefers_onednn(void);
+
 /* How many threads PyTorch uses in this thread; 0: unknown. */
 uint32_t aten_threads(void);
 

@@ -54,6 +54,9 @@ typedef struct {
                                 int64_t paddings, const int64_t *dilation, int64_t dilations,
                                 int32_t transposed, const int64_t *extra, int64_t extras,
                                 int64_t groups, tensor_handle *made);
+    torch_status (*linear)(tensor_handle x, tensor_handle weight, tensor_handle *bias,
+                           const char *then, const double **scalars, int64_t count,
+                           const char **algorithm, tensor_handle *made);
     torch_status (*threads)(uint32_t *answer);
     int32_t device;
 } torch_functions;
@@ -84,7 +87,20 @@ typedef struct arg {
     struct arg *items;
 } arg;
 
-typedef struct kept_handles kept_handles;
+/* What an operation keeps with its frame: a handle for each input, then for each output that
+ * has memory, then one more for a function's own use, made again only where the memory has
+ * moved. */
+typedef struct kept_handles {
+    bool usable; /* whether every dtype can go this way */
+    bool floating;
+    uint32_t count;
+    struct {
+        tensor_handle handle;
+        void *data;
+        int32_t dtype;
+    } slots[];
+} kept_handles;
+
 typedef bool (*aten_direct)(const aten_plan *plan, const dvt_host_operation *o,
                             kept_handles *k);
 
@@ -96,6 +112,17 @@ struct aten_plan {
     uint32_t results;
     bool as_list;
 };
+
+tensor_handle aten_slot(kept_handles *k, uint32_t slot, const dvt_tensor *t);
+/* The handle of an input; NULL: there is none. */
+tensor_handle aten_input(kept_handles *k, const dvt_host_operation *o, uint64_t input);
+/* Takes a handle over as result `number`. False: not what was promised. */
+bool aten_accept(const dvt_host_operation *o, kept_handles *k, uint32_t number,
+                 tensor_handle handle);
+/* A plain number among the arguments. */
+double aten_real(const arg *a);
+/* mm, bmm, addmm and baddbmm. */
+bool aten_run_product(const aten_plan *plan, const dvt_host_operation *o, kept_handles *k);
 
 #define ATEN_STACK 64 /* the most arguments or results of a call */
 

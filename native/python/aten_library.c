@@ -49,6 +49,7 @@ static struct {
     {"aoti_torch_cpu_add_Tensor", &torch.add, false},
     {"aoti_torch_aten_subtract_Tensor", &torch.subtract, false},
     {"aoti_torch_cpu_convolution", &torch.convolution, false},
+    {"aoti_torch_cpu__linear_pointwise", &torch.linear, false},
 };
 
 static void *library;

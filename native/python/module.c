@@ -1,4 +1,5 @@
 /* dovetail._native: the runtime as a Python extension, on the stable ABI (3.11). */
+#include "aten.h"
 #include "bindings.h"
 #include "plugin_bindings.h"
 
@@ -251,6 +252,13 @@ static PyObject *share_threads(PyObject *module, PyObject *share)
     return PyBool_FromLong(wanted && dvt_adopt_openmp());
 }
 
+static PyObject *prefers_onednn(PyObject *module, PyObject *unused)
+{
+    (void)module;
+    (void)unused;
+    return PyBool_FromLong(aten_prefers_onednn());
+}
+
 static PyMethodDef functions[] = {
     {"sha256", sha256, METH_O, "sha256(data) -> 32 bytes"},
     {"public_key", public_key, METH_VARARGS, "public_key(seed) -> 32 bytes (Ed25519)"},
@@ -260,6 +268,8 @@ static PyMethodDef functions[] = {
     {"share_threads", share_threads, METH_O,
      "share_threads(True): run on the process's OpenMP threads, if it has any; False: on ours"},
     {"set_threads", set_threads, METH_O, "set_threads(count) -> count now; 0: the default"},
+    {"prefers_onednn", prefers_onednn, METH_NOARGS,
+     "whether PyTorch's large matrix products are faster by oneDNN on this processor"},
     {NULL, NULL, 0, NULL},
 };
 

@@ -83,3 +83,48 @@ def test_many_rows_stay_with_the_library():
 def test_training_with_one_row():
     model = nn.Sequential(nn.Linear(20, 30), nn.Tanh(), nn.Linear(30, 1))
     assert_same(model, data(1, 20), backend="cpu", grad=True)
+
+
+LEFT = {
+    "rows": lambda: data(256, 200),
+    "columns": lambda: data(200, 256).t(),
+    "columns, huge": lambda: data(400, 1024).t(),
+    "apart": lambda: data(256, 300)[:, 50:250],
+    "every other": lambda: data(256, 400)[:, ::2],
+}
+RIGHT = {
+    "rows": lambda k: data(k, 700),
+    "columns": lambda k: data(700, k).t(),
+    "apart": lambda k: data(k, 800)[:, 33:733],
+}
+
+
+@pytest.mark.parametrize("right", RIGHT)
+@pytest.mark.parametrize("left", LEFT)
+def test_large_products_of_any_layout(left, right):
+    """Two libraries share them by size and layout; both read every layout right."""
+    x = LEFT[left]()
+    w = RIGHT[right](x.shape[1])
+    for fn, args in (
+        (torch.mm, (x, w)),
+        (torch.addmm, (data(700), x, w)),
+        (lambda b, x, w: torch.addmm(b, x, w, beta=2), (data(700), x, w)),
+        (torch.addmm, (data(x.shape[0], 700), x, w)),
+    ):
+        exact = fn(*(a.double() for a in args))
+        torch._dynamo.reset()
+        eager, ours = fn(*args), torch.compile(fn, backend="cpu", dynamic=False)(*args)
+        assert ours.stride() == eager.stride()
+        mine, theirs = ((v.double() - exact).square().mean().sqrt() for v in (ours, eager))
+        assert mine <= 2 * theirs, (mine, theirs)
+
+
+def test_a_large_product_runs_again_and_again():
+    """Its result lies in new memory at every call; what was returned before stays as it was."""
+    layer = nn.Linear(256, 512)
+    compiled = torch.compile(layer, backend="cpu")
+    given = [data(128, 256) * n for n in range(1, 5)]
+    with torch.no_grad():
+        found = [compiled(x) for x in given]
+        for x, y in zip(given, found, strict=True):
+            torch.testing.assert_close(y, layer(x), rtol=1e-5, atol=1e-4)

@@ -45,7 +45,7 @@ def keeping_claimed(opinions: Sequence[Opinion]) -> dict[Any, Rule]:
             rules.append((table.get(op), claims))
             if op in table:
                 break  # those after it are not asked
-        found[op] = _unless_claimed(op, rules)
+        found[op] = _unless_claimed(op, tuple(rules))
     return found
 
 
@@ -54,7 +54,7 @@ def composite_rules(names: frozenset[str], claims: Claims) -> dict[Any, Rule]:
     rules = {}
     for name in sorted(names):
         op = resolve_op(name)
-        rules[op] = _unless_claimed(op, [(_torch.composite_decomposition(op), claims)])
+        rules[op] = _unless_claimed(op, ((_torch.composite_decomposition(op), claims),))
     return rules
 
 
@@ -71,7 +71,8 @@ def export_table(opinions: Sequence[Opinion], composites: frozenset[str]) -> dic
     return rules | composite_rules(composites, opinions[0][1]) | keeping_claimed(opinions)
 
 
-def _unless_claimed(op: Any, rules: Sequence[tuple[Rule | None, Claims]]) -> Rule:
+@functools.lru_cache(maxsize=8192)  # a thousand operators for each list of backends
+def _unless_claimed(op: Any, rules: tuple[tuple[Rule | None, Claims], ...]) -> Rule:
     """The rule of the last of these, unless it or one before it claims the call."""
     name = op_name(op) if isinstance(op, OpOverload) else str(op)
     rule = rules[-1][0]

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from dovetail.ir.call import OpCall
+import math
+
+from dovetail import _native
+from dovetail.ir.call import OpCall, Ref
+from dovetail.ir.tensor import TensorDesc
 
 # Their results never share memory with their operands, and they keep no reference to them.
 _FRESH = (
@@ -32,8 +36,33 @@ _FRESH = (
     "cumsum.default",
 )
 FRESH = frozenset(f"aten.{name}" for name in _FRESH)
+# Library calls that write their result where they are told.
+FILLING = frozenset(f"aten.{name}.default" for name in ("mm", "addmm", "bmm", "baddbmm"))
+# From so many multiplications on a product may be left to oneDNN (native/python/aten_product.c),
+# if its sums are no longer than this.
+_LARGE_PRODUCT = 2**23
+_LONGEST_SUM = 1024
 
 
 def is_library(call: OpCall) -> bool:
     """Whether a generated program may call PyTorch for this."""
     return call.op in FRESH
+
+
+def fills(call: OpCall) -> bool:
+    """Whether a call's result is written where it is told.
+
+    A large product is not: the faster library, where there is one, returns memory of its own.
+    """
+    if call.op not in FILLING:
+        return False
+    operands = [a.desc for a in call.args if isinstance(a, Ref)][-2:]
+    if call.op not in ("aten.mm.default", "aten.addmm.default") or not _native.prefers_onednn():
+        return True
+    left, right = operands
+    if not isinstance(left, TensorDesc) or not isinstance(right, TensorDesc):
+        return True
+    sizes = (*left.shape, right.shape[-1])
+    if left.dtype != "float32" or not all(isinstance(d, int) for d in sizes):
+        return True
+    return left.shape[1] > _LONGEST_SUM or math.prod(sizes) < _LARGE_PRODUCT  # type: ignore

@@ -18,14 +18,13 @@ from dovetail.ir.segment import is_write
 from dovetail.ir.size import Dim, Size, symbols_of
 from dovetail.ir.tensor import ScalarDesc, TensorDesc
 from dovetail.lower import values
+from dovetail.lower.library import fills
 from dovetail.lower.to_program import Lowering
 from dovetail.lower.values import Indices, LibraryCall, Value, View, root_of
 from dovetail.lower.views import view_offsets
 from dovetail.schedule.build import Built
 from dovetail.schedule.plan import Plan, Unschedulable
 
-# Library calls that write their result where they are told.
-FILLING = frozenset(f"aten.{name}.default" for name in ("mm", "addmm", "bmm", "baddbmm"))
 PREFIX = "generated."  # of the names of generated kernels
 _SILENT = frozenset({"cast", "where", "and", "or", "not", *kernel_ir.CHECKS})
 
@@ -203,7 +202,7 @@ class PlanWriter:
             return
         args = tuple(self._argument(a) for a in call.args)
         kwargs = {k: self._argument(a) for k, a in call.kwargs.items()}
-        if call.op in FILLING:
+        if fills(call):
             (result,) = step.results
             self.lowering.emit(Host(call.op, (self.buffer(result),), args, kwargs))
             return
