@@ -91,11 +91,11 @@ FITS = {
         float(S) * 1.01,
         8,
     ),
-    # tanh(x) = x + x³ p(x²) for |x| < 0.625
+    # tanh(x) = x + x³ p(x²) for |x| < 0.6875
     "tanh32": (
         series(lambda z: (mp.tanh(mp.sqrt(z)) / mp.sqrt(z) - 1) / z, mp.mpf(-1) / 3),
         0,
-        0.625**2,
+        0.6875**2,
         5,
     ),
     # erf(x) = x + x p(x²) for |x| < 0.9375

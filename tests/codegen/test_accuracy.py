@@ -28,7 +28,7 @@ SPECIAL = [0.0, -0.0, math.inf, -math.inf, math.nan, 1.0, -1.0, 0.5, 1e-45, -1e-
 SPECIAL += [3.4e38, -3.4e38, 88.7, 88.73, -87.3, -87.4, -103.9, -104.1, 128.0, 127.9, -126.5]
 
 
-def whole_range(step=4099):
+def whole_range(step=2039):
     """Every ``step``-th float32 there is, and the special ones."""
     bits = torch.arange(-(2**31), 2**31, step, dtype=torch.int64).to(torch.int32)
     return torch.cat([bits.view(torch.float32), torch.tensor(SPECIAL)])
@@ -52,7 +52,7 @@ def test_error_beside_eager(name):
     normal = exact.abs().float() >= 1.2e-38  # eager flushes some denormals itself
     mine = ulps(ours, exact)[normal].max().item()
     theirs = ulps(eager, exact)[normal].max().item()
-    assert mine <= max(2 * theirs, 2.0), (mine, theirs)
+    assert mine <= 2 * theirs, (mine, theirs)
 
 
 @pytest.mark.parametrize("name", UNARY)
@@ -69,14 +69,16 @@ def test_special_values(name):
 
 @pytest.mark.parametrize("exponent", [0.0, 1.5, -2.5, 7.0, math.inf, -math.inf, math.nan, 0.3])
 def test_pow(exponent):
-    x = whole_range(40009)
+    x = whole_range(4099)
     eager, exact = x**exponent, x.double() ** exponent
     ours = torch.compile(lambda x: x**exponent, backend="cpu")(x)
     assert torch.equal(torch.isnan(ours), torch.isnan(eager))
     normal = exact.abs().float() >= 1.2e-38
-    assert ulps(ours, exact)[normal].max() <= max(2 * ulps(eager, exact)[normal].max(), 2.0)
+    assert ulps(ours, exact)[normal].max() <= 2 * ulps(eager, exact)[normal].max()
 
 
+# Of the largest element: eager may happen to be right, but nobody is better than this on purpose.
+HALF_ULP = 2.0**-24
 REDUCTIONS = {
     "sum": lambda x: x.sum(-1),
     "sum_columns": lambda x: x.sum(0),
@@ -104,7 +106,7 @@ def test_reductions_beside_eager(name, shape):
     eager, ours = fn(x), torch.compile(fn, backend="cpu")(x)
     scale = exact.abs().max()
     mine, theirs = ((v.double() - exact).abs().max() / scale for v in (ours, eager))
-    assert mine <= max(2 * theirs, 4 * 2.0**-24), (mine, theirs)
+    assert mine <= 2 * max(theirs, HALF_ULP), (mine, theirs)
 
 
 @pytest.mark.parametrize("scale", [1e-38, 1e-6, 1.0, 80.0, 1e4, 1e18])
@@ -118,7 +120,7 @@ def test_rows_of_every_size(name, scale):
     assert torch.equal(torch.isfinite(ours), torch.isfinite(eager))
     scale = exact.abs().max()
     mine, theirs = ((v.double() - exact).abs().max() / scale for v in (ours, eager))
-    assert mine <= max(2 * theirs, 4 * 2.0**-24), (mine, theirs)
+    assert mine <= 2 * max(theirs, HALF_ULP), (mine, theirs)
 
 
 ROWS = [

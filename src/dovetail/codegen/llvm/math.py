@@ -44,12 +44,12 @@ LOG64 = (
     0.1189655856841216441,
 )
 TANH32 = (
-    -0.3333333317214036164,
-    0.1333330355691574177,
-    -0.05395925957720454274,
-    0.02176891865102821015,
-    -0.008343945515839152048,
-    0.002292744816178142343,
+    -0.3333333287020081981,
+    0.1333326259638908944,
+    -0.05395055347441234829,
+    0.02170512040127289236,
+    -0.00815522196231633768,
+    0.002098952822317725196,
 )
 ERF_NEAR = (
     0.1283791665669025433,
@@ -317,16 +317,24 @@ def negative(c: Code, x: Val) -> Val:
 
 
 def tanh(c: Code, x: Val) -> Val:
-    """A polynomial near zero, 1 - 2 / (exp(2x) + 1) elsewhere."""
+    """A polynomial near zero; elsewhere 1 - 2 / (exp(2x) + 1), its last roundings made good."""
     size = absolute(c, x)
     z = c.op("fmul", x, x)
     near = fma(c, c.op("fmul", z, size), polynomial(c, z, TANH32), size)
     limit = c.like(20.0, x)
     bounded = c.select(c.compare("fcmp ogt", size, limit), limit, size)
-    e = _exp_bounded(c, c.op("fadd", bounded, bounded))
-    far = c.op("fdiv", c.like(2.0, x), c.op("fadd", e, c.like(1.0, x)))
-    far = c.op("fsub", c.like(1.0, x), far)
-    result = c.select(c.compare("fcmp olt", size, c.like(0.625, x)), near, far)
+    n, shifted, r = _reduced(c, c.op("fadd", bounded, bounded))
+    t = fma(c, c.op("fmul", r, r), polynomial(c, r, EXP32), r)
+    one = c.like(1.0, x)
+    scale = _scaled(c, one, n) if _can_scale(c, x) else _power(c, _low_bits(c, shifted), x.dtype)
+    total = fma(c, scale, t, c.op("fadd", scale, c.like(1.0, x)))
+    ratio = c.op("fdiv", c.like(2.0, x), total)
+    rest = fma(c, negative(c, total), ratio, c.like(2.0, x))
+    far = c.op("fsub", c.like(1.0, x), ratio)
+    low = c.op("fsub", c.op("fsub", c.like(1.0, x), far), ratio)
+    low = fma(c, c.op("fmul", rest, ratio), c.like(-0.5, x), low)
+    far = c.op("fadd", far, low)
+    result = c.select(c.compare("fcmp olt", size, c.like(0.6875, x)), near, far)
     return c.intrinsic("copysign", result, x)
 
 
