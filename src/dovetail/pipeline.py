@@ -13,6 +13,8 @@ from torch import fx
 
 from dovetail import history
 from dovetail.backend import Backend, Executable
+from dovetail.backends.executable import Executable as NativeExecutable
+from dovetail.backends.instead import CallByCall
 from dovetail.capture import _torch
 from dovetail.capture.aot import Capture, has_calls
 from dovetail.capture.decompose import Opinion, composite_rules, keeping_claimed
@@ -168,10 +170,13 @@ class Compiler:
                 reasons.setdefault(note, []).append(placed.segment.name)
         for note, names in reasons.items():
             which = names[0] if len(names) == 1 else f"{len(names)} segments"
-            text = f"{which} {'falls' if len(names) == 1 else 'fall'} back {note}"
-            self.record.notes.append(text)
-            warnings.warn(text, FallbackWarning, stacklevel=2)
+            self.warn(f"{which} {'falls' if len(names) == 1 else 'fall'} back {note}")
         return built
+
+    def warn(self, text: str) -> None:
+        """Say that something runs otherwise than it was placed: a warning, a line in the report."""
+        self.record.notes.append(text)
+        warnings.warn(text, FallbackWarning, stacklevel=3)
 
     def compile_segment(self, placed: PlacedSegment) -> Built:
         """Code for a segment from the best backend that manages it; strict mode asks only one."""
@@ -192,16 +197,17 @@ class Compiler:
         executable = backend.load(backend.compile(segment))
         if not callable(executable):
             raise BackendContract(backend.name, "load()", f"returned {executable!r}")
+        if isinstance(executable, NativeExecutable) and not self.options.strict:
+            told = f"{segment.name} runs call by call on PyTorch, not on {backend.name}: "
+            executable.instead = CallByCall(segment, lambda why: self.warn(told + why))
         return Timed(executable) if self.options.profile else executable
 
     def run_by_torch(self, gm: fx.GraphModule, kind: str, error: DovetailError) -> Run:
         """Run a graph we cannot express as PyTorch captured it; raise in strict mode."""
         if self.options.strict:
             raise error
-        note = f"the {kind} graph runs in PyTorch as captured: {error}"
-        self.record.notes.append(note)
         self.record.graphs.append(history.CompiledGraph(kind))
-        warnings.warn(note, FallbackWarning, stacklevel=2)
+        self.warn(f"the {kind} graph runs in PyTorch as captured: {error}")
         gm.recompile()
         return lambda inputs: list(gm.forward(*inputs))
 

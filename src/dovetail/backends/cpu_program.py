@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dovetail.backends.executable import Entry, artifact_bytes, window
+from dovetail.backends.executable import Entry, artifact_bytes, dim_entry, window
 from dovetail.codegen.llvm.module import generate
 from dovetail.codegen.llvm.target import host
 from dovetail.errors import CannotSave, InvalidProgram
@@ -80,7 +80,8 @@ class _Results:
         if isinstance(value, View):
             root, seen = value.root, window(value.shape, value.strides, value.offset)
         if isinstance(root, Source):
-            return {"input": self._position(root.name), **seen}
+            laid = {"laid": [dim_entry(d) for d in root.strides]} if seen else {}
+            return {"input": self._position(root.name), **seen, **laid}
         if root not in self.places:
             self.places[root] = len(self.handed_out)
             self.handed_out.append(self.writer.buffer(root))

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from operator import itemgetter
 from typing import Any
 
-from dovetail.errors import IndexOutOfBounds, IndexOutOfRange, RunFailed
+from dovetail.errors import GuardFailed, IndexOutOfBounds, IndexOutOfRange, RunFailed
 from dovetail.file.container import Section, chunks, lay_out
 from dovetail.file.encode import encode_program, scalar_bytes
 from dovetail.ir.program import VALUE, Result
@@ -21,7 +21,10 @@ from dovetail.ir.size import Dim, Size, SizeProgram, parse_size, symbols_of
 from dovetail.lower.to_program import Lowered
 
 _INT = 0  # DLPack's code for signed integers
-# {"output": k}, {"input": position}, either with "shape", "strides" and "offset" for a window;
+# Runs a segment's inputs by other means, given what was wrong with them.
+Instead = Callable[[RunFailed | GuardFailed, list[Any]], list[Any]]
+# {"output": k}, {"input": position}, either with "shape", "strides" and "offset" for a window, and
+# "laid" for one on an input: the strides the input must have for the window to lie there;
 # {"size": expression}; {"value": plain value}.
 Entry = dict[str, Any]
 
@@ -29,13 +32,14 @@ Entry = dict[str, Any]
 def window(shape: Sequence[Dim], strides: Sequence[Dim], offset: Dim) -> Entry:
     """The part of an entry that says where a window lies."""
     return {
-        "shape": [_dim(d) for d in shape],
-        "strides": [_dim(d) for d in strides],
-        "offset": _dim(offset),
+        "shape": [dim_entry(d) for d in shape],
+        "strides": [dim_entry(d) for d in strides],
+        "offset": dim_entry(offset),
     }
 
 
-def _dim(dim: Dim) -> int | str:
+def dim_entry(dim: Dim) -> int | str:
+    """A size as an entry has it."""
     return dim if isinstance(dim, int) else str(dim)
 
 
@@ -82,7 +86,8 @@ def _symbols(segment: Segment, results: Sequence[Entry]) -> list[tuple[str, int,
     needed: set[str] = set()
     for entry in results:
         texts = [entry.get("size", 0), entry.get("offset", 0)]
-        for text in (*texts, *entry.get("shape", ()), *entry.get("strides", ())):
+        texts += [text for key in ("shape", "strides", "laid") for text in entry.get(key, ())]
+        for text in texts:
             needed |= symbols_of(parse_size(text) if isinstance(text, str) else text)
     found: dict[str, tuple[int, int]] = {}
     for position, given in enumerate(segment.inputs):
@@ -101,18 +106,32 @@ def load(data: bytes, flags: int = 0) -> Callable[[list[Any]], list[Any]]:
     return Executable(open_native(data, flags=flags | MAY_OVERLAP))
 
 
-def as_eager(error: RunFailed) -> Exception:
+def as_eager(error: RunFailed | GuardFailed) -> Exception:
     """What eager raises for an index out of range; anything else is our own."""
     if isinstance(error, IndexOutOfRange):
         return IndexError(str(error))
     return RuntimeError(str(error)) if isinstance(error, IndexOutOfBounds) else error
 
 
+def laid_out(tensor: Any, strides: list[int]) -> Any:
+    """A tensor with these strides: itself, or a copy of one that was described wrongly."""
+    pairs = zip(tensor.shape, tensor.stride(), strides, strict=True)
+    if not tensor.numel() or all(size == 1 or has == want for size, has, want in pairs):
+        return tensor
+    from dovetail.runtime.host import Host
+
+    return Host.fit(tensor, tensor.shape, strides)
+
+
 class Executable:
-    """Calls a native program with a segment's inputs, which it takes as one list."""
+    """Calls a native program with a segment's inputs, which it takes as one list.
+
+    ``instead`` runs the segment where a tensor is not what it was described as.
+    """
 
     def __init__(self, native: Any) -> None:
         self.native = native
+        self.instead: Instead | None = None
         self.run = native.run
         manifest = json.loads(native.section(1))
         self.given: list[int] = manifest["given"]
@@ -140,12 +159,14 @@ class Executable:
         native, pick = self.run, itemgetter(*(taken[n] for n in self.given))
 
         def run(inputs: list[Any]) -> list[Any]:
-            given = pick(inputs)
-            inputs.clear()
             try:
-                return native(*given)  # type: ignore[no-any-return]
-            except RunFailed as error:
-                raise as_eager(error) from None
+                made = native(*pick(inputs))
+            except (RunFailed, GuardFailed) as error:
+                own = [inputs[n] for n in taken]
+                inputs.clear()
+                return self._otherwise(error, own)
+            inputs.clear()
+            return made  # type: ignore[no-any-return]
 
         return run
 
@@ -153,8 +174,8 @@ class Executable:
         """Run; the list is emptied."""
         try:
             made: list[Any] = self.run(*[inputs[n] for n in self.given])
-        except RunFailed as error:
-            raise as_eager(error) from None
+        except (RunFailed, GuardFailed) as error:
+            return self._otherwise(error, inputs)
         if self.from_nothing and made:
             made = [self.from_dlpack(tensor) for tensor in made]
         if self.results is not None:
@@ -162,6 +183,11 @@ class Executable:
             made = [get(made, inputs, sizes) for get in self.results]
         inputs.clear()
         return made
+
+    def _otherwise(self, error: RunFailed | GuardFailed, inputs: list[Any]) -> list[Any]:
+        if self.instead is None or isinstance(error, IndexOutOfRange | IndexOutOfBounds):
+            raise as_eager(error) from None
+        return self.instead(error, inputs)
 
     def _sizes(self, inputs: list[Any]) -> Sequence[int]:
         assert self.program is not None
@@ -190,9 +216,12 @@ class Executable:
         shape = [self._size(d) for d in entry["shape"]]
         strides = [self._size(d) for d in entry["strides"]]
         offset = self._size(entry["offset"])
+        laid = [self._size(d) for d in entry.get("laid", ())]
 
         def make(made: list[Any], inputs: list[Any], sizes: Sequence[int]) -> Any:
             base = (inputs if from_input else made)[place]
+            if laid:
+                base = laid_out(base, [n(sizes) for n in laid])
             start = base.storage_offset() + offset(sizes)
             return base.as_strided([n(sizes) for n in shape], [n(sizes) for n in strides], start)
 

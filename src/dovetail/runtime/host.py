@@ -15,7 +15,7 @@ import torch
 
 from dovetail.capture.ops import OpOverload, resolve_op
 from dovetail.capture.to_fx import to_torch
-from dovetail.errors import InvalidArtifact, UnsupportedArtifact, UnsupportedGraph
+from dovetail.errors import InvalidArtifact, RunFailed, UnsupportedArtifact, UnsupportedGraph
 from dovetail.ir.call import Arg, Attr
 from dovetail.ir.program_text import arg_from_json
 from dovetail.options import variable
@@ -72,10 +72,13 @@ class Host:
     @staticmethod
     def fit(tensor: torch.Tensor, shape: Sequence[int], strides: Sequence[int]) -> torch.Tensor:
         """The same values in another layout."""
+        if tensor.shape != tuple(shape):
+            raise RunFailed(
+                f"a result of shape {list(tensor.shape)} where {list(shape)} was promised"
+            )
         made = torch.empty_strided(shape, strides, dtype=tensor.dtype, device=tensor.device)
-        given = tensor.expand(shape) if tensor.shape != tuple(shape) else tensor
         once = tuple(slice(0, 1) if stride == 0 else slice(None) for stride in strides)
-        made[once].copy_(given[once])  # elements that share an address are written once
+        made[once].copy_(tensor[once])  # elements that share an address are written once
         return made
 
 

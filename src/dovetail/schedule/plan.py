@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
@@ -23,6 +24,8 @@ from dovetail.lower.values import (
 from dovetail.schedule.build import Built, KernelBuilder, NeedsMemory
 from dovetail.schedule.cluster import Cluster, Clusterer, reads_of
 from dovetail.schedule.simplify import simplify
+
+log = logging.getLogger(__name__)
 
 MOST_IN_KERNEL = 64  # values, before a kernel takes no more from clusters that it alone reads
 OFTEN = 8  # times that a value is read, for it to be stored however cheap it is
@@ -237,4 +240,6 @@ def verdict(call: OpCall) -> str:
         found(lower, call)
     except Refused as refusal:
         return str(refusal)
+    except Exception:  # a fault of the rule: compiling the segment meets it again, and falls back
+        log.debug("the rule of %s failed", call.op, exc_info=True)
     return ""

@@ -1,0 +1,139 @@
+"""Operators that describe their results wrongly, and faults of our own: never a wrong answer."""
+
+import warnings
+
+import pytest
+import torch
+
+from dovetail import errors, history
+from dovetail.lower import rules
+
+pytest.importorskip("llvmlite")
+
+
+def _define(name, real, fake):
+    op = torch.library.custom_op(f"dovetail_tests::{name}", mutates_args=())(real)
+    op.register_fake(fake)
+    return op
+
+
+def _other_strides(x: torch.Tensor) -> torch.Tensor:
+    return x.t().clone(memory_format=torch.contiguous_format).t()
+
+
+def _other_dtype(x: torch.Tensor) -> torch.Tensor:
+    return x.double()
+
+
+def _other_shape(x: torch.Tensor) -> torch.Tensor:
+    return x[:3].clone()
+
+
+def _as_given(x):
+    return torch.empty_like(x, memory_format=torch.contiguous_format)
+
+
+LIES = {
+    "strides": _define("other_strides", _other_strides, _as_given),
+    "dtype": _define("other_dtype", _other_dtype, _as_given),
+    "shape": _define("other_shape", _other_shape, _as_given),
+}
+
+
+def _sum_and_window(y):
+    return (y * 2).sum(0), y[1:], y[1:].relu()
+
+
+USES = {
+    "pointwise": lambda y: y.relu() + 1,
+    "fold": lambda y: y.sum(0),
+    "product": lambda y: y @ y.t(),
+    "window": _sum_and_window,
+    "transposed": lambda y: (y.t() + 1, y.t()),
+}
+
+
+@pytest.fixture(autouse=True)
+def _as_users_have_it(monkeypatch):
+    """Neither strict nor in debug mode, which holds every result against its description."""
+    monkeypatch.delenv("DOVETAIL_STRICT", raising=False)
+    monkeypatch.delenv("DOVETAIL_DEBUG", raising=False)
+
+
+def _assert_equal(actual, expected):
+    torch.testing.assert_close(actual, expected)
+
+
+@pytest.mark.parametrize("use", USES)
+@pytest.mark.parametrize("lie", LIES)
+def test_results_are_eagers(lie, use):
+    def fn(x):
+        return USES[use](LIES[lie](x * 2))
+
+    x = torch.randn(5, 7)
+    compiled = torch.compile(fn, backend="cpu")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", errors.FallbackWarning)
+        for _ in range(2):
+            _assert_equal(compiled(x), fn(x))
+
+
+def test_a_wrong_layout_is_no_reason_to_warn():
+    compiled = torch.compile(lambda x: LIES["strides"](x).relu(), backend="cpu")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", errors.FallbackWarning)
+        compiled(torch.randn(5, 7))
+
+
+def test_one_warning_and_a_line_in_the_report():
+    compiled = torch.compile(lambda x: LIES["dtype"](x).relu(), backend="cpu")
+    x = torch.randn(5, 7)
+    with pytest.warns(errors.FallbackWarning, match="float64, expected float32"):
+        compiled(x)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", errors.FallbackWarning)
+        compiled(x)
+    assert any("expected float32" in n for c in history.recent() for n in c.notes)
+
+
+def test_strict_raises():
+    fn = torch.compile(lambda x: LIES["dtype"](x).relu(), backend="cpu", options={"strict": True})
+    with pytest.raises(errors.GuardFailed, match="float64, expected float32"):
+        fn(torch.randn(5, 7))
+
+
+# ---- faults of our own --------------------------------------------------------------------------
+
+
+def _fail(*_args, **_kwargs):
+    raise ZeroDivisionError("a fault put here on purpose")
+
+
+FAULTS = {
+    "lowering": lambda patch: patch.setitem(rules.RULES, "cos.default", _fail),
+    "scheduling": lambda patch: patch.setattr("dovetail.schedule.plan.simplify", _fail),
+    "codegen": lambda patch: patch.setattr("dovetail.backends.cpu_program.generate", _fail),
+    "loading": lambda patch: patch.setattr("dovetail.backends.executable.load", _fail),
+}
+
+
+@pytest.mark.parametrize("stage", FAULTS)
+def test_a_fault_falls_back(stage, monkeypatch):
+    FAULTS[stage](monkeypatch)
+
+    def fn(x):
+        return x.cos().sum(-1) + 1
+
+    x = torch.randn(4, 9)
+    with pytest.warns(errors.FallbackWarning, match="on purpose") as caught:
+        _assert_equal(torch.compile(fn, backend="cpu")(x), fn(x))
+    assert len([w for w in caught if w.category is errors.FallbackWarning]) == 1
+    assert any("on purpose" in n for c in history.recent() for n in c.notes)
+
+
+@pytest.mark.parametrize("stage", FAULTS)
+def test_a_fault_is_raised_in_strict_mode(stage, monkeypatch):
+    FAULTS[stage](monkeypatch)
+    compiled = torch.compile(lambda x: x.cos() + 1, backend="cpu", options={"strict": True})
+    with pytest.raises(errors.BackendFailed, match="on purpose"):
+        compiled(torch.randn(4, 9))
