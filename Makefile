@@ -3,6 +3,7 @@
 # make check   formatter, linter, types, import contracts, C warnings
 # make sweep   2,000 random graphs against eager (GRAPHS=n: how many)
 # make fuzz    mutated artifacts through the loader, under ASan and UBSan (FUZZ=n: how many)
+# make arm     generated code for AArch64, run under qemu's emulation
 # make bench   the benchmarks of benchmarks/
 #
 # Each does its own set-up: a virtual environment in .venv, the package with its C extension.
@@ -18,7 +19,7 @@ C_TESTS  := $(patsubst native/tests/%.c,native/build/%,$(wildcard native/tests/t
 CFLAGS   := -std=c11 -O2 -Wall -Wextra -Werror -Wshadow -Wconversion -Wstrict-prototypes
 INSTALLED := $(VENV)/.installed
 
-.PHONY: demo sweep test test-fast check format bench clean setup fuzz
+.PHONY: demo sweep test test-fast check format bench clean setup fuzz arm
 
 setup: $(INSTALLED)
 
@@ -69,6 +70,12 @@ $(INSTALLED): pyproject.toml setup.py constraints.txt $(NATIVE)
 	@$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt \
 	    --no-build-isolation -e '.[torch,cpu,dev]'
 	@touch $@
+
+ARM_TOOLS := qemu-aarch64 aarch64-linux-gnu-gcc
+arm: $(INSTALLED)
+	@for tool in $(ARM_TOOLS); do command -v $$tool >/dev/null || { \
+	    echo "make arm needs $$tool (packages qemu-user, gcc-aarch64-linux-gnu)"; exit 1; }; done
+	@$(BIN)/python -m pytest -q -n 0 tests/native/test_aarch64.py $(ARGS)
 
 FUZZ ?= 50000
 FUZZ_PLUGINS := native/build/libaccel_c.so native/build/libsmall.so

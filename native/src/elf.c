@@ -1,28 +1,34 @@
-/* Loads native code: ELF relocatable objects for x86-64, whatever the operating system.
+/* Loads native code: ELF relocatable objects for x86-64 and AArch64, whatever the operating
+ * system.
  *
- * The code section of a file holds one object for each level of the architecture (x86-64-v1 to
- * v4); the best this machine can run is taken. Only code and read-only data are loaded, only
- * PC-relative relocations applied, and no page is ever writable and executable at one time. */
+ * The code section of a file holds objects for several processors (x86-64-v1 to v4, ARMv8-A);
+ * the best this machine can run is taken. Only code and read-only data are loaded, only
+ * relocations applied that do not depend on where that is, and no page is ever writable and
+ * executable at one time. */
 #include "internal.h"
+#include "processor.h"
 
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
-#define MAX_OBJECTS    16
-#define MAX_SECTIONS   4096
-#define STUB_SIZE      16
-#define SHT_PROGBITS   1
-#define SHT_SYMTAB     2
-#define SHT_RELA       4
-#define SHT_NOBITS     8
-#define SHT_UNWIND     0x70000001u
-#define SHF_WRITE      1u
-#define SHF_ALLOC      2u
-#define SHF_EXECINSTR  4u
-#define R_X86_64_PC32  2u
-#define R_X86_64_PLT32 4u
+#define MAX_OBJECTS   16
+#define MAX_SECTIONS  4096
+#define SHT_PROGBITS  1
+#define SHT_SYMTAB    2
+#define SHT_RELA      4
+#define SHT_NOBITS    8
+#define SHT_UNWIND    0x70000001u
+#define SHF_WRITE     1u
+#define SHF_ALLOC     2u
+#define SHF_EXECINSTR 4u
+
+#if defined(__aarch64__)
+#define PROCESSOR dvt_aarch64
+#else
+#define PROCESSOR dvt_x86_64 /* on machines of neither kind it is of no level */
+#endif
 
 typedef struct {
     uint8_t ident[16];
@@ -79,23 +85,7 @@ static dvt_status bad(dvt_error *error, const char *problem)
     return dvt_fail(error, DVT_ERROR_MALFORMED, "code section: %s", problem);
 }
 
-static int machine_level(void)
-{
-#if defined(__x86_64__) && defined(__GNUC__)
-    __builtin_cpu_init();
-    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-        __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl"))
-        return 4;
-    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
-        __builtin_cpu_supports("bmi2"))
-        return 3;
-    return __builtin_cpu_supports("sse4.2") ? 2 : 1;
-#else
-    return 0;
-#endif
-}
-
-/* The best object of the section: count, then level, zero, offset, size of each. */
+/* The best object of the section: count, then processor, zero, offset, size of each. */
 static dvt_status choose(span section, span *object, dvt_error *error)
 {
     uint32_t count;
@@ -104,7 +94,7 @@ static dvt_status choose(span section, span *object, dvt_error *error)
     memcpy(&count, section.data, 4);
     if (count == 0 || count > MAX_OBJECTS || section.size < 8 + 24 * (size_t)count)
         return bad(error, "a wrong number of objects");
-    int best = 0, level = machine_level();
+    uint32_t best = 0, level = (uint32_t)PROCESSOR.level();
     for (uint32_t i = 0; i < count; i++) {
         uint32_t needed;
         uint64_t offset, size;
@@ -114,8 +104,9 @@ static dvt_status choose(span section, span *object, dvt_error *error)
         memcpy(&size, at + 16, 8);
         if (offset % 16 != 0 || offset > section.size || size > section.size - offset)
             return bad(error, "an object lies outside it");
-        if ((int)needed > best && needed <= 4 && (int)needed <= level) {
-            best = (int)needed;
+        needed -= PROCESSOR.family; /* what is of another kind is of no level that is met */
+        if (needed > best && needed <= level) {
+            best = needed;
             *object = (span){section.data + offset, (size_t)size};
         }
     }
@@ -136,8 +127,10 @@ static dvt_status read_sections(dvt_code *c, dvt_error *error)
     if (c->object.size < sizeof h)
         return bad(error, "not an ELF object");
     memcpy(&h, c->object.data, sizeof h);
-    if (memcmp(h.ident, "\177ELF\2\1\1", 7) != 0 || h.type != 1 || h.machine != 62)
-        return bad(error, "not an ELF relocatable object for x86-64");
+    if (memcmp(h.ident, "\177ELF\2\1\1", 7) != 0 || h.type != 1 ||
+        h.machine != PROCESSOR.machine)
+        return dvt_fail(error, DVT_ERROR_MALFORMED,
+                        "code section: not an ELF relocatable object for %s", PROCESSOR.name);
     if (h.shentsize != sizeof(elf_section) || h.shnum == 0 || h.shnum > MAX_SECTIONS ||
         h.shoff % 8 != 0 ||
         !inside(c->object, h.shoff, (uint64_t)h.shnum * sizeof(elf_section)))
@@ -221,18 +214,16 @@ static dvt_status lay_out(dvt_code *c, dvt_error *error)
     return DVT_OK;
 }
 
-/* A jump through an address that follows it: what lies outside may be further than 2 GiB away.
- */
+/* What lies outside may be too far away for a plain call. */
 static void write_stubs(dvt_code *c)
 {
     for (size_t i = 0; i < IMPORTS; i++) {
-        unsigned char *stub = c->memory + c->stubs + i * STUB_SIZE;
-        static const unsigned char jump[6] = {0xff, 0x25, 0, 0, 0, 0};
-        memcpy(stub, jump, sizeof jump);
+        uint64_t address = 0;
         if (imports[i].copy != NULL)
-            memcpy(stub + 6, &imports[i].copy, 8);
+            memcpy(&address, &imports[i].copy, sizeof imports[i].copy);
         else
-            memcpy(stub + 6, &imports[i].fill, 8);
+            memcpy(&address, &imports[i].fill, sizeof imports[i].fill);
+        PROCESSOR.stub(c->memory + c->stubs + i * STUB_SIZE, address);
     }
 }
 
@@ -265,10 +256,11 @@ static dvt_status relocate_one(dvt_code *c, uint32_t target, const elf_rela *r,
 {
     uint32_t type = (uint32_t)r->info, symbol = (uint32_t)(r->info >> 32);
     const elf_section *section = &c->sections[target];
-    if (type != R_X86_64_PC32 && type != R_X86_64_PLT32)
+    unsigned width = PROCESSOR.width(type);
+    if (width == 0)
         return dvt_fail(error, DVT_ERROR_UNSUPPORTED, "code section: relocation of kind %u",
                         type);
-    if (symbol >= c->symbol_count || section->size < 4 || r->offset > section->size - 4)
+    if (symbol >= c->symbol_count || section->size < width || r->offset > section->size - width)
         return bad(error, "a relocation lies outside its section");
     uint64_t to = address_of(c, &c->symbols[symbol]);
     if (to == UINT64_MAX) {
@@ -278,12 +270,10 @@ static dvt_status relocate_one(dvt_code *c, uint32_t target, const elf_rela *r,
                         "code section: calls %.100s, which it may not", name);
     }
     uint64_t from = c->places[target] + r->offset;
-    int64_t distance;
-    if (__builtin_add_overflow((int64_t)to - (int64_t)from, r->addend, &distance) ||
-        distance < INT32_MIN || distance > INT32_MAX)
+    int64_t reached;
+    if (__builtin_add_overflow((int64_t)to, r->addend, &reached) ||
+        !PROCESSOR.relocate(type, c->memory + from, from, reached))
         return bad(error, "a relocation reaches too far");
-    int32_t value = (int32_t)distance;
-    memcpy(c->memory + from, &value, 4);
     return DVT_OK;
 }
 
@@ -314,6 +304,7 @@ static dvt_status protect(dvt_code *c, dvt_error *error)
          mprotect(c->memory + c->code_size, c->size - c->code_size, PROT_READ) != 0))
         return dvt_fail(error, DVT_ERROR_IO,
                         "this system does not let code be made executable");
+    __builtin___clear_cache((char *)c->memory, (char *)c->memory + c->code_size);
     return DVT_OK;
 }
 

@@ -15,7 +15,6 @@ import contextlib
 import importlib.util
 import logging
 import pkgutil
-import platform
 import threading
 import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator
@@ -36,6 +35,7 @@ from dovetail.entries import (
     plugin_entry,
     try_load,
 )
+from dovetail.file.processors import no_code_here
 from dovetail.names import BackendName, check_name, check_tags
 
 BUILTIN = {
@@ -457,8 +457,7 @@ class Registry:
 
 def built_in_default(device: str) -> str:
     """The backend for a device type where nobody has chosen one; imports nothing to find out."""
-    generates = platform.machine() in ("x86_64", "AMD64")
-    generates = generates and importlib.util.find_spec("llvmlite") is not None
+    generates = not no_code_here() and importlib.util.find_spec("llvmlite") is not None
     return "cpu" if device == "cpu" and generates else LAST_BACKEND
 
 

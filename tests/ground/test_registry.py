@@ -3,6 +3,7 @@
 import functools
 import importlib.util
 import platform
+import sys
 import warnings
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 import dovetail
 from dovetail import errors
 from dovetail.backend import FunctionBackend
+from dovetail.file.processors import no_code_here
 from tests.ground.samples import Accel, compile_graph
 
 # ---- registering ---------------------------------------------------------------------------
@@ -289,10 +291,31 @@ def test_table_has_a_row_for_each_backend(registry):
     assert [*rows] == sorted(rows)
 
 
+@pytest.mark.parametrize(
+    ("machine", "system", "reason"),
+    [
+        ("x86_64", "linux", ""),
+        ("AMD64", "win32", ""),
+        ("x86_64", "darwin", ""),
+        ("aarch64", "linux", ""),
+        ("arm64", "linux", ""),
+        ("arm64", "darwin", "needs Linux"),
+        ("ARM64", "win32", "needs Linux"),
+        ("riscv64", "linux", "x86-64 and AArch64, not for riscv64"),
+    ],
+)
+def test_code_is_generated_where_it_can_be_loaded(registry, monkeypatch, machine, system, reason):
+    monkeypatch.setattr(platform, "machine", lambda: machine)
+    monkeypatch.setattr(sys, "platform", system)
+    assert reason in no_code_here()
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _: object())
+    assert registry.default_backend("cpu") == ("aten" if reason else "cpu")
+
+
 def test_defaults_per_device(registry):
     registry.register_backend(Accel)
     generates = importlib.util.find_spec("llvmlite") is not None
-    usual = "cpu" if generates and platform.machine() == "x86_64" else "aten"
+    usual = "cpu" if generates and not no_code_here() else "aten"
     assert registry.default_backend("cpu") == usual
     assert registry.default_backend("xpu") == "aten"
     registry.set_default_backend("accel", device="cuda:1")

@@ -149,16 +149,20 @@ class Artifact:
         *,
         key: bytes | None = None,
         without_torch: bool = False,
+        targets: Sequence[str] | None = None,
     ) -> None:
         """Write a .dvt file that ``dovetail.load`` runs; ``key`` is a private key to sign with.
 
         The file gives the bits that this artifact gives, calling PyTorch for what it calls PyTorch
         for. ``without_torch`` puts the runtime's own kernels in its place (products may then differ
         in the last bits), and refuses to write a file that would need PyTorch all the same.
+        ``targets`` names the processors that generated kernels are stored as code for, of
+        x86-64-v3, x86-64-v4 and armv8-a; unless given, those of this machine's family. On others
+        the file runs from its kernel IR.
         """
         from dovetail.artifact.save import save
 
-        save(self, path, key=key, without_torch=without_torch)
+        save(self, path, key=key, without_torch=without_torch, targets=targets)
 
     def _apply_writes(self, results: Sequence[Any], flat: Sequence[Any]) -> None:
         for (kind, key), value in zip(self._writes, results, strict=False):

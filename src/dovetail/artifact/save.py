@@ -42,7 +42,6 @@ HOST_BACKENDS = ("aten", "reference")
 NATIVE_BACKEND = "portable"
 GENERATING_BACKEND = "cpu"
 HOSTS = (*HOST_BACKENDS, NATIVE_BACKEND, GENERATING_BACKEND)  # the rest run on accelerators
-LEVELS = (3, 4)  # of x86-64, that generated code is stored for
 
 
 @dataclass(frozen=True)
@@ -62,6 +61,7 @@ def save(
     *,
     key: bytes | None = None,
     without_torch: bool = False,
+    targets: Sequence[str] | None = None,
 ) -> Program:
     """Write an artifact to a file, signed if a private key is given; its Program comes back."""
     package = pack(artifact, without_torch)
@@ -73,7 +73,7 @@ def save(
         generated=generated,
         blobs=package.blobs,
     )
-    sections += kernel_sections(package.kernels)
+    sections += kernel_sections(package.kernels, targets)
     layout, ordered = container.lay_out(sections, features)
     if key is not None:
         from dovetail.artifact.sign import signature_section
@@ -84,16 +84,19 @@ def save(
     return package.program
 
 
-def kernel_sections(kernels: Mapping[str, Kernel]) -> list[container.Section]:
-    """Generated kernels as code for each level, and as data for those who may not run that."""
+def kernel_sections(
+    kernels: Mapping[str, Kernel], targets: Sequence[str] | None = None
+) -> list[container.Section]:
+    """Generated kernels as code for each target, and as data for those who may not run that."""
     if not kernels:
         return []
     from dovetail.codegen.llvm.module import generate
-    from dovetail.codegen.llvm.target import of_level
+    from dovetail.codegen.llvm.target import named, stored
 
-    code = {level: generate(kernels, of_level(level)) for level in LEVELS}
-    described = encode_kernels(list(kernels.values()))
-    return [code_section(code), container.section(container.KERNEL_IR, described)]
+    machines = [named(name) for name in (stored() if targets is None else targets)]
+    code = {machine.level: generate(kernels, machine) for machine in machines}
+    described = container.section(container.KERNEL_IR, encode_kernels(list(kernels.values())))
+    return [code_section(code), described] if code else [described]
 
 
 def pack(artifact: Artifact, without_torch: bool = False) -> Package:

@@ -31,6 +31,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--without-torch", action="store_true", help="the runtime's own kernels for what is left"
     )
+    parser.add_argument(
+        "--target", action="append", metavar="NAME",
+        help="a processor to store code for: x86-64-v3, x86-64-v4, armv8-a (this machine's family)",
+    )  # fmt: skip
     parser.add_argument("--key", help="file with a private key to sign with")
     parser.add_argument("-q", "--quiet", action="store_true", help="print nothing")
 
@@ -55,7 +59,13 @@ def run(arguments: argparse.Namespace) -> int:
         dynamic_shapes=given.get("dynamic_shapes"),
         backend=arguments.backend,
     )
-    program = save(artifact, arguments.output, key=key, without_torch=arguments.without_torch)
+    program = save(
+        artifact,
+        arguments.output,
+        key=key,
+        without_torch=arguments.without_torch,
+        targets=arguments.target,
+    )
     if not arguments.quiet:
         seconds = time.perf_counter() - start
         size = Path(arguments.output).stat().st_size

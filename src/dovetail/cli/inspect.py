@@ -11,6 +11,7 @@ from dovetail.errors import ArtifactNotFound
 from dovetail.file import container
 from dovetail.file.kernel_decode import decode_kernels
 from dovetail.file.objects import functions
+from dovetail.file.processors import processor_name
 from dovetail.runtime.loaded import INSPECT, open_native
 
 _DTYPES = {0: "int", 1: "uint", 2: "float", 4: "bfloat", 5: "complex", 6: "bool"}
@@ -72,7 +73,7 @@ def describe(path: str) -> dict[str, Any]:
 
 
 def _generated(native: Any) -> list[dict[str, Any]]:
-    """Each generated kernel: bytes of code by level of x86-64, instructions of kernel IR."""
+    """Each generated kernel: bytes of code by processor, instructions of kernel IR."""
     code, described = (native.section(kind) for kind in (container.CODE, container.KERNEL_IR))
     levels = functions(code) if code else {}
     instructions = {
@@ -83,7 +84,9 @@ def _generated(native: Any) -> list[dict[str, Any]]:
     return [
         {
             "name": name,
-            "code": {f"x86-64-v{n}": found[name] for n, found in levels.items() if name in found},
+            "code": {
+                processor_name(n): found[name] for n, found in levels.items() if name in found
+            },
             "instructions": instructions.get(name),
         }
         for name in names

@@ -275,11 +275,11 @@ class _Encoder:
 
 
 def code_section(objects: Mapping[int, bytes]) -> Section:
-    """Object code for each level of x86-64."""
+    """Object code for each processor, by its number (file/processors.py)."""
     at = -(-(8 + 24 * len(objects)) // 16) * 16
     table, pieces = struct.pack("<2I", len(objects), 0), []
-    for level, code in sorted(objects.items()):
-        table += struct.pack("<2I2Q", level, 0, at, len(code))
+    for number, code in sorted(objects.items()):
+        table += struct.pack("<2I2Q", number, 0, at, len(code))
         pieces += [code, bytes(-len(code) % 16)]
         at += len(code) + len(pieces[-1])
     head = table + bytes(-len(table) % 16)

@@ -1,4 +1,4 @@
-"""What a code section holds: for each level of x86-64 its functions and their sizes."""
+"""What a code section holds: for each processor its functions and their sizes."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ _BODY = ".body"  # of the function beside a kernel's own that does its work
 
 
 def functions(section: bytes) -> dict[int, dict[str, int]]:
-    """Level → kernel → bytes of code."""
+    """Processor (its number) → kernel → bytes of code."""
     try:
         (count,) = struct.unpack_from("<I", section)
         rows = [struct.unpack_from("<2I2Q", section, 8 + 24 * n) for n in range(count)]
-        return {level: _symbols(section[at : at + size]) for level, _, at, size in rows}
+        return {number: _symbols(section[at : at + size]) for number, _, at, size in rows}
     except (struct.error, UnicodeDecodeError, ValueError) as error:
         raise InvalidArtifact(f"code section: {error}") from None
 

@@ -11,6 +11,7 @@ from dovetail.ir.affine import product
 from dovetail.ir.call import OpCall, Ref, leaves
 from dovetail.ir.segment import Segment, is_write
 from dovetail.ir.tensor import TensorDesc
+from dovetail.lower.portable import ASSERTIONS
 from dovetail.lower.rules import RULES, Lower, Refused, problem
 from dovetail.lower.values import (
     Host,
@@ -60,6 +61,8 @@ def lower_segment(segment: Segment) -> tuple[Lower, list[Value | LibraryCall]]:
             source = Source(given.name, desc.dtype, desc.shape, desc.strides)
             lower.values[given.name, ()] = source
     for call in segment.calls:
+        if call.op in ASSERTIONS:
+            continue
         result = lower_call(lower, call)
         if isinstance(result, LibraryCall):
             order.append(result)

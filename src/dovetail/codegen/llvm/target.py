@@ -3,30 +3,34 @@
 from __future__ import annotations
 
 import functools
-import platform
 import threading
 from dataclasses import dataclass
 from typing import Any
 
-from dovetail.errors import UnsupportedGraph
+from dovetail.errors import CannotSave, UnsupportedGraph
+from dovetail.file.processors import AARCH64, PROCESSORS, family, no_code_here
 
 _lock = threading.Lock()
-# What the runtime asks of a processor for each level of x86-64 (native/src/elf.c), and the bytes
-# of its vectors.
+# What the runtime asks of a processor for each level (native/src/elf.c), and the bytes of its
+# vectors. NEON is part of every AArch64 processor that runs Linux.
 _LEVELS = {
     1: (),
     2: ("sse4.2",),
     3: ("avx2", "fma", "bmi2"),
     4: ("avx512f", "avx512bw", "avx512dq", "avx512vl"),
 }
-_WIDTHS = {1: 16, 2: 16, 3: 32, 4: 64}
+_WIDTHS = {1: 16, 2: 16, 3: 32, 4: 64, AARCH64: 16}
+_TRIPLES = {"x86-64": "x86_64-unknown-linux-gnu", "aarch64": "aarch64-unknown-linux-gnu"}
+# What files hold code for unless their maker says otherwise, by the machine they are made on.
+# Kernels are made of fused multiply-adds, which x86-64 has from its third level on.
+_STORED = {"x86-64": ("x86-64-v3", "x86-64-v4"), "aarch64": ("armv8-a",)}
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
     """A processor: LLVM's triple, its name, its features, the bytes of a vector register.
 
-    ``level`` is the level of x86-64 (1 to 4) that a machine must have to run the code.
+    ``level`` is the least processor that runs the code, as files number them.
     """
 
     triple: str
@@ -47,9 +51,7 @@ def missing() -> str:
         import llvmlite.binding  # noqa: F401
     except ImportError:
         return "it needs llvmlite: pip install 'dovetail[cpu]'"
-    if platform.machine().lower() not in ("x86_64", "amd64"):
-        return f"the runtime loads code for x86-64 only, not for {platform.machine()}"
-    return ""
+    return no_code_here()
 
 
 @functools.cache
@@ -57,14 +59,28 @@ def host() -> Target:
     """This machine."""
     llvm = _llvm()
     features = llvm.get_host_cpu_features()
-    level = max(n for n, needed in _LEVELS.items() if all(features.get(f) for f in needed))
     triple, name = llvm.get_default_triple(), llvm.get_host_cpu_name()
+    if family() == "aarch64":
+        level = AARCH64
+    else:
+        level = max(n for n, needed in _LEVELS.items() if all(features.get(f) for f in needed))
     return Target(triple, name, features.flatten(), _WIDTHS[level], level)
 
 
-def of_level(level: int) -> Target:
-    """Any machine of a level of x86-64: what code in a file is made for."""
-    return Target("x86_64-unknown-linux-gnu", f"x86-64-v{level}", "", _WIDTHS[level], level)
+def named(name: str) -> Target:
+    """Any machine of a kind that code in a file can be made for: x86-64-v3, armv8-a, …."""
+    for kind, names in _STORED.items():
+        if name in names:
+            level = PROCESSORS[name]
+            cpu = name if kind == "x86-64" else "generic"
+            return Target(_TRIPLES[kind], cpu, "", _WIDTHS[level], level)
+    known = ", ".join(name for names in _STORED.values() for name in names)
+    raise CannotSave(f"no code can be made for {name!r}: the targets are {known}")
+
+
+def stored() -> tuple[str, ...]:
+    """The names of the targets that files made on this machine hold code for."""
+    return _STORED.get(family(), ())
 
 
 @functools.cache
@@ -79,6 +95,9 @@ def _llvm() -> Any:
 @functools.cache
 def _machine(target: Target) -> Any:
     llvm = _llvm()
+    if target.triple.partition("-")[0] != llvm.get_default_triple().partition("-")[0]:
+        llvm.initialize_all_targets()
+        llvm.initialize_all_asmprinters()
     found = llvm.Target.from_triple(target.triple)
     return found.create_target_machine(
         cpu=target.cpu, features=target.features, opt=2, reloc="pic", codemodel="small"

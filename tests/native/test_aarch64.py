@@ -1,0 +1,280 @@
+"""Generated code on AArch64: made here, run by the C runtime under emulation."""
+
+import dataclasses
+import random
+import struct
+import warnings
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+import dovetail
+from dovetail.artifact.save import kernel_sections
+from dovetail.cli.inspect import describe
+from dovetail.codegen.llvm.module import generate
+from dovetail.codegen.llvm.target import named
+from dovetail.errors import CannotSave, InterpretedKernels
+from dovetail.file.objects import functions
+from dovetail.file.processors import AARCH64
+from dovetail.ir.kernel_call import call_inputs, call_outputs
+from dovetail.ir.kernel_reference import run_kernel
+from dovetail.runtime.loaded import TRUST_CODE, open_native
+from tests.codegen.kernels import PROGRAMS, kernels_of
+from tests.codegen.test_accuracy import UNARY, whole_range
+from tests.native import aarch64
+from tests.native.random_kernels import RandomKernel
+
+pytest.importorskip("llvmlite", reason="code is generated with llvmlite")
+pytestmark = pytest.mark.xdist_group("aarch64")
+ARM = ("armv8-a",)
+
+
+@pytest.fixture(scope="module")
+def program(tmp_path_factory):
+    return aarch64.build(tmp_path_factory.mktemp("aarch64"))
+
+
+class Calls(nn.Module):
+    def __init__(self, fn):
+        super().__init__()
+        self.fn = fn
+
+    def forward(self, *args):
+        return self.fn(*args)
+
+
+def artifact_of(fn, *args, **options):
+    return dovetail.export(Calls(fn), args, backend="cpu", **options)
+
+
+def on_arm(program, folder, artifact, *args, like=None):
+    """The results of a file with code for AArch64 alone; a file that is there is taken."""
+    if artifact is not None:
+        artifact.save(folder / "model.dvt", without_torch=True, targets=ARM)
+    state, outputs = aarch64.run(program, folder, args)
+    assert state == 1, state
+    known = artifact(*args) if like is None else like
+    known = (known,) if torch.is_tensor(known) else known
+    return [aarch64.as_tensor(out, k) for out, k in zip(outputs, known, strict=True)]
+
+
+# ---- making the code -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_code_is_made_on_any_machine(name):
+    fn, args = PROGRAMS[name]
+    kernels = {f"k{n}": kernel for n, kernel in enumerate(kernels_of(fn, *args))}
+    code, _ = kernel_sections(kernels, ARM)
+    section = b"".join(code.pieces)
+    assert set(functions(section)[AARCH64]) == set(kernels)
+    (at,) = struct.unpack_from("<Q", section, 16)
+    assert section[at : at + 4] == b"\x7fELF"
+    assert struct.unpack_from("<H", section, at + 18) == (183,)
+
+
+def test_a_file_has_code_for_the_targets_it_is_given(tmp_path):
+    artifact = artifact_of(lambda x: x.sin() + 1, torch.randn(9))
+    for targets in ((), ARM, ("x86-64-v3", *ARM), ("x86-64-v4",)):
+        artifact.save(tmp_path / "m.dvt", targets=targets)
+        (kernel,) = describe(str(tmp_path / "m.dvt"))["generated"]
+        assert tuple(kernel["code"]) == targets
+        assert kernel["instructions"] > 1
+    with pytest.raises(CannotSave, match=r"'mips': the targets are x86-64-v3, x86-64-v4, armv8-a"):
+        artifact.save(tmp_path / "m.dvt", targets=("mips",))
+
+
+def test_code_of_another_processor_is_passed_over(tmp_path):
+    """Here such a file runs from its kernel IR, or from code that is made again."""
+    x = torch.randn(5, 7)
+    artifact = artifact_of(lambda x: x.softmax(-1), x)
+    for targets, state in ((("x86-64-v3", *ARM), 1), (ARM, -2)):
+        artifact.save(tmp_path / "m.dvt", targets=targets)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", InterpretedKernels)
+            native = open_native((tmp_path / "m.dvt").read_bytes(), flags=TRUST_CODE)
+        assert native.code() == state
+        torch.testing.assert_close(torch.from_dlpack(native(x)[0]), x.softmax(-1))
+    assert dovetail.load(tmp_path / "m.dvt", trusted_keys=[]).native.code() == 1
+
+
+# ---- running it ----------------------------------------------------------------------------
+
+
+@aarch64.needs_emulator
+@pytest.mark.parametrize("name", UNARY)
+def test_functions_give_the_bits_of_x86(program, tmp_path, name):
+    """Their error is measured there; NaNs may have another sign."""
+    fn, x = UNARY[name], whole_range(100003)
+    artifact = artifact_of(fn, x)
+    (got,) = on_arm(program, tmp_path, artifact, x)
+    artifact.save(tmp_path / "x86.dvt", without_torch=True, targets=("x86-64-v3",))
+    here = open_native((tmp_path / "x86.dvt").read_bytes(), flags=TRUST_CODE)
+    if here.code() != 1:
+        pytest.skip("this machine is no x86-64-v3, whose code this is compared with")
+    expected = torch.from_dlpack(here(x)[0])
+    assert torch.equal(got.isnan(), expected.isnan())
+    number = ~expected.isnan()
+    assert torch.equal(got.view(torch.int32)[number], expected.view(torch.int32)[number])
+
+
+def pair(*shape, dtype=torch.float32):
+    return torch.randn(shape).to(dtype)
+
+
+CASES = {
+    "chain": (
+        lambda x, y: ((x * y + 1).clamp(-2, 2) / (y.abs() + 0.5) - x).relu().sqrt(),
+        (pair(33, 65), pair(65)),
+    ),
+    "softmax": (lambda x: x.softmax(-1), (pair(19, 77),)),
+    "log_softmax": (lambda x: x.log_softmax(0), (pair(19, 77),)),
+    "layer_norm": (lambda x: F.layer_norm(x, (200,)), (pair(11, 200),)),
+    "group_norm": (lambda x: F.silu(F.group_norm(x, 4)), (pair(3, 8, 5, 7),)),
+    "sum": (lambda x: x.sum(), (pair(301, 67),)),
+    "rows": (lambda x: (x.sum(1), x.amax(1), x.var(1)), (pair(40, 131),)),
+    "columns": (lambda x: (x.sum(0), x.amin(0), x.prod(0)), (pair(40, 131),)),
+    "arg": (lambda x: (x.argmax(1), x.argmin(0)), (pair(23, 45),)),
+    "gather": (lambda x, i: x[i] * 2, (pair(9, 21), torch.tensor([3, 0, 8, -1]))),
+    "embedding": (
+        lambda w, i: F.embedding(i, w).tanh(),
+        (pair(13, 10), torch.randint(0, 13, (4, 5))),
+    ),
+    "integers": (
+        lambda x: ((x // 3) * 2 + x % 7, x.sum(0), x.to(torch.int8), x.float() / 3),
+        (torch.randint(-99, 99, (17, 19)),),
+    ),
+    "bytes": (
+        lambda x: (x * 3 + 7, x.float().mean(), x > 100),
+        (torch.randint(0, 255, (50, 3), dtype=torch.uint8),),
+    ),
+    "bool": (lambda x: (x.any(0), x.all(1), ~x), (torch.rand(31, 18) > 0.1,)),
+    "double": (lambda x: (x.exp().sum(1), x.log().nan_to_num(), x * 2), (pair(8, 9).double(),)),
+    "transposed": (lambda x: x.t().contiguous() + x.t().sum(), (pair(37, 22),)),
+    "strided": (lambda x: x[::3, 1::2].flip(1) * 2, (pair(40, 41),)),
+    "cat": (lambda x, y: torch.cat([x, -y], 1), (pair(3, 5), pair(3, 9))),
+    "pad": (lambda x: F.pad(x, (3, 2)) * 2, (pair(16, 80),)),
+    "whole": (lambda x: (x.floor(), x.ceil(), x.round(), x.trunc(), x.sign()), (pair(77) * 9,)),
+    "scalar": (lambda x: x.exp() + 1, (torch.tensor(0.5),)),
+    "empty": (lambda x: (x * 2, x.sum()), (torch.randn(0, 3),)),
+}
+
+
+@aarch64.needs_emulator
+@pytest.mark.parametrize("name", CASES)
+def test_programs_against_eager(program, tmp_path, name):
+    fn, args = CASES[name]
+    expected = fn(*args)
+    expected = (expected,) if torch.is_tensor(expected) else expected
+    got = on_arm(program, tmp_path, artifact_of(fn, *args), *args, like=expected)
+    torch.testing.assert_close(tuple(got), tuple(expected))
+
+
+@aarch64.needs_emulator
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precision(program, tmp_path, dtype):
+    """Conversions are exact on every processor: the bits are those of eager."""
+    bits = torch.arange(-(2**15), 2**15).to(torch.int16)
+    x, wide = bits.view(dtype), whole_range(100003)
+    (up,) = on_arm(program, tmp_path, artifact_of(torch.Tensor.float, x), x)
+    torch.testing.assert_close(up, x.float(), rtol=0, atol=0, equal_nan=True)
+    (down,) = on_arm(program, tmp_path, artifact_of(lambda w: w.to(dtype), wide), wide)
+    torch.testing.assert_close(down, wide.to(dtype), rtol=0, atol=0, equal_nan=True)
+    y = torch.randn(9, 35).to(dtype)
+    (norm,) = on_arm(program, tmp_path, artifact_of(lambda y: F.layer_norm(y, (35,)), y), y)
+    torch.testing.assert_close(norm, F.layer_norm(y.double(), (35,)).to(dtype))
+
+
+@aarch64.needs_emulator
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int64, torch.int8])
+def test_tails(program, tmp_path, dtype):
+    """Nothing beyond a row's end is read into it or written over."""
+    shapes = {"x": {1: torch.export.Dim.DYNAMIC}}
+
+    def fn(x):
+        return x * 2 + 1, x.amax(1)
+
+    class Model(nn.Module):
+        def forward(self, x):
+            return fn(x)
+
+    x = (torch.randn(5, 9) * 9).to(dtype)
+    artifact = dovetail.export(Model(), (x,), backend="cpu", dynamic_shapes=shapes)
+    artifact.save(tmp_path / "model.dvt", without_torch=True, targets=ARM)
+    for n in range(2, 20):
+        x = (torch.randn(5, n) * 9).to(dtype)
+        expected = fn(x)
+        got = on_arm(program, tmp_path, None, x, like=expected)
+        torch.testing.assert_close(tuple(got), expected, rtol=0, atol=0)
+
+
+@aarch64.needs_emulator
+def test_indices_out_of_range_are_found(program, tmp_path):
+    x, i = torch.randn(9, 4), torch.tensor([3, 0, 8])
+    artifact = artifact_of(lambda x, i: x[i] * 2, x, i)
+    artifact.save(tmp_path / "model.dvt", without_torch=True, targets=ARM)
+    assert aarch64.run(program, tmp_path, (x, i))[0] == 1
+    message, _ = aarch64.run(program, tmp_path, (x, torch.tensor([3, 0, 9])))
+    assert "index" in message
+
+
+@aarch64.needs_emulator
+def test_code_for_x86_alone_is_interpreted(program, tmp_path):
+    x = torch.randn(6, 33)
+    artifact = artifact_of(lambda x: x.softmax(-1), x)
+    artifact.save(tmp_path / "model.dvt", without_torch=True, targets=("x86-64-v3",))
+    state, (out,) = aarch64.run(program, tmp_path, (x,))
+    assert state == -2
+    torch.testing.assert_close(aarch64.as_tensor(out, x), x.softmax(-1))
+
+
+@aarch64.needs_emulator
+def test_random_kernels(program, tmp_path):
+    """Kernels whose results do not depend on rounding, against the oracle."""
+    for seed in range(60):
+        made = RandomKernel(seed)
+        kernel, sizes = made.kernel, made.sizes
+        buffers = {n: a.copy() for n, a in made.arrays.items()}
+        code = generate({kernel.name: kernel}, named("armv8-a"))
+        lengths = {n: len(a) for n, a in buffers.items()}
+        data = aarch64.kernel_file(kernel, lengths, code, AARCH64)
+        folder = aarch64.write(tmp_path / str(seed), data)
+        given = [np.zeros(sizes[name], dtype=bool) for name in sorted(kernel.symbols())]
+        given += [buffers[b.name] for b in call_inputs(kernel)]
+        state, outputs = aarch64.run(program, folder, given)
+        assert state == 1, (seed, state)
+        run_kernel(kernel, buffers, sizes)
+        for b, (_, raw) in zip(call_outputs(kernel), outputs, strict=True):
+            expected = buffers[b.name]
+            got = np.frombuffer(raw, expected.dtype)
+            np.testing.assert_array_equal(got, expected, err_msg=f"{seed} {b.name}")
+
+
+# ---- hostile objects -----------------------------------------------------------------------
+
+
+@aarch64.needs_emulator
+def test_damaged_objects_are_refused(program, tmp_path):
+    """Tables that are cut or changed end in an error, or do no harm; never in a crash."""
+    x, rng = torch.randn(4, 5), random.Random(0)
+    kernels = {f"k{n}": kernel for n, kernel in enumerate(kernels_of(torch.erf, x))}
+    ((name, kernel),) = kernels.items()
+    kernel = dataclasses.replace(kernel, name=name)
+    good = generate(kernels, named("armv8-a"))
+    lengths = {b.name: x.numel() for b in kernel.buffers}
+    tables = struct.unpack_from("<Q", good, 40)[0] - 200  # relocations, symbols, then sections
+    folders = []
+    for n in range(300):
+        data = bytearray(good)
+        for _ in range(rng.randrange(1, 6)):
+            at = rng.choice([rng.randrange(64), rng.randrange(tables, len(data))])
+            data[at] = rng.randrange(256)
+        cut = bytes(data) if n % 3 else good[: rng.randrange(len(good))]
+        made = aarch64.kernel_file(kernel, lengths, cut, AARCH64)
+        folders.append(aarch64.write(tmp_path / str(n), made))
+    states = aarch64.open_only(program, folders)
+    assert len(states) == len(folders)
+    assert any("code section" in state for state in states)
