@@ -9,13 +9,6 @@ from tests.codegen.sweep import check, operators
 GROUPS = 48
 
 
-@pytest.fixture(autouse=True)
-def _without_timing_of_guards(monkeypatch):
-    """Dynamo flushes the caches and times its guards at every compilation: a fifth of all this."""
-    name = "torch._dynamo.guards.profile_guard_manager"
-    monkeypatch.setattr(name, lambda *_: 0.0, raising=False)
-
-
 @pytest.mark.e2e
 @pytest.mark.parametrize("group", range(GROUPS))
 def test_operators(group):
