@@ -305,7 +305,7 @@ static void read_load(decoder *d, ir_instruction *i)
 
 static void read_operation(decoder *d, ir_instruction *i)
 {
-    bool fold = i->kind == IR_REDUCE;
+    bool fold = i->kind != IR_APPLY;
     type_id given[3] = {T_F32, T_F32, T_F32};
     i->op = (uint8_t)number(&d->r, 255);
     if (!d->r.failed && i->op >= (fold ? F_COUNT : K_COUNT)) {
@@ -320,8 +320,13 @@ static void read_operation(decoder *d, ir_instruction *i)
     read_args(d, i, given);
     if (!d->r.failed && !(fold ? folds(i->op, given, i->type) : admits(i->op, given, i->type)))
         bad(&d->r, "an operation's operands do not fit it");
-    if (!d->r.failed && fold && d->k->loops[d->loop].axis_count == 0)
+    uint32_t axes = d->k->loops[d->loop].axis_count;
+    if (i->kind == IR_REDUCE && axes == 0)
         bad(&d->r, "a fold in a loop without axes");
+    if (i->kind == IR_SCAN && i->arity != 1)
+        bad(&d->r, "a scan of more than one value");
+    if (i->kind == IR_SCAN && axes != 1)
+        bad(&d->r, "a scan in a loop of other than one axis");
 }
 
 static void read_definition(decoder *d, ir_instruction *i)

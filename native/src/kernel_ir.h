@@ -15,7 +15,7 @@
 #define MAX_LOOPS   64u
 #define MAX_TERMS   32u
 
-enum { IR_LOAD, IR_CONST, IR_POSITION, IR_APPLY, IR_REDUCE, IR_STORE, IR_KINDS };
+enum { IR_LOAD, IR_CONST, IR_POSITION, IR_APPLY, IR_REDUCE, IR_STORE, IR_SCAN, IR_KINDS };
 enum { ROLE_IN, ROLE_OUT, ROLE_INOUT, ROLE_COUNT };
 
 /* A number, or (size > 0) attribute size - 1 of the call. */

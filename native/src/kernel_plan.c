@@ -233,10 +233,12 @@ static void place_step(kernel_plan *plan, uint32_t number, plan_step *s)
     if (loop->strip_axis != DVT_NONE && i->index.axis_count > 0)
         s->step = stride_along(plan, &i->index, loop->strip_axis);
     s->varies = s->varies || s->step != 0;
-    if (i->kind == IR_STORE || i->kind == IR_REDUCE)
+    if (i->kind == IR_STORE || i->kind == IR_REDUCE || i->kind == IR_SCAN)
         s->level = deepest;
     if (i->kind == IR_REDUCE)
         s->varies = !plan->along;
+    if (i->kind == IR_SCAN)
+        s->varies = true;
     if (i->kind != IR_STORE) {
         plan->levels[i->result] = i->kind == IR_REDUCE ? LEVEL_POINT : s->level;
         plan->varies[i->result] = s->varies;
@@ -261,11 +263,12 @@ static void find_functions(kernel_plan *plan, plan_step *s)
         s->apply = i->op == K_cast    ? t->cast[i->type][given]
                    : i->op == K_where ? t->apply[i->op][i->type]
                                       : t->apply[i->op][given];
-    if (i->kind == IR_REDUCE) {
+    if (i->kind == IR_REDUCE || i->kind == IR_SCAN) {
         bool place = i->op == F_argmax || i->op == F_argmin;
         type_id folded = place ? given : i->type;
         s->cast = given != folded ? t->cast[folded][given] : NULL;
         s->fold = plan->along ? t->along[i->op][folded] : t->across[i->op][folded];
+        s->scan = dvt_scan(i->op, folded == T_F32 || folded == T_F64, plan->along);
         s->accumulator = plan->accumulator_count++;
     }
     if (i->kind == IR_STORE) {

@@ -30,6 +30,10 @@ typedef void (*fold_function)(int64_t n, const void *restrict given,
                               const int64_t *restrict places, void *restrict totals,
                               int64_t *restrict found);
 
+/* A scan of a strip in doubles or int64s: totals go on from what they were. */
+typedef void (*scan_function)(int64_t n, const void *restrict given, void *restrict result,
+                              void *restrict totals);
+
 typedef struct {
     strip_function apply[K_COUNT][TYPES]; /* by the type of the second operand, or the only */
     strip_function cast[TYPES][TYPES];    /* to, from */
@@ -40,12 +44,16 @@ typedef struct {
 /* ---- kernel_strips.c ---- */
 const strip_table *dvt_strips(void);
 
+/* ---- kernel_scan.c: along one strip, or each element of it a scan of its own ---- */
+scan_function dvt_scan(uint8_t op, bool is_float, bool along);
+
 enum { LEVEL_ONCE, LEVEL_POINT, LEVEL_LOOP };
 
 typedef struct {
     const ir_instruction *i;
     strip_function apply, cast; /* cast: of a fold's or a store's operand; NULL: none needed */
     fold_function fold;
+    scan_function scan;
     int64_t offset, step; /* in elements; step: along the strip */
     uint32_t accumulator;
     uint8_t level;

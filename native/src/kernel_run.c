@@ -354,6 +354,23 @@ static void finish_fold(worker *w, const plan_step *s)
         spread(w, result);
 }
 
+/* Scans go on in doubles or int64s, as folds do; what comes out is of the scan's own type. */
+static void scan(worker *w, const plan_step *s, int64_t n)
+{
+    const ir_instruction *i = s->i;
+    const strip_table *t = w->plan->strips;
+    const void *value = w->values[i->args[0]], *result = w->raw;
+    type_id wide = is_float(i->type) ? T_F64 : T_I64;
+    if (s->cast != NULL) {
+        s->cast(n, w->raw, &value, &w->flags);
+        value = w->raw;
+    }
+    t->cast[wide][i->type](n, w->converted, &value, &w->flags);
+    s->scan(n, w->converted, w->raw, totals_of(w, s));
+    w->values[i->result] = slot_of(w, i->result);
+    t->cast[i->type][wide](n, w->values[i->result], &result, &w->flags);
+}
+
 /* ---- loops ---- */
 
 static void run_steps(worker *w, const plan_loop *loop, uint32_t level, int64_t strip)
@@ -382,6 +399,9 @@ static void run_steps(worker *w, const plan_loop *loop, uint32_t level, int64_t 
         }
         case IR_REDUCE:
             fold(w, s, strip);
+            continue;
+        case IR_SCAN:
+            scan(w, s, strip);
             continue;
         default:
             store(w, s, n);
@@ -442,7 +462,7 @@ static void run_loop(worker *w, const plan_loop *loop)
         return;
     }
     for (uint32_t at = first; at < end; at++)
-        if (steps[at].i->kind == IR_REDUCE)
+        if (steps[at].i->kind == IR_REDUCE || steps[at].i->kind == IR_SCAN)
             start_fold(w, &steps[at]);
     if (!loop->empty)
         run_nest(w, loop);

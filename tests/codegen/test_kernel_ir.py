@@ -20,6 +20,7 @@ from dovetail.ir.kernel import (
     Loop,
     Position,
     Reduce,
+    Scan,
     Store,
 )
 from dovetail.ir.kernel_reference import run_kernel
@@ -62,7 +63,7 @@ def test_symbolic_sizes_in_text():
 
 
 @pytest.mark.parametrize(
-    "name", ["gelu", "softmax", "layer_norm", "cat", "rotary", "pad", "cross_entropy"]
+    "name", ["gelu", "softmax", "layer_norm", "cat", "rotary", "pad", "cross_entropy", "cumsum"]
 )
 def test_golden(name):
     """A change of lowering or fusion shows here; rewrite the file when it is meant."""
@@ -117,6 +118,52 @@ def broken(change):
 def test_verifier_refuses(change, message):
     with pytest.raises(InvalidKernel, match=message):
         verify_kernel(broken(change))
+
+
+def row_scan(op, dtype="float32", axes=1):
+    """out[i, j] = fold of x[i, : j + 1]."""
+    n, m = Size.symbol("n"), Size.symbol("m")
+    place = Index(0, (("i", m), ("j", 1)))
+    args = ("a", "p") if op.startswith("arg") else ("a",)
+    body = (
+        Load("a", dtype, "x", place),
+        Position("p", Index(0, (("j", 1),))),
+        Scan("r", dtype, op, args),
+        Store("out", place, "r"),
+    )
+    own = (Axis("k", 2), Axis("j", m))[2 - axes :]
+    kept = (Axis("i", n), *((Axis("j", m),) if axes == 0 else ()))
+    buffers = (Buffer("x", dtype), Buffer("out", dtype, "out"))
+    return Kernel("row_scan", buffers, kept, (Loop(own, body),))
+
+
+def test_scans_in_text():
+    kernel = row_scan("sum")
+    assert "r: float32 = scan sum(a)" in print_kernel(kernel)
+    assert parse_kernel(print_kernel(verify_kernel(kernel))) == kernel
+
+
+@pytest.mark.parametrize(
+    ("kernel", "message"),
+    [
+        (row_scan("sum", axes=0), "other than one axis"),
+        (row_scan("sum", axes=2), "other than one axis"),
+        (row_scan("argmax"), "a scan argmax of 2"),
+        (row_scan("median"), "a fold median of 1"),
+    ],
+)
+def test_verifier_refuses_scans(kernel, message):
+    with pytest.raises(InvalidKernel, match=message):
+        verify_kernel(kernel)
+
+
+@pytest.mark.parametrize("op", ["sum", "prod", "max", "min"])
+def test_interpreter_of_scans(op):
+    x = np.arange(12, dtype="float32") - 5
+    out = np.zeros(12, dtype="float32")
+    run_kernel(row_scan(op), {"x": x, "out": out}, {"n": 3, "m": 4})
+    fold = {"sum": np.add, "prod": np.multiply, "max": np.maximum, "min": np.minimum}[op]
+    np.testing.assert_array_equal(out.reshape(3, 4), fold.accumulate(x.reshape(3, 4), axis=1))
 
 
 @pytest.mark.parametrize("op", ["sum", "prod", "max", "min"])

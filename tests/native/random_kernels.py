@@ -13,6 +13,7 @@ from dovetail.ir.kernel import (
     Loop,
     Position,
     Reduce,
+    Scan,
     Store,
 )
 from dovetail.ir.size import Size, evaluate
@@ -103,6 +104,9 @@ class RandomKernel:
         before = dict(self.types)
         axes = (*kept, *own)
         body = [self.instruction(axes) for _ in range(self.random.integers(2, 10))]
+        if len(own) == 1 and self.chance():
+            body.append(self.scan())
+            body += [self.apply() for _ in range(self.random.integers(0, 3))]
         folds = {}
         for _ in range(self.random.integers(1, 3) if own else 0):
             fold = self.fold(body, axes)
@@ -139,6 +143,14 @@ class RandomKernel:
             wide = "float64" if dtype.startswith("float") else self.pick(TYPES)
             return Apply(self.new(wide), wide, "cast", args[:1])
         return Apply(self.new(dtype), dtype, self.pick(BINARY), args)
+
+    def scan(self):
+        """A scan of something seen in this loop, which later instructions may use."""
+        value = self.pick(sorted(self.types))
+        dtype = self.types[value]
+        exact = dtype.startswith(("int", "uint"))
+        ops = ("any", "all") if dtype == "bool" else ("max", "min", *(["sum", "prod"] * exact))
+        return Scan(self.new(dtype), dtype, self.pick(ops), (value,))
 
     def fold(self, body, axes):
         """A fold of something computed in this loop."""

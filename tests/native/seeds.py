@@ -186,6 +186,18 @@ kernel places(in y: float32, in w: float16, out k: int64, out h: bfloat16) over 
     store h[0 | j * (1)] = v
   }
 }
+kernel steps(in x: float32, out c: float64, out o: int32) over [i: s0] {
+  loop [j: 5] {
+    a: float32 = load x[0 | i * (5) | j * (1)]
+    b: float64 = cast(a)
+    s: float64 = scan sum(b)
+    store c[0 | i * (5) | j * (1)] = s
+    p: int64 = position [0 | j * (1)]
+    q: int32 = cast(p)
+    m: int32 = scan max(q)
+    store o[0 | i * (5) | j * (1)] = m
+  }
+}
 kernel rows(in x: float32, in k: int64, in b: bool, out z: int32) over [j: 5, i: 3] {
   loop [] {
     a: int64 = load k[0 | j * (1)]
@@ -212,10 +224,13 @@ temporary %y: float32[s0, 5]
 temporary %k: int64[5]
 output %h: bfloat16[5]
 output %z: int32[5, 3]
+output %c: float64[s0, 5]
+output %o: int32[s0, 5]
 kernel %y = softmax@1(%x; s0)
 kernel %k, %h = places@1(%y, %w; s0)
 kernel %z = rows@1(%x, %k, %b; s0)
-return %h, %z
+kernel %c, %o = steps@1(%x; s0)
+return %h, %z, %c, %o
 """
 
 
@@ -226,7 +241,7 @@ def interpreted():
     return file_bytes(
         INTERPRETED,
         {"w": bytes(10)},
-        generated={f"{name}@1": name for name in ("softmax", "places", "rows")},
+        generated={f"{name}@1": name for name in ("softmax", "places", "rows", "steps")},
         sections=[container.section(container.KERNEL_IR, data)],
     )
 

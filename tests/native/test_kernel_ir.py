@@ -1,5 +1,6 @@
 """The C interpreter of kernel IR against the oracle: operations, types, folds, whole programs."""
 
+import dataclasses
 import itertools
 import math
 import re
@@ -14,7 +15,19 @@ from dovetail.file import kernel_codes as codes
 from dovetail.file.kernel_decode import decode_kernels
 from dovetail.file.kernel_encode import encode_kernels
 from dovetail.ir import kernel as ir
-from dovetail.ir.kernel import Apply, Axis, Buffer, Const, Index, Kernel, Load, Loop, Reduce, Store
+from dovetail.ir.kernel import (
+    Apply,
+    Axis,
+    Buffer,
+    Const,
+    Index,
+    Kernel,
+    Load,
+    Loop,
+    Reduce,
+    Scan,
+    Store,
+)
 from dovetail.ir.kernel_reference import run_kernel
 from dovetail.ir.kernel_text import parse_kernel, print_kernel
 from dovetail.ir.size import Size
@@ -337,6 +350,58 @@ def test_sizes_are_known_at_the_call_only(n, m):
     kernel = fold_kernel("max", "float32", "float32", rows=True)
     x, out = values("float32", n * m), np.zeros(n, "float32")
     assert_same(kernel, {"x": x, "out": out}, {"n": n, "m": m})
+
+
+# ---- scans -------------------------------------------------------------------------------------
+
+
+def scan_kernel(op, dtype, *, rows):
+    """out[i, j] = fold of x[i, : j + 1], or the same down a column of x."""
+    n, m = Size.symbol("n"), Size.symbol("m")
+    place = at(m, 1) if rows else at(1, n)
+    body = (Load("a", dtype, "x", place), Scan("r", dtype, op, ("a",)), Store("out", place, "r"))
+    buffers = (Buffer("x", dtype), Buffer("out", dtype, "out"))
+    return Kernel("k", buffers, (Axis("i", n),), (Loop((Axis("j", m),), body),))
+
+
+@pytest.mark.parametrize("rows", [True, False], ids=["rows", "columns"])
+@pytest.mark.parametrize("op", [fold.name for fold in codes.FOLD_TABLE if fold.arity == 1])
+def test_scan(op, rows):
+    for dtype in sorted(codes.ANY):
+        if not codes.FOLD_BY_NAME[op].admits((dtype,), dtype):
+            continue
+        kernel = scan_kernel(op, dtype, rows=rows)
+        for n, m in (*SHAPES, (3, 0)):
+            x = values(dtype, n * m, n, plain=op in ("sum", "prod") and dtype.startswith("float"))
+            if op == "prod" and dtype.startswith("float"):
+                x = np.sign(x) * (1 + np.abs(x) / (m + 1)).astype(dtype)
+            buffers = {"x": x, "out": np.zeros(n * m, dtype)}
+            if op in ("sum", "prod") and dtype == "float32":
+                assert_scan(kernel, buffers, {"n": n, "m": m}, x)
+            else:
+                assert_same(kernel, buffers, {"n": n, "m": m})
+
+
+def assert_scan(kernel, buffers, sizes, x):
+    """Against the oracle in float64: float32 is scanned in float64 and rounded once."""
+    wide = {name: value.astype("float64") for name, value in buffers.items()}
+    run_kernel(kernel_in(kernel, "float64"), wide, sizes)
+    got = interpret(kernel, buffers, sizes)["out"].numpy()
+    np.testing.assert_allclose(got, wide["out"], rtol=np.finfo(x.dtype).eps, atol=1e-9)
+
+
+def test_a_scan_may_be_of_another_type():
+    kernel = scan_kernel("sum", "int64", rows=True)
+    body = kernel.loops[0].body
+    flags = dataclasses.replace(body[0], dtype="bool")
+    kernel = dataclasses.replace(
+        kernel,
+        buffers=(Buffer("x", "bool"), kernel.buffers[1]),
+        loops=(Loop(kernel.loops[0].axes, (flags, *body[1:])),),
+    )
+    x = values("bool", 1200)
+    got = interpret(kernel, {"x": x, "out": np.zeros(1200, "int64")}, {"n": 2, "m": 600})["out"]
+    assert got.tolist() == x.reshape(2, 600).cumsum(1).ravel().tolist()
 
 
 # ---- masks and gathers -------------------------------------------------------------------------

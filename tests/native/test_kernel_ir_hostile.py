@@ -12,7 +12,19 @@ from dovetail.file import container, kernel_codes, kernel_encode
 from dovetail.file.kernel_decode import decode_kernels
 from dovetail.file.kernel_encode import encode_kernels
 from dovetail.ir import kernel as ir
-from dovetail.ir.kernel import Apply, Axis, Buffer, Const, Index, Kernel, Load, Loop, Reduce, Store
+from dovetail.ir.kernel import (
+    Apply,
+    Axis,
+    Buffer,
+    Const,
+    Index,
+    Kernel,
+    Load,
+    Loop,
+    Reduce,
+    Scan,
+    Store,
+)
 from dovetail.ir.kernel_text import parse_kernel
 from dovetail.runtime.loaded import INSPECT, open_native
 from tests.artifact.files import file_bytes
@@ -33,7 +45,7 @@ def open_seed(data, **options):
         file_bytes(
             INTERPRETED,
             {"w": bytes(10)},
-            generated={f"{name}@1": name for name in ("softmax", "places", "rows")},
+            generated={f"{name}@1": name for name in ("softmax", "places", "rows", "steps")},
             sections=[container.section(container.KERNEL_IR, data)],
         ),
         **options,
@@ -148,7 +160,22 @@ FORGED = {
         body_of(LOAD, Apply("b", "float32", "where", ("a", "a", "a")), STORE),
         body_of(LOAD, Apply("b", "int64", "check", ("a", "a", "a")), STORE),
         body_of(LOAD, Reduce("b", "bool", "sum", ("a",)), STORE, axes=(Axis("j", 3),)),
+        body_of(LOAD, Scan("b", "bool", "prod", ("a",)), STORE, axes=(Axis("j", 3),)),
+        body_of(LOAD, Scan("b", "float32", "any", ("a",)), STORE, axes=(Axis("j", 3),)),
         body_of(LOAD, Reduce("b", "int64", "argmax", ("a", "a")), STORE, axes=(Axis("j", 3),)),
+    ],
+    "other than one axis": [
+        body_of(LOAD, Scan("b", "float32", "sum", ("a",)), STORE, axes=axes)
+        for axes in ((), (Axis("j", 2), Axis("k", 2)))
+    ],
+    "more than one value": [
+        body_of(
+            LOAD,
+            ir.Position("p", at(1)),
+            Scan("b", "int64", "argmax", ("a", "p")),
+            STORE,
+            axes=(Axis("j", 3),),
+        )
     ],
     "without axes": [body_of(LOAD, Reduce("b", "float32", "sum", ("a",)), STORE)],
     "against its role": [

@@ -11,7 +11,8 @@ import dovetail.lower.pointwise
 import dovetail.lower.pooling
 import dovetail.lower.products
 import dovetail.lower.reductions
-import dovetail.lower.reindex  # noqa: F401  # registers rules
+import dovetail.lower.reindex
+import dovetail.lower.scans  # noqa: F401  # registers rules
 from dovetail.capture.ops import is_random, resolve_op
 from dovetail.errors import UnsupportedGraph
 from dovetail.ir.tensor import TensorDesc

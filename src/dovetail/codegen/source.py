@@ -29,6 +29,7 @@ from dovetail.ir.kernel import (
     Loop,
     Position,
     Reduce,
+    Scan,
     Store,
 )
 from dovetail.ir.kernel_verify import InvalidKernel
@@ -140,7 +141,7 @@ class SourceRenderer(SourceOperations):
             for instruction in loop.body:
                 self._emit(instruction)
             return
-        folds = [i for i in loop.body if isinstance(i, Reduce)]
+        folds = [i for i in loop.body if isinstance(i, Reduce | Scan)]
         for fold in folds:
             self._start(fold)
         for axis in loop.axes:
@@ -168,6 +169,9 @@ class SourceRenderer(SourceOperations):
             self.line(self.store(i.buffer, self._place(i.index), value, stored))
         elif isinstance(i, Apply) and i.op in CHECKS:
             self._check(i)
+        elif isinstance(i, Scan):
+            self._fold(i)
+            self.line(f"const {self.names[i.dtype]} v_{i.name} = {_total(i)};")
         else:
             self.line(f"const {self.names[i.dtype]} v_{i.name} = {self._value(i)};")
 
@@ -208,36 +212,35 @@ class SourceRenderer(SourceOperations):
 
     # ---- folds -----------------------------------------------------------------------------
 
-    def _start(self, fold: Reduce) -> None:
+    def _start(self, fold: Reduce | Scan) -> None:
         dtype, name = self._folded_in(fold), fold.name
         first = self.number(_identity(fold.op, dtype), dtype)
         if fold.op.startswith("arg"):
             self.line(f"{self.names[dtype]} best_{name} = {first};")
-            self.line(f"{self.names['int64']} v_{name} = {self.number(2**63 - 1, 'int64')};")
-            return
-        self.line(f"{self.names[dtype]} v_{name} = {first};")
+            first = self.number(2**63 - 1, "int64")
+        self.line(f"{self.names[fold.dtype]} {_total(fold)} = {first};")
         if _in_runs(fold):
             self.line(f"{self.names[dtype]} run_{name} = {first};")
             self.line(f"unsigned int count_{name} = 0;")
 
-    def _folded_in(self, fold: Reduce) -> str:
+    def _folded_in(self, fold: Reduce | Scan) -> str:
         return self.types[fold.args[0]] if fold.op.startswith("arg") else fold.dtype
 
-    def _fold(self, fold: Reduce) -> None:
-        dtype, name = self._folded_in(fold), fold.name
+    def _fold(self, fold: Reduce | Scan) -> None:
+        dtype, name, total = self._folded_in(fold), fold.name, _total(fold)
         new = self.cast(f"v_{fold.args[0]}", self.types[fold.args[0]], dtype)
-        if fold.op.startswith("arg"):
+        if isinstance(fold, Reduce) and fold.op.startswith("arg"):
             self._fold_position(fold, dtype, new)
         elif _in_runs(fold):
             self.line(f"run_{name} = run_{name} + {new};")
             self.line(f"if (++count_{name} % {RUN} == 0) {{")
-            self.line(f"    v_{name} = v_{name} + run_{name};")
+            self.line(f"    {total} = {total} + run_{name};")
             self.line(f"    run_{name} = 0;")
             self.line("}")
         else:
             op = {"sum": "add", "prod": "mul", "any": "or", "all": "and"}.get(fold.op, fold.op)
-            both = self.apply(op, dtype, [new, f"v_{name}"])
-            self.line(f"v_{name} = ({self.names[dtype]})({both});")
+            both = self.apply(op, dtype, [new, total])
+            self.line(f"{total} = ({self.names[dtype]})({both});")
 
     def _fold_position(self, fold: Reduce, dtype: str, new: str) -> None:
         """The better value's position; a NaN beats all, the first of equals wins."""
@@ -253,8 +256,13 @@ class SourceRenderer(SourceOperations):
         self.line("}")
 
 
-def _in_runs(fold: Reduce) -> bool:
-    return fold.op == "sum" and fold.dtype in FLOATS
+def _total(fold: Reduce | Scan) -> str:
+    """What a fold has come to: its value in the end, and a scan's at each point."""
+    return f"{'so_far' if isinstance(fold, Scan) else 'v'}_{fold.name}"
+
+
+def _in_runs(fold: Reduce | Scan) -> bool:
+    return isinstance(fold, Reduce) and fold.op == "sum" and fold.dtype in FLOATS
 
 
 def _identity(op: str, dtype: str) -> float | int | bool:

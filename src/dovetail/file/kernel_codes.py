@@ -13,7 +13,7 @@ from dovetail.ir.kernel import FLOATS, INTEGERS
 _DTYPES = ("float32", "float64", "int64", "int32", "int16", "int8", "uint8", "bool")
 DTYPE_CODES = {name: n for n, name in enumerate((*_DTYPES, "float16", "bfloat16"))}
 ROLE_CODES = {"in": 0, "out": 1, "inout": 2}
-LOAD, CONST, POSITION, APPLY, REDUCE, STORE = range(6)
+LOAD, CONST, POSITION, APPLY, REDUCE, STORE, SCAN = range(7)
 
 NUMBERS = FLOATS | INTEGERS
 ANY = NUMBERS | {"bool"}

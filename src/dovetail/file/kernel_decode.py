@@ -19,6 +19,7 @@ from dovetail.ir.kernel import (
     Loop,
     Position,
     Reduce,
+    Scan,
     Store,
 )
 from dovetail.ir.kernel_verify import InvalidKernel, verify_kernel
@@ -139,7 +140,7 @@ class _KernelReader:
         return Loop(tuple(axes), tuple(self._instruction() for _ in range(count)))
 
     def _instruction(self) -> Instruction:
-        kind = self._below(codes.STORE + 1)
+        kind = self._below(codes.SCAN + 1)
         if kind == codes.STORE:
             buffer, index = self._place()
             return Store(buffer, index, self._value())
@@ -163,18 +164,18 @@ class _KernelReader:
             if dtype != "int64" or index.values:
                 raise _invalid("a position that is not int64, or gathers")
             return Position(name, index, dtype)
-        table: Sequence[codes.Operation | codes.Fold] = codes.OPERATION_TABLE
-        if kind == codes.REDUCE:
-            table = codes.FOLD_TABLE
-        return self._operation(Apply if kind == codes.APPLY else Reduce, table, name, dtype)
+        if kind == codes.APPLY:
+            return self._operation(Apply, codes.OPERATION_TABLE, name, dtype)
+        make = Reduce if kind == codes.REDUCE else Scan
+        return self._operation(make, codes.FOLD_TABLE, name, dtype)
 
     def _operation(
         self,
-        make: type[Apply | Reduce],
+        make: type[Apply | Reduce | Scan],
         table: Sequence[codes.Operation | codes.Fold],
         name: str,
         dtype: str,
-    ) -> Apply | Reduce:
+    ) -> Apply | Reduce | Scan:
         operation = table[self._below(len(table))]
         args = [self._below(len(self.names)) for _ in range(operation.arity)]
         if not operation.admits(tuple(self.types[a] for a in args), dtype):

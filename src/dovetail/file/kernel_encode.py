@@ -21,6 +21,7 @@ from dovetail.ir.kernel import (
     Loop,
     Position,
     Reduce,
+    Scan,
     Store,
 )
 from dovetail.ir.kernel_call import call_sizes
@@ -141,12 +142,14 @@ class _KernelWriter:
             case Apply():
                 return self._apply(i)
             case Reduce():
-                return self._reduce(i)
+                return number(codes.REDUCE) + self._operation(i, codes.FOLD_BY_NAME)
+            case Scan():
+                return number(codes.SCAN) + self._operation(i, codes.FOLD_BY_NAME)
             case Store():
                 place = number(self.buffers[i.buffer]) + self._index(i.index)
                 return number(codes.STORE) + place + number(self.values[i.value])
 
-    def _define(self, i: Load | Const | Position | Apply | Reduce) -> bytes:
+    def _define(self, i: Load | Const | Position | Apply | Reduce | Scan) -> bytes:
         """A value's name and type; it gets the next number."""
         self.values[i.name], self.types[i.name] = self.count, i.dtype
         self.count += 1
@@ -160,11 +163,10 @@ class _KernelWriter:
     def _apply(self, i: Apply) -> bytes:
         return number(codes.APPLY) + self._operation(i, codes.OPERATION_BY_NAME)
 
-    def _reduce(self, i: Reduce) -> bytes:
-        return number(codes.REDUCE) + self._operation(i, codes.FOLD_BY_NAME)
-
     def _operation(
-        self, i: Apply | Reduce, table: Mapping[str, codes.Operation] | Mapping[str, codes.Fold]
+        self,
+        i: Apply | Reduce | Scan,
+        table: Mapping[str, codes.Operation] | Mapping[str, codes.Fold],
     ) -> bytes:
         code = self._code({name: op.code for name, op in table.items()}, i.op)
         args = b"".join(number(self.values[a]) for a in i.args)

@@ -4,7 +4,8 @@ A kernel runs a parallel iteration space (``axes``); for every point of it the `
 order. A loop has axes of its own (none: straight-line code per point) and a body of instructions.
 A ``Reduce`` folds a value over the loop's axes, and its result, like everything computed in a
 loop without axes, can be read by later loops of the same point. Softmax is three loops over a
-row: the maximum, the sum of exponentials, the stores.
+row: the maximum, the sum of exponentials, the stores. A ``Scan`` folds along the one axis of its
+loop and shows every step: at each point it is the fold of all points up to there.
 
 Memory is addressed in elements by affine expressions over axes, plus gathered integer values.
 float16 and bfloat16 exist in memory only: a load widens them to float32, a store rounds.
@@ -50,6 +51,7 @@ OPERATIONS = {
     **dict.fromkeys(("and", "or", "xor", "shl", "shr"), 2),
     **dict.fromkeys(("where", "fma", *CHECKS), 3),
 }
+# Each is associative, so that a scan may be done in pieces too.
 # "argmax" and "argmin" take the value and the position that is to be returned for it.
 REDUCTIONS = {"sum": 1, "prod": 1, "max": 1, "min": 1, "any": 1, "all": 1, "argmax": 2, "argmin": 2}
 
@@ -148,6 +150,21 @@ class Reduce:
 
 
 @dataclass(frozen=True, slots=True)
+class Scan:
+    """An inclusive prefix of a fold of one value, along the one axis of its loop."""
+
+    name: str
+    dtype: str
+    op: str
+    args: tuple[str, ...]
+
+    @property
+    def uses(self) -> tuple[str, ...]:
+        """The values it folds."""
+        return self.args
+
+
+@dataclass(frozen=True, slots=True)
 class Store:
     """Write an element."""
 
@@ -163,7 +180,7 @@ class Store:
         return (self.value, *(name for name, _ in self.index.values))
 
 
-Instruction = Load | Const | Position | Apply | Reduce | Store
+Instruction = Load | Const | Position | Apply | Reduce | Scan | Store
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,7 @@ from dovetail.ir.kernel import (
     Loop,
     Position,
     Reduce,
+    Scan,
     Store,
 )
 from dovetail.ir.size import evaluate
@@ -58,6 +59,8 @@ class _Run:
                 self.store(i, loop)
             elif isinstance(i, Reduce):
                 self.values[i.name] = self.fold(i, loop)
+            elif isinstance(i, Scan):
+                self.values[i.name] = self.scan(i, loop)
             else:
                 self.values[i.name] = self.value(i)
 
@@ -111,19 +114,25 @@ class _Run:
     def fold(self, i: Reduce, loop: Loop) -> Array:
         np = self.np
         axes = tuple(self.order.index(a.name) for a in loop.axes)
-        shape = [
-            self.extent[n] if n in {a.name for a in (*self.kernel.axes, *loop.axes)} else 1
-            for n in self.order
-        ]
-        args = [np.broadcast_to(self.values[a], shape) for a in i.args]
+        args = self.spread(i.args, loop)
         if i.op.startswith("arg"):
             return self.fold_position(i.op, args, axes)
-        fn = {"max": "maximum", "min": "minimum", "sum": "add", "prod": "multiply"}
-        fn |= {"any": "logical_or", "all": "logical_and"}
         start = {"max": _lowest(np, i.dtype), "min": _highest(np, i.dtype)}.get(i.op)
         given = {} if start is None else {"initial": start}
-        result = getattr(np, fn[i.op]).reduce(args[0], axis=axes, keepdims=True, **given)
+        result = getattr(np, _UFUNCS[i.op]).reduce(args[0], axis=axes, keepdims=True, **given)
         return result.astype(i.dtype)
+
+    def spread(self, names: tuple[str, ...], loop: Loop) -> list[Array]:
+        """Values with all the dimensions that they have in a loop."""
+        walked = {a.name for a in (*self.kernel.axes, *loop.axes)}
+        shape = [self.extent[n] if n in walked else 1 for n in self.order]
+        return [self.np.broadcast_to(self.values[a], shape) for a in names]
+
+    def scan(self, i: Scan, loop: Loop) -> Array:
+        """Every step of a fold along the loop's axis."""
+        axis = self.order.index(loop.axes[0].name)
+        (given,) = self.spread(i.args, loop)
+        return getattr(self.np, _UFUNCS[i.op]).accumulate(given.astype(i.dtype), axis=axis)
 
     def fold_position(self, op: str, args: list[Array], axes: tuple[int, ...]) -> Array:
         np = self.np
@@ -135,6 +144,16 @@ class _Run:
         place, value = self.np.broadcast_arrays(self.place(i.index), self.values[i.value])
         del loop
         self.buffers[i.buffer][place] = value.astype(self.buffers[i.buffer].dtype)
+
+
+_UFUNCS = {
+    "max": "maximum",
+    "min": "minimum",
+    "sum": "add",
+    "prod": "multiply",
+    "any": "logical_or",
+    "all": "logical_and",
+}
 
 
 def _lowest(np: Any, dtype: str) -> Any:

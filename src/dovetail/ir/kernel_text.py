@@ -19,6 +19,7 @@ from dovetail.ir.kernel import (
     Loop,
     Position,
     Reduce,
+    Scan,
     Store,
 )
 from dovetail.ir.size import Dim, parse_size
@@ -60,6 +61,8 @@ def _instruction(i: Instruction) -> str:
             return f"{i.name}: {i.dtype} = {i.op}({', '.join(i.args)})"
         case Reduce():
             return f"{i.name}: {i.dtype} = reduce {i.op}({', '.join(i.args)})"
+        case Scan():
+            return f"{i.name}: {i.dtype} = scan {i.op}({', '.join(i.args)})"
         case Store():
             return f"store {i.buffer}[{_index(i.index)}] = {i.value}"
 
@@ -69,7 +72,7 @@ _LOOP = re.compile(r"loop \[(.*)\] \{")
 _STORE = re.compile(r"store (\S+)\[(.*)\] = (\S+)")
 _VALUE = re.compile(r"(\S+): (\w+) = (.*)")
 _LOAD = re.compile(r"load (\S+)\[(.*)\](?: if (\S+))?")
-_CALL = re.compile(r"(reduce )?(\w+)\((.*)\)")
+_CALL = re.compile(r"(reduce |scan )?(\w+)\((.*)\)")
 
 
 def parse_kernel(text: str) -> Kernel:
@@ -133,7 +136,8 @@ def _parse_instruction(line: str) -> Instruction:
     if rest.startswith("position "):
         return Position(name, _parse_index(rest.removeprefix("position ")[1:-1]), dtype)
     fold, op, args = _match(_CALL, rest).groups()
-    return (Reduce if fold else Apply)(name, dtype, op, tuple(_split(args)))
+    kinds: dict[str | None, type[Apply | Reduce | Scan]] = {"reduce ": Reduce, "scan ": Scan}
+    return kinds.get(fold, Apply)(name, dtype, op, tuple(_split(args)))
 
 
 def _parse_number(text: str, dtype: str) -> float | int | bool:

@@ -14,6 +14,7 @@ from dovetail.ir.kernel import (
     Loop,
     Position,
     Reduce,
+    Scan,
     Store,
 )
 
@@ -57,6 +58,8 @@ def _verify_loop(
         if isinstance(i, Reduce):
             _require(bool(loop.axes), "a fold in a loop without axes")
             folds[i.name] = i.dtype
+        elif isinstance(i, Scan) and len(loop.axes) != 1:
+            raise InvalidKernel("a scan in a loop of other than one axis")
         elif not isinstance(i, Store):
             _require(i.name not in types, f"{i.name} is defined twice")
             types[i.name] = i.dtype
@@ -78,8 +81,10 @@ def _verify_instruction(
         _require(i.dtype == COMPUTE[buffers[i.buffer].dtype], "a load of another type")
     if isinstance(i, Apply):
         _verify_apply(i, types)
-    if isinstance(i, Reduce):
+    if isinstance(i, Reduce | Scan):
         _require(REDUCTIONS.get(i.op) == len(i.args), f"a fold {i.op} of {len(i.args)}")
+    if isinstance(i, Scan):
+        _require(len(i.args) == 1, f"a scan {i.op} of {len(i.args)}")
 
 
 def _verify_apply(i: Apply, types: dict[str, str]) -> None:

@@ -1,8 +1,9 @@
 """Lowered values: each knows how to compute the element at an index.
 
 A value is memory (``Source``), a reindexing of another value (``View``), an expression
-(``Pointwise``), a fold over dimensions (``Reduction``) or the result of a library call
-(``Host``). Nothing is computed here: a kernel's builder asks for the elements it needs.
+(``Pointwise``), a fold over dimensions (``Reduction``), every step of one (``Scanned``) or the
+result of a library call (``Host``). Nothing is computed here: a kernel's builder asks for the
+elements it needs.
 """
 
 from __future__ import annotations
@@ -25,6 +26,9 @@ class Builder(Protocol):
 
     def apply(self, op: str, dtype: str, *args: str) -> str:
         """An operation's result."""
+
+    def scan(self, op: str, dtype: str, value: str) -> str:
+        """The step of a scan; only a scanned value's own rule may ask, at its own index."""
 
     def const(self, value: float | int | bool, dtype: str) -> str:
         """A number."""
@@ -145,6 +149,21 @@ class Reduction(Value):
         self.accumulate = accumulate  # the type it is folded in
         kept = [d for n, d in enumerate(source_shape) if n not in self.dims]
         super().__init__(name, dtype, kept)
+
+
+class Scanned(Value):
+    """An expression with folds along one dimension in it, of which it shows every step."""
+
+    def __init__(
+        self,
+        name: str,
+        desc: Any,
+        dim: int,
+        body: Body,
+        reads: Sequence[Value],
+    ) -> None:
+        super().__init__(name, desc.dtype, desc.shape, desc.strides)
+        self.dim, self.body, self.reads = dim, body, tuple(reads)
 
 
 def root_of(value: Value) -> Value:

@@ -19,6 +19,7 @@ from dovetail.ir.kernel import (
     Loop,
     Position,
     Reduce,
+    Scan,
     Store,
 )
 from dovetail.lower.values import (
@@ -26,6 +27,7 @@ from dovetail.lower.values import (
     Indices,
     Pointwise,
     Reduction,
+    Scanned,
     Source,
     Value,
     View,
@@ -230,11 +232,23 @@ class KernelBuilder:
         return self._element(value, index)
 
     def _element(self, value: Value, index: Indices) -> str:
+        if isinstance(value, Scanned):
+            return self._scanned(value, index)
         assert isinstance(value, Pointwise)
         key = (value, index, self.mask)
         if key not in self.memo:
             self.memo[key] = self._parked(value, index) or value.body(self, index)
         return self.memo[key]
+
+    def _scanned(self, value: Scanned, index: Indices) -> str:
+        """The step of a scan at its own point; at others it has to lie in memory."""
+        if value not in self.members or index != self.cluster.index(value):
+            raise NeedsMemory(value)
+        if ("scanned", value) not in self.memo:
+            mask, self.mask = self.mask, None  # a step needs all elements before it
+            self.memo["scanned", value] = value.body(self, index)
+            self.mask = mask
+        return self.memo["scanned", value]
 
     def _load(self, root: Value, index: Index) -> str:
         key = ("load", root, index, self.mask)
@@ -250,6 +264,11 @@ class KernelBuilder:
         """An operation, unless the same was done before."""
         dtype = "bool" if op in _RESULTS_BOOL else dtype
         return self._once((op, dtype, args), lambda name: Apply(name, dtype, op, args), dtype)
+
+    def scan(self, op: str, dtype: str, value: str) -> str:
+        """The step of a scan of a value."""
+        key = ("scan", op, dtype, value)
+        return self._once(key, lambda name: Scan(name, dtype, op, (value,)), dtype)
 
     def const(self, value: float | int | bool, dtype: str) -> str:
         """A number."""

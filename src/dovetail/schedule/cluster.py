@@ -17,12 +17,13 @@ from dovetail.lower.values import (
     LibraryCall,
     Pointwise,
     Reduction,
+    Scanned,
     Source,
     Value,
     View,
     root_of,
 )
-from dovetail.schedule.domain import Domain, reduce_flags, refine
+from dovetail.schedule.domain import Domain, reduce_flags, refine, scan_flags
 
 MOST_MEMBERS = 48
 WINDOW = 12  # clusters that a value tries to join: the first it could, and the latest
@@ -48,6 +49,8 @@ class Cluster:
         domain = domain or self.domain
         if isinstance(value, Reduction):
             return domain.index(value.shape, row=True)
+        if isinstance(value, Scanned) and scan_flags(domain, value.shape, value.dim) is None:
+            return None
         return domain.index(value.shape, row=value in self.rows)
 
 
@@ -149,6 +152,11 @@ class Clusterer:
                     yield flagged, False
             return
         refined = refine(cluster.domain, value.shape)
+        if isinstance(value, Scanned):
+            flagged = refined and scan_flags(refined, value.shape, value.dim)
+            if flagged is not None:
+                yield flagged, False
+            return
         if refined is not None:
             yield refined, False
         if cluster.domain.reduced is not None:
@@ -201,7 +209,7 @@ class Probe:
             value = value.base
         if member and index == self.cluster.index(value, self.domain):
             return f"?{value.dtype}"
-        if isinstance(value, Reduction):
+        if isinstance(value, Reduction | Scanned):
             raise Conflict
         assert isinstance(value, Pointwise)
         if not member:
@@ -216,6 +224,10 @@ class Probe:
         return self.home(value) < self.cluster.number
 
     def apply(self, op: str, dtype: str, *args: str) -> str:
+        """Nothing to emit."""
+        return f"?{dtype}"
+
+    def scan(self, op: str, dtype: str, value: str) -> str:
         """Nothing to emit."""
         return f"?{dtype}"
 
@@ -247,4 +259,4 @@ class Probe:
 
 def reads_of(value: Value) -> Sequence[Value]:
     """The values an expression reads."""
-    return value.reads if isinstance(value, Pointwise | Reduction) else ()
+    return value.reads if isinstance(value, Pointwise | Reduction | Scanned) else ()

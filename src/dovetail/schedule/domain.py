@@ -121,6 +121,14 @@ def split_runs(sizes: Sequence[Dim], shape: Sequence[Dim]) -> list[list[int]] | 
     return runs if all(s == 1 for s in sizes[position:]) else None
 
 
+def scan_flags(domain: Domain, shape: Sequence[Dim], dim: int) -> Domain | None:
+    """The domain with one dimension marked as folded, where that is one axis of it."""
+    runs = split_runs(domain.sizes, shape)
+    if runs is None or len(runs[dim]) != 1:
+        return None
+    return reduce_flags(domain, shape, (dim,))
+
+
 def reduce_flags(domain: Domain, shape: Sequence[Dim], dims: Sequence[int]) -> Domain | None:
     """The domain with the axes of ``dims`` of ``shape`` marked as folded."""
     runs = split_runs(domain.sizes, shape)

@@ -18,6 +18,7 @@ from dovetail.lower.values import (
     LibraryCall,
     Pointwise,
     Reduction,
+    Scanned,
     Source,
     Value,
     root_of,
@@ -193,7 +194,7 @@ class _Storage:
                     self.stored.add(read)
 
     def _recompute(self, value: Value, cluster: Cluster, *, room: bool) -> bool:
-        if isinstance(value, Reduction) or self._written_between(value, cluster):
+        if isinstance(value, Reduction | Scanned) or self._written_between(value, cluster):
             return False
         if self._cost(value) <= CHEAP:
             return not self._is_read_often(value, cluster)
@@ -213,7 +214,7 @@ class _Storage:
 
     def _cost(self, value: Value, left: float = CHEAP) -> float:
         """What computing one element again would take, counted until it is more than ``left``."""
-        if isinstance(value, Source | Host | Reduction) or value in self.stored:
+        if isinstance(value, Source | Host | Reduction | Scanned) or value in self.stored:
             return 1.0
         assert isinstance(value, Pointwise)
         total = value.cost

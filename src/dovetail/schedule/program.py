@@ -51,7 +51,8 @@ def _describe(kernel: kernel_ir.Kernel) -> str:
     found = dict.fromkeys(
         i.op
         for i in kernel.instructions()
-        if isinstance(i, kernel_ir.Apply | kernel_ir.Reduce) and i.op not in _SILENT
+        if isinstance(i, kernel_ir.Apply | kernel_ir.Reduce | kernel_ir.Scan)
+        if i.op not in _SILENT
     )
     return "".join(f"_{op}" for op in list(found)[:4])
 

@@ -22,6 +22,7 @@ from dovetail.ir.kernel import (
     Loop,
     Position,
     Reduce,
+    Scan,
     Store,
 )
 
@@ -54,7 +55,7 @@ def _split_parallel(kernel: Kernel) -> Kernel:
 
 def _pieces(loop: Loop, number: int) -> list[Loop]:
     """The loop's pieces, or nothing where it is better left whole."""
-    if not loop.axes or any(isinstance(i, Reduce) for i in loop.body):
+    if not loop.axes or any(isinstance(i, Reduce | Scan) for i in loop.body):
         return []
     axis = loop.axes[-1]
     if not isinstance(axis.extent, int) or axis.extent < SHORTEST:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dovetail.ir.affine import product
-from dovetail.ir.kernel import Apply, Kernel, Load, Store
+from dovetail.ir.kernel import Apply, Kernel, Load, Scan, Store
 
 # The unit is a load that hits the cache, about 0.03 ns an element with vectors of sixteen; the
 # rest was measured beside it. A second thread costs a few microseconds to start.
 GRAIN = 98304
-_ORDINARY, _GATHER, _UNKNOWN = 0.5, 4.0, 256
+_ORDINARY, _GATHER, _SCAN, _UNKNOWN = 0.5, 4.0, 8.0, 256
 _OPERATIONS = {
     **dict.fromkeys(("exp", "exp_normal"), 4.0),
     **dict.fromkeys(("sigmoid", "div_int", "floordiv", "floormod"), 6.0),
@@ -28,6 +28,8 @@ def cost(kernel: Kernel) -> float:
         for i in loop.body:
             if isinstance(i, Apply):
                 each += _OPERATIONS.get(i.op, _ORDINARY)
+            elif isinstance(i, Scan):
+                each += _SCAN
             elif isinstance(i, Load | Store):
                 each += _GATHER if i.index.values else 1.0
         total += each * (points if isinstance(points, int) else _UNKNOWN)

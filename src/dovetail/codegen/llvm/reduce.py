@@ -149,14 +149,17 @@ def _across(c: Code, op: str, total: tuple[Val, ...]) -> tuple[Val, ...]:
     lanes = total[0].lanes
     while lanes > 1:
         half = lanes // 2
-        low = tuple(_part(c, v, 0, half) for v in total)
-        high = tuple(_part(c, v, half, half) for v in total)
+        low = tuple(part(c, v, 0, half) for v in total)
+        high = tuple(part(c, v, half, half) for v in total)
         total = combine(c, op, low, high)
         lanes = half
     return total
 
 
-def _part(c: Code, value: Val, start: int, count: int) -> Val:
+def part(c: Code, value: Val, start: int, count: int) -> Val:
+    """Some lanes of a value."""
+    if count == value.lanes:
+        return value
     if count == 1:
         text = f"extractelement {value.type} {value.text}, i64 {start}"
         return c.new(text, value.dtype, 1)

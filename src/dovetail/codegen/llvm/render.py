@@ -14,6 +14,7 @@ from functools import partial
 from dovetail.codegen.llvm import math, memory, scalar
 from dovetail.codegen.llvm.emit import Code, Val
 from dovetail.codegen.llvm.reduce import Accumulators
+from dovetail.codegen.llvm.scan import Scans, at_a_time
 from dovetail.ir.affine import mul, product
 from dovetail.ir.kernel import (
     CHECKS,
@@ -27,6 +28,7 @@ from dovetail.ir.kernel import (
     Loop,
     Position,
     Reduce,
+    Scan,
     Store,
 )
 from dovetail.ir.size import Dim, Size
@@ -130,6 +132,12 @@ class Renderer:
         self.types = {i.name: i.dtype for i in kernel.instructions()}
         self.varies = _varying(kernel, self.axis)
         self.grown, self.unused = _erf_plus_one(kernel)
+        self.widened = {
+            i.name
+            for i in kernel.instructions()
+            if isinstance(i, Apply) and i.op == "cast" and i.dtype == "float64"
+            if self.types[i.args[0]] == "float32"
+        }
 
     def render(self) -> str:
         """The function's text."""
@@ -142,7 +150,7 @@ class Renderer:
 
     def _width(self, lanes: int) -> int:
         """How many vectors stand next to each other: one alone would wait for its own sums."""
-        folds = any(isinstance(i, Reduce) for i in self.kernel.instructions())
+        folds = any(isinstance(i, Reduce | Scan) for i in self.kernel.instructions())
         if self.axis is None or self.is_row or not folds or not _is_light(self.kernel):
             return 1
         extent = self.axis.extent
@@ -300,11 +308,25 @@ class Renderer:
         copies = UNROLL if vector_loop and reduces else 1
         folded = [(r, self._folded_in(r), self._fold_lanes(r)) for r in reduces]
         sums = Accumulators(self.c, folded, copies, in_lanes=vector_loop)
+        scanned = [i for i in loop.body if isinstance(i, Scan)]
+        self.scans = Scans(self.c, {s: self._carried(s) for s in scanned})
         depth = self._depths(loop)
         kept = dict(self.values)
         self._level(loop, 0, depth, sums)
         self.values = kept
         self.values |= sums.results()
+
+    def _carried(self, s: Scan) -> int:
+        """Lanes of what a scan carries on."""
+        if not self.is_row:
+            return self.lanes if self.varies[s.name] else 1
+        # Parts of a product may leave the range that the whole stays in, unless they are narrower.
+        in_order = s.op == "prod" and s.dtype in FLOATS and s.args[0] not in self.widened
+        return at_a_time(self.c, s, self.lanes, in_order=in_order)
+
+    def _scan(self, s: Scan) -> Val:
+        given = self.values[s.args[0]]
+        return self.scans.along(s, given, self.lanes) if self.is_row else self.scans.step(s, given)
 
     def _folded_in(self, r: Reduce) -> tuple[str, ...]:
         """The types a reduction is folded in: argmax compares values and keeps positions."""
@@ -321,7 +343,7 @@ class Renderer:
             needs = [depth.get(name, 0) for name in i.uses]
             if isinstance(i, Load | Position):
                 needs += [place.get(name, 0) for name, _ in i.index.axes]
-            if isinstance(i, Reduce | Store):
+            if isinstance(i, Reduce | Scan | Store):
                 needs.append(len(loop.axes))
             depth[i.name] = max(needs, default=0)
         return depth
@@ -436,6 +458,8 @@ class Renderer:
             self.values[instruction.name] = memory.position(self, instruction.index)
         elif isinstance(instruction, Apply):
             self.values[instruction.name] = self._apply(instruction)
+        elif isinstance(instruction, Scan):
+            self.values[instruction.name] = self._scan(instruction)
         else:
             raise AssertionError(f"{type(instruction).__name__} outside a loop")
 
@@ -493,5 +517,7 @@ def _varying(kernel: Kernel, axis: Axis | None) -> dict[str, bool]:
             found = any(varies.get(name, False) for name in i.uses)
             if isinstance(i, Load | Position | Store) and moving is not None:
                 found |= i.index.stride(moving.name) != 0
-            varies[i.name] = found and not (isinstance(i, Reduce) and along_loops)
+            if along_loops and isinstance(i, Reduce | Scan):
+                found = isinstance(i, Scan)
+            varies[i.name] = found
     return varies

@@ -1,0 +1,103 @@
+"""Cumulative sums, products and extremes: scans along a dimension."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dovetail.ir.affine import Affine
+from dovetail.ir.call import OpCall
+from dovetail.ir.kernel import FLOATS
+from dovetail.ir.tensor import TensorDesc
+from dovetail.lower.rules import Lower, Refused, argument, compute, rule, static, tensor
+from dovetail.lower.values import Builder, Indices, Pointwise, Scanned, Value
+
+# A dtype that is asked for is what elements are converted to before they are added.
+_ROUND = {"float16": "round_half", "bfloat16": "round_brain"}
+
+
+@rule("cumsum.default", "cumprod.default")
+def lower_cumulative(lower: Lower, call: OpCall) -> Value:
+    """Running sums and products; float32 is accumulated in float64, as eager does."""
+    source, desc = lower.value(call.args[0]), tensor(call.output)
+    kind = "sum" if "cumsum" in call.op else "prod"
+    result = compute(desc.dtype)
+    if result == "bool":
+        raise Refused("not for bool")
+    wide = "float64" if desc.dtype == "float32" else result
+
+    def alone(b: Builder, index: Indices) -> str:
+        x = b.cast(b.read(source, index), result)
+        rounding = _ROUND.get(desc.dtype) if source.dtype != desc.dtype else None
+        return x if rounding is None else b.apply(rounding, result, x)
+
+    def body(b: Builder, index: Indices) -> str:
+        return b.cast(b.scan(kind, wide, b.cast(alone(b, index), wide)), result)
+
+    dim = _dim(source, argument(call, 1, "dim"))
+    if dim is None:
+        return lower.pointwise(call, alone, (source,))
+    if (kind, desc.dtype, desc.strides[dim]) == ("prod", "float64", 1):
+        raise Refused("products that are in order anyway, which ATen is faster at")
+
+    return Scanned(call.name, desc, dim, body, (source,))
+
+
+@rule("cummax.default", "cummin.default")
+def lower_running_extreme(lower: Lower, call: OpCall) -> Any:
+    """Running extremes, and where each was met last."""
+    source = lower.value(call.args[0])
+    dtype, kind = compute(source.dtype), "max" if "cummax" in call.op else "min"
+    if not isinstance(call.output, tuple):
+        raise Refused("its results are no tensors")
+    values, places = (tensor(desc) for desc in call.output)
+    dim = _dim(source, argument(call, 1, "dim"))
+    if dim is None:
+        return _alone(call, source, values, places)
+
+    size = source.shape[dim]
+    counted = "int32" if isinstance(size, int) and size < 2**31 else "int64"
+
+    def extreme(b: Builder, index: Indices) -> str:
+        return b.scan(kind, dtype, b.read(source, index))
+
+    def met(b: Builder, index: Indices) -> str:
+        """The largest position so far of those that have the extreme."""
+        x = b.read(source, index)
+        hit = b.apply("eq", "bool", x, extreme(b, index))
+        if dtype in FLOATS:
+            hit = b.apply("or", "bool", hit, b.apply("isnan", "bool", x))
+        place = b.cast(b.position(index[dim]), counted)
+        place = b.apply("where", counted, hit, place, b.const(0, counted))
+        return b.cast(b.scan("max", counted, place), "int64")
+
+    return (
+        Scanned(f"{call.name}.0", values, dim, extreme, (source,)),
+        Scanned(f"{call.name}.1", places, dim, met, (source,)),
+    )
+
+
+def _alone(
+    call: OpCall, source: Value, values: TensorDesc, places: TensorDesc
+) -> tuple[Value, ...]:
+    """The extremes of single elements: themselves, at 0."""
+
+    def element(b: Builder, index: Indices) -> str:
+        return b.read(source, index)
+
+    def zero(b: Builder, index: Indices) -> str:
+        del index
+        return b.position(Affine())
+
+    return (
+        Pointwise(f"{call.name}.0", values.dtype, values.shape, values.strides, element, (source,)),
+        Pointwise(f"{call.name}.1", places.dtype, places.shape, places.strides, zero, ()),
+    )
+
+
+def _dim(source: Value, given: Any) -> int | None:
+    """The dimension to go along; None where it has but one element."""
+    rank = len(source.shape)
+    dim = static(given, "a dimension") % max(rank, 1)
+    if any(size == 0 for size in source.shape):
+        raise Refused("a scan of nothing")
+    return None if not rank or source.shape[dim] == 1 else dim
