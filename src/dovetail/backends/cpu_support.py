@@ -13,7 +13,7 @@ import dovetail.lower.products
 import dovetail.lower.reductions
 import dovetail.lower.reindex
 import dovetail.lower.scans  # noqa: F401  # registers rules
-from dovetail.capture.ops import is_random, resolve_op
+from dovetail.capture.ops import resolve_op
 from dovetail.errors import UnsupportedGraph
 from dovetail.ir.tensor import TensorDesc
 from dovetail.lower.library import is_library
@@ -76,7 +76,10 @@ def stays_whole(call: OpCall) -> bool:
 
 
 def _callable(call: OpCall) -> bool:
-    """Whether PyTorch may run it between kernels: deterministic, on CPU, tensors in and out."""
+    """Whether PyTorch may run it between kernels: on CPU, tensors in and out.
+
+    Calls keep their order, so that those that draw random numbers draw eager's.
+    """
     if not call.op.startswith("aten.") or any(True for _ in call.subgraphs()):
         return False
     for desc in (*call.inputs, *call.outputs):
@@ -84,7 +87,7 @@ def _callable(call: OpCall) -> bool:
             return False
     if not _only_tensors(call.output):
         return False
-    return _deterministic(call.op)
+    return _is_known(call.op)
 
 
 def _only_tensors(desc: object) -> bool:
@@ -94,8 +97,9 @@ def _only_tensors(desc: object) -> bool:
 
 
 @functools.cache
-def _deterministic(name: str) -> bool:
+def _is_known(name: str) -> bool:
     try:
-        return not is_random(resolve_op(name))
+        resolve_op(name)
     except UnsupportedGraph:
         return False
+    return True
