@@ -1,4 +1,4 @@
-"""Fit the polynomials of codegen/llvm/math: by interpolation at Chebyshev nodes, or minimax.
+"""Fit the polynomials of codegen/llvm/coefficients: at Chebyshev nodes, or minimax.
 
 Run it to see the coefficients (lowest power first) and the relative error of each fit.
 """
@@ -39,6 +39,24 @@ def worst(
 def series(fn: Callable[[mp.mpf], mp.mpf], limit: mp.mpf) -> Callable[[mp.mpf], mp.mpf]:
     """``fn`` with its value at zero put in (a removable singularity)."""
     return lambda x: fn(x) if abs(x) > mp.mpf(10) ** -25 else limit
+
+
+def odd(fn: Callable[[mp.mpf], mp.mpf], limit: mp.mpf) -> Callable[[mp.mpf], mp.mpf]:
+    """(fn(x) / x - 1) / x², as a function of x²."""
+    return series(lambda z: (fn(mp.sqrt(z)) / mp.sqrt(z) - 1) / z, limit)
+
+
+def erfcx(q: mp.mpf) -> mp.mpf:
+    """(1 + 2x) exp(x²) erfc(x), as a function of (x - 4) / (x + 4)."""
+    x = 4 * (1 + q) / (1 - q)
+    return (1 + 2 * x) * mp.exp(x * x) * mp.erfc(x)
+
+
+def pair(value: mp.mpf, bits: int = 53) -> tuple[float, float]:
+    """A number as two: the first of so many bits."""
+    shift = bits - 1 - int(mp.floor(mp.log(abs(value), 2)))
+    high = float(mp.ldexp(mp.nint(mp.ldexp(value, shift)), -shift))
+    return high, float(value - high)
 
 
 def minimax(
@@ -108,18 +126,48 @@ FITS = {
     # erf(x) = 1 - exp(-t q(t)) for t = |x| in [0.9375, 4]
     "erf_far": (lambda t: -mp.log(mp.erfc(t)) / t, 0.9375, 4.0, 8),
     # sin(r) = r + r³ p(r²), cos(r) = 1 - r²/2 + r⁴ p(r²), |r| <= pi/4
-    "sin64": (
+    "sin32": (
         series(lambda z: (mp.sin(mp.sqrt(z)) / mp.sqrt(z) - 1) / z, mp.mpf(-1) / 6),
         0,
         0.6169,
         4,
     ),
-    "cos64": (
+    "cos32": (
         series(lambda z: (mp.cos(mp.sqrt(z)) - 1 + z / 2) / z**2, mp.mpf(1) / 24),
         0,
         0.6169,
         4,
     ),
+    "sin64": (odd(mp.sin, mp.mpf(-1) / 6), 0, 0.6169, 6),
+    "cos64": (
+        series(lambda z: (mp.cos(mp.sqrt(z)) - 1 + z / 2) / z**2, mp.mpf(1) / 24),
+        0,
+        0.6169,
+        5,
+    ),
+    # log(m) = 2 s + s³ (2/3 + s² p(s²))
+    "log_tail64": (
+        series(
+            lambda z: ((2 * mp.atanh(mp.sqrt(z)) / mp.sqrt(z) - 2) / z - mp.mpf(2) / 3) / z,
+            mp.mpf(2) / 5,
+        ),
+        0,
+        float(S) * 1.01,
+        7,
+    ),
+    # f(x) = x + x³ p(x²): |x| below tan(pi/8), 1/2, 1
+    "atan64": (odd(mp.atan, mp.mpf(-1) / 3), 0, float((mp.sqrt(2) - 1) ** 2) * 1.001, 10),
+    "asin64": (odd(mp.asin, mp.mpf(1) / 6), 0, 0.2502, 12),
+    "sinh64": (odd(mp.sinh, mp.mpf(1) / 6), 0, 1, 6),
+    # erf(x) = x + x p(x²) for |x| < 1
+    "erf64": (
+        series(lambda z: mp.erf(mp.sqrt(z)) / mp.sqrt(z) - 1, 2 / mp.sqrt(mp.pi) - 1),
+        0,
+        1,
+        12,
+    ),
+    # erfc(x) = exp(-x²) p((x - 4) / (x + 4)) / (1 + 2x) for x in [0.45, 28]
+    "erfcx64": (erfcx, (0.45 - 4) / 4.45, 24 / 32, 21),
 }
 
 MINIMAX = {
@@ -135,7 +183,18 @@ MINIMAX = {
     ),
 }
 
+CONSTANTS = {
+    "ln2": pair(mp.log(2)),
+    "inverse_ln2": pair(1 / mp.log(2)),
+    "inverse_ln10": pair(1 / mp.log(10)),
+    "log10_2": pair(mp.log10(2), 36),  # times an exponent exact
+    "two_thirds": pair(mp.mpf(2) / 3),
+    "half_pi": pair(mp.pi / 2),
+}
+
 if __name__ == "__main__":
+    for name, (high, low) in CONSTANTS.items():
+        print(f"{name} = ({high!r}, {low!r})")
     for name, given in MINIMAX.items():
         error, coefficients = minimax(*given)
         print(f"{name} = (  # {error:.1e}")

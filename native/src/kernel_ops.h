@@ -77,7 +77,18 @@ typedef enum {
     X(52, fma, 3, FLOAT)                                                                       \
     X(53, check, 3, CHECK)                                                                     \
     X(54, check_index, 3, CHECK)                                                               \
-    X(55, check_bounds, 3, CHECK)
+    X(55, check_bounds, 3, CHECK)                                                              \
+    X(56, asin, 1, FLOAT)                                                                      \
+    X(57, acos, 1, FLOAT)                                                                      \
+    X(58, atan, 1, FLOAT)                                                                      \
+    X(59, sinh, 1, FLOAT)                                                                      \
+    X(60, cosh, 1, FLOAT)                                                                      \
+    X(61, asinh, 1, FLOAT)                                                                     \
+    X(62, acosh, 1, FLOAT)                                                                     \
+    X(63, atanh, 1, FLOAT)                                                                     \
+    X(64, atan2, 2, FLOAT)                                                                     \
+    X(65, fmod, 2, FLOAT)                                                                      \
+    X(66, hypot, 2, FLOAT)
 
 /* X(number, name, operands): sums and products of numbers, extremes of anything, any and all
  * of bools; the last two take a value and the int64 position that is to be returned for it. */

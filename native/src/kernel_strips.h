@@ -75,6 +75,14 @@ FLOAT_BOTH(tanh, tanh_single(a), tanh(a))
 FLOAT_BOTH(sigmoid, sigmoid_single(a), 1 / (1 + exp(-a)))
 FLOAT_BOTH(erf, erf_single(a), erf(a))
 FLOAT_BOTH(erfc, erfcf(a), erfc(a))
+FLOAT_BOTH(asin, (float)asin((double)a), asin(a))
+FLOAT_BOTH(acos, (float)acos((double)a), acos(a))
+FLOAT_BOTH(atan, (float)atan((double)a), atan(a))
+FLOAT_BOTH(sinh, (float)sinh((double)a), sinh(a))
+FLOAT_BOTH(cosh, (float)cosh((double)a), cosh(a))
+FLOAT_BOTH(asinh, (float)asinh((double)a), asinh(a))
+FLOAT_BOTH(acosh, (float)acosh((double)a), acosh(a))
+FLOAT_BOTH(atanh, (float)atanh((double)a), atanh(a))
 UNARY(S(isnan_f32), float, uint8_t, a != a)
 UNARY(S(isnan_f64), double, uint8_t, a != a)
 UNARY(S(round_half), float, float, widen_half(narrow_half(a)))
@@ -91,6 +99,12 @@ FLOAT_BINARY(min, (a < b) | (a != a) ? a : b)
 FLOAT_BINARY(max, (a > b) | (a != a) ? a : b)
 BINARY(S(pow_f32), float, float, powf(a, b))
 BINARY(S(pow_f64), double, double, pow(a, b))
+BINARY(S(atan2_f32), float, float, atan2f(a, b))
+BINARY(S(atan2_f64), double, double, atan2(a, b))
+BINARY(S(fmod_f32), float, float, fmodf(a, b))
+BINARY(S(fmod_f64), double, double, fmod(a, b))
+BINARY(S(hypot_f32), float, float, hypotf(a, b))
+BINARY(S(hypot_f64), double, double, hypot(a, b))
 BINARY(S(copysign_f32), float, float, copysignf(a, b))
 BINARY(S(copysign_f64), double, double, copysign(a, b))
 #ifdef __FMA__
@@ -402,6 +416,17 @@ static const strip_table
                     [K_check] = {[T_I64] = S(check)},
                     [K_check_index] = {[T_I64] = S(check_index)},
                     [K_check_bounds] = {[T_I64] = S(check_bounds)},
+                    [K_asin] = BOTH(asin),
+                    [K_acos] = BOTH(acos),
+                    [K_atan] = BOTH(atan),
+                    [K_sinh] = BOTH(sinh),
+                    [K_cosh] = BOTH(cosh),
+                    [K_asinh] = BOTH(asinh),
+                    [K_acosh] = BOTH(acosh),
+                    [K_atanh] = BOTH(atanh),
+                    [K_atan2] = BOTH(atan2),
+                    [K_fmod] = BOTH(fmod),
+                    [K_hypot] = BOTH(hypot),
                 },
             .cast =
                 {

@@ -106,7 +106,8 @@ def test_kernels_of_programs(target, name):
 UNARY = {
     "float32": (
         "neg abs isnan floor ceil trunc round sqrt sign exp exp2 expm1 log log2 log10 log1p "
-        "sin cos tan tanh sigmoid erf round_half round_brain"
+        "sin cos tan tanh sigmoid erf erfc asin acos atan "
+        "sinh cosh asinh acosh atanh round_half round_brain"
     ),
     "float64": "neg abs floor sqrt exp sigmoid",
     "int64": "neg abs not sign",
@@ -114,7 +115,7 @@ UNARY = {
     "bool": "not",
 }
 BINARY = {
-    "float32": "add sub mul div min max pow copysign eq lt ge",
+    "float32": "add sub mul div min max pow copysign atan2 fmod hypot eq lt ge",
     "int64": "add sub mul floordiv floormod div_int min max and shl shr ne le",
     "int16": "add mul floordiv floormod xor",
     "uint8": "add sub floordiv floormod max shr",

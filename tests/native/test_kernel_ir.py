@@ -130,7 +130,21 @@ def admitted(operation):
 
 EXACT = {"neg", "abs", "not", "isnan", "floor", "ceil", "trunc", "round", "sqrt", "sign", "sgn"}
 EXACT |= {"add", "sub", "mul", "div", "min", "max", "copysign", "where", "round_half"}
-EXACT |= {"round_brain", "eq", "ne", "lt", "le", "gt", "ge", "and", "or", "xor", "shl", "shr"}
+EXACT |= {
+    "round_brain",
+    "eq",
+    "ne",
+    "lt",
+    "le",
+    "gt",
+    "ge",
+    "and",
+    "or",
+    "xor",
+    "shl",
+    "shr",
+    "fmod",
+}
 
 
 def operands(operation, given, result, count):

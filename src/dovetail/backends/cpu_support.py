@@ -5,6 +5,8 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING
 
+import dovetail.lower.binary
+import dovetail.lower.functions
 import dovetail.lower.indexing
 import dovetail.lower.norms
 import dovetail.lower.pointwise

@@ -15,6 +15,8 @@ _BOOLEAN = {"add": "|", "sub": "^", "mul": "&"}  # what they are for true and fa
 _FUNCTIONS = {name: name for name in ("floor", "ceil", "trunc", "sqrt", "exp", "exp2", "expm1")}
 _FUNCTIONS |= {name: name for name in ("log", "log2", "log10", "log1p", "sin", "cos", "tan")}
 _FUNCTIONS |= {name: name for name in ("tanh", "erf", "erfc", "pow", "copysign", "fma")}
+_FUNCTIONS |= {name: name for name in ("asin", "acos", "atan", "atan2", "sinh", "cosh")}
+_FUNCTIONS |= {name: name for name in ("asinh", "acosh", "atanh", "fmod", "hypot")}
 _FUNCTIONS |= {"round": "rint", "exp_normal": "exp"}
 _BITS = {"int64": 64, "int32": 32, "int16": 16, "int8": 8, "uint8": 8}
 

@@ -82,11 +82,17 @@ _THREE = {
     "fma": "float",
     **dict.fromkeys(("check", "check_index", "check_bounds"), "check"),
 }
+# What came later.
+_MORE = [
+    *((name, 1, "float") for name in ("asin", "acos", "atan", "sinh", "cosh")),
+    *((name, 1, "float") for name in ("asinh", "acosh", "atanh")),
+    *((name, 2, "float") for name in ("atan2", "fmod", "hypot")),
+]
 _LISTED = [
     (name, arity, rule)
     for arity, rules in enumerate((_ONE, _TWO, _THREE), 1)
     for name, rule in rules.items()
-]
+] + _MORE
 OPERATION_TABLE = tuple(Operation(code, *row) for code, row in enumerate(_LISTED))
 OPERATION_BY_NAME = {operation.name: operation for operation in OPERATION_TABLE}
 

@@ -117,55 +117,11 @@ def relu(b: Builder, dtype: str, x: str) -> str:
     return b.apply("max", dtype, x, b.const(0, dtype))
 
 
-def erfc(b: Builder, dtype: str, x: str) -> str:
-    """1 - erf(x): only good where the caller checks its range."""
-    return b.apply("sub", dtype, one(b, dtype), b.apply("erf", dtype, x))
-
-
-def silu(b: Builder, dtype: str, x: str) -> str:
-    """X / (1 + exp(-x)), as ATen computes it."""
-    e = b.apply("exp_normal", dtype, b.apply("neg", dtype, x))
-    return b.apply("div", dtype, x, b.apply("add", dtype, one(b, dtype), e))
-
-
 def frac(b: Builder, dtype: str, x: str) -> str:
     """X - trunc(x)."""
     return b.apply("sub", dtype, x, b.apply("trunc", dtype, x))
 
 
-def reciprocal(b: Builder, dtype: str, x: str) -> str:
-    """1 / x."""
-    return b.apply("div", dtype, one(b, dtype), x)
-
-
-def rsqrt(b: Builder, dtype: str, x: str) -> str:
-    """1 / sqrt(x)."""
-    return reciprocal(b, dtype, b.apply("sqrt", dtype, x))
-
-
-# Exact in any floating type.
-_FLOAT: dict[str, tuple[Element, float]] = {
-    "sqrt.default": (simple("sqrt"), 4),
-    "rsqrt.default": (rsqrt, 6),
-    "reciprocal.default": (reciprocal, 4),
-    "exp.default": (simple("exp"), 12),
-    "log.default": (simple("log"), 16),
-}
-# float32 (and narrower) only.
-_FLOAT32: dict[str, tuple[Element, float]] = {
-    "tanh.default": (simple("tanh"), 20),
-    "sigmoid.default": (simple("sigmoid"), 14),
-    "erf.default": (simple("erf"), 24),
-    "sin.default": (simple("sin"), 30),
-    "cos.default": (simple("cos"), 30),
-    "tan.default": (simple("tan"), 60),
-    "log2.default": (simple("log2"), 16),
-    "log10.default": (simple("log10"), 16),
-    "log1p.default": (simple("log1p"), 20),
-    "expm1.default": (simple("expm1"), 20),
-    "exp2.default": (simple("exp2"), 16),
-    "silu.default": (silu, 16),
-}
 _SAME: dict[str, Element] = {
     "neg.default": simple("neg"),
     "abs.default": simple("abs"),
@@ -176,18 +132,6 @@ _SAME: dict[str, Element] = {
 _ROUND: dict[str, Element] = {
     f"{name}.default": simple(name) for name in ("floor", "ceil", "trunc", "round")
 }
-
-
-def _float_rule(fn: Element, cost: float, *, double: bool) -> Callable[[Lower, OpCall], Pointwise]:
-    def lowered(lower: Lower, call: OpCall) -> Pointwise:
-        dtype = compute(tensor(call.output).dtype)
-        if dtype == "float64" and not double:
-            raise Refused("no float64 polynomial")
-        if dtype not in FLOATS:
-            raise Refused(f"a result of {dtype}")
-        return lower_elements(lower, call, call.args[:1], dtype, fn, cost)
-
-    return lowered
 
 
 def _same_rule(fn: Element) -> Callable[[Lower, OpCall], Pointwise]:
@@ -213,10 +157,6 @@ def _identity(b: Builder, dtype: str, x: str) -> str:
     return x
 
 
-for _name, (_fn, _cost) in _FLOAT.items():
-    rule(_name)(_float_rule(_fn, _cost, double=True))
-for _name, (_fn, _cost) in _FLOAT32.items():
-    rule(_name)(_float_rule(_fn, _cost, double=False))
 for _name, _element in _SAME.items():
     rule(_name)(_same_rule(_element))
 for _name, _element in _ROUND.items():
@@ -226,10 +166,11 @@ for _name, _element in _ROUND.items():
 @rule("frac.default")
 def lower_frac(lower: Lower, call: OpCall) -> Pointwise:
     """X - trunc(x), floating point only."""
-    return lower_elements(lower, call, call.args[:1], _float_type(call), frac)
+    return lower_elements(lower, call, call.args[:1], float_type(call), frac)
 
 
-def _float_type(call: OpCall) -> str:
+def float_type(call: OpCall) -> str:
+    """The computing type of a result that must be floating point."""
     dtype = compute(tensor(call.output).dtype)
     if dtype not in FLOATS:
         raise Refused(f"a result of {dtype}")
@@ -258,177 +199,6 @@ def lower_is(lower: Lower, call: OpCall) -> Pointwise:
         return b.apply("eq" if kind == "isinf" else "lt", "bool", size, limit)
 
     return lower_elements(lower, call, call.args[:1], compute(source), body)
-
-
-# ---- two operands ------------------------------------------------------------------------------
-
-
-@rule("add.Tensor", "add.Scalar", "sub.Tensor", "sub.Scalar", "rsub.Scalar", "rsub.Tensor")
-def lower_add(lower: Lower, call: OpCall) -> Pointwise:
-    """Self ± alpha * other."""
-    alpha = argument(call, 2, "alpha", 1)
-    if not number(alpha):
-        raise Refused("alpha is no constant")
-    dtype = compute(tensor(call.output).dtype)
-    op = call.op.split(".")[1]
-    if dtype == "bool" and (op != "add" or (alpha is not True and alpha != 1)):
-        raise Refused("not for bool")
-
-    def body(b: Builder, dtype: str, x: str, y: str) -> str:
-        if op == "rsub":
-            x, y = y, x
-        if alpha != 1:
-            y = b.apply("mul", dtype, y, b.const(alpha, dtype))
-        return b.apply("add" if op == "add" else "sub", dtype, x, y)
-
-    if op == "rsub" and alpha != 1:
-        raise Refused("alpha")
-    return lower_elements(lower, call, call.args[:2], dtype, body)
-
-
-@rule("mul.Tensor", "mul.Scalar")
-def lower_mul(lower: Lower, call: OpCall) -> Pointwise:
-    """Products, "and" for bool."""
-    dtype = compute(tensor(call.output).dtype)
-    return lower_elements(lower, call, call.args[:2], dtype, simple("mul"))
-
-
-@rule("div.Tensor", "div.Scalar")
-def lower_div(lower: Lower, call: OpCall) -> Pointwise:
-    """True division: always of floating-point numbers."""
-    return lower_elements(lower, call, call.args[:2], _float_type(call), simple("div"), 4)
-
-
-@rule("div.Tensor_mode", "div.Scalar_mode", "floor_divide.default")
-def lower_div_mode(lower: Lower, call: OpCall) -> Pointwise:
-    """Rounded division of floating-point numbers; of integers by a constant."""
-    mode = argument(call, 2, "rounding_mode") if "mode" in call.op else "floor"
-    dtype = compute(tensor(call.output).dtype)
-    if mode is None and dtype in FLOATS:
-        return lower_elements(lower, call, call.args[:2], dtype, simple("div"), 4)
-    if dtype in FLOATS and mode == "floor":
-        raise Refused("floor division of floating-point numbers")
-    if dtype in FLOATS:
-        return lower_elements(lower, call, call.args[:2], dtype, _trunc_divide, 8)
-    _nonzero_divisor(call, dtype)
-    op = "floordiv" if mode == "floor" else "div_int"
-    return lower_elements(lower, call, call.args[:2], dtype, simple(op), 8)
-
-
-def _nonzero_divisor(call: OpCall, dtype: str) -> None:
-    """Integer division by zero raises in eager, so only constants are taken."""
-    divisor = call.args[1]
-    if type(divisor) is not int or divisor in (0, -1) or dtype == "bool":
-        raise Refused("an integer divisor that is no constant")
-
-
-def _trunc_divide(b: Builder, dtype: str, x: str, y: str) -> str:
-    return b.apply("trunc", dtype, b.apply("div", dtype, x, y))
-
-
-@rule("maximum.default", "minimum.default")
-def lower_extreme(lower: Lower, call: OpCall) -> Pointwise:
-    """The larger or smaller; a NaN wins."""
-    dtype = compute(tensor(call.output).dtype)
-    op = "max" if "maximum" in call.op else "min"
-    return lower_elements(lower, call, call.args[:2], dtype, simple(op))
-
-
-@rule(
-    *(
-        f"{op}.{kind}"
-        for op in ("eq", "ne", "lt", "le", "gt", "ge")
-        for kind in ("Tensor", "Scalar")
-    )
-)
-def lower_compare(lower: Lower, call: OpCall) -> Pointwise:
-    """Comparisons in the operands' common type."""
-    stored = promoted(call.args[:2])
-    for arg in call.args[:2]:
-        if type(arg) in (int, float) and not is_float(stored):
-            _check_range(arg, stored)
-    dtype = compute(stored)
-    op = call.op.split(".")[1]
-    rounds = stored in ("bfloat16", "float16")
-
-    def body(b: Builder, dtype: str, x: str, y: str) -> str:
-        return b.apply(op, "bool", x, y)
-
-    args = call.args[:2]
-    if rounds and number(args[1]):
-        raise Refused("a number compared in half precision")
-    return lower_elements(lower, call, args, dtype, body)
-
-
-_RANGE = {"int64": 63, "int32": 31, "int16": 15, "int8": 7, "uint8": 8, "bool": 1}
-
-
-def _check_range(value: Any, dtype: str) -> None:
-    limit = 1 << _RANGE[dtype]
-    low = 0 if dtype in ("uint8", "bool") else -limit
-    if isinstance(value, float) or not low <= value < limit:
-        raise Refused(f"{value} does not fit {dtype}")
-
-
-@rule(
-    *(f"bitwise_{op}.{kind}" for op in ("and", "or", "xor") for kind in ("Tensor", "Scalar")),
-    *(f"logical_{op}.default" for op in ("and", "or", "xor")),
-)
-def lower_bits(lower: Lower, call: OpCall) -> Pointwise:
-    """Bits of integers, or truth values."""
-    op = call.op.split(".")[1].split("_")[1]
-    dtype = "bool" if "logical" in call.op else compute(tensor(call.output).dtype)
-    return lower_elements(lower, call, call.args[:2], dtype, simple(op))
-
-
-@rule("pow.Tensor_Scalar")
-def lower_pow_scalar(lower: Lower, call: OpCall) -> Pointwise:
-    """Powers with a constant exponent; those ATen treats specially are treated so here."""
-    exponent = call.args[1]
-    dtype = compute(tensor(call.output).dtype)
-    if not number(exponent) or isinstance(exponent, bool):
-        raise Refused("an exponent that is no number")
-    if dtype not in FLOATS:
-        if exponent not in (2, 3) or dtype == "bool":
-            raise Refused("an integer power")
-    elif dtype == "float64" and exponent not in (2, 3, 0.5, -0.5, -1, -2, 1):
-        raise Refused("no float64 polynomial")
-    return lower_elements(
-        lower, call, call.args[:1], dtype, lambda b, t, x: _power(b, t, x, exponent), 8
-    )
-
-
-def _power(b: Builder, dtype: str, x: str, exponent: float) -> str:
-    if exponent == 1:
-        return x
-    if exponent in (0.5, -0.5):
-        return (rsqrt if exponent < 0 else simple("sqrt"))(b, dtype, x)
-    if exponent in (2, 3, -2):
-        square = b.apply("mul", dtype, x, x)
-        if exponent == 3:
-            return b.apply("mul", dtype, square, x)
-        return square if exponent == 2 else reciprocal(b, dtype, square)
-    if exponent == -1:
-        return reciprocal(b, dtype, x)
-    return b.apply("pow", dtype, x, b.const(exponent, dtype))
-
-
-@rule("pow.Tensor_Tensor", "pow.Scalar")
-def lower_pow(lower: Lower, call: OpCall) -> Pointwise:
-    """Powers of float32."""
-    if compute(tensor(call.output).dtype) != "float32":
-        raise Refused("only float32 powers")
-    return lower_elements(lower, call, call.args[:2], "float32", simple("pow"), 60)
-
-
-@rule("fmod.Tensor", "fmod.Scalar", "remainder.Tensor", "remainder.Scalar")
-def lower_remainder(lower: Lower, call: OpCall) -> Pointwise:
-    """Integer remainders by a constant; floating-point ones are ATen's."""
-    dtype = compute(tensor(call.output).dtype)
-    if dtype in FLOATS or "fmod" in call.op:
-        raise Refused("a remainder of floating-point numbers")
-    _nonzero_divisor(call, dtype)
-    return lower_elements(lower, call, call.args[:2], dtype, simple("floormod"), 8)
 
 
 # ---- choosing, clamping, converting ------------------------------------------------------------
@@ -526,32 +296,6 @@ def lower_copy(lower: Lower, call: OpCall) -> Pointwise:
         return x if rounding is None else b.apply(rounding, "float32", x)
 
     return lower_elements(lower, call, call.args[:1], compute(result), body)
-
-
-@rule("gelu.default")
-def lower_gelu(lower: Lower, call: OpCall) -> Pointwise:
-    """Both forms of GELU."""
-    dtype = _float_type(call)
-    if dtype == "float64":
-        raise Refused("no float64 polynomial")
-    tanh = argument(call, 1, "approximate", "none") == "tanh"
-    return lower_elements(lower, call, call.args[:1], dtype, _gelu_tanh if tanh else _gelu, 26)
-
-
-def _gelu(b: Builder, dtype: str, x: str) -> str:
-    scaled = b.apply("mul", dtype, x, b.const(math.sqrt(0.5), dtype))
-    half = b.apply("mul", dtype, x, b.const(0.5, dtype))
-    grown = b.apply("add", dtype, one(b, dtype), b.apply("erf", dtype, scaled))
-    return b.apply("mul", dtype, half, grown)
-
-
-def _gelu_tanh(b: Builder, dtype: str, x: str) -> str:
-    """Half of x (1 + tanh(u)) as x / (1 + exp(-2u)): cheaper, and exact for negative x too."""
-    cube = b.apply("mul", dtype, b.apply("mul", dtype, x, x), x)
-    inner = b.apply("add", dtype, x, b.apply("mul", dtype, cube, b.const(0.044715, dtype)))
-    scaled = b.apply("mul", dtype, inner, b.const(-2 * math.sqrt(2 / math.pi), dtype))
-    e = b.apply("exp_normal", dtype, scaled)
-    return b.apply("div", dtype, x, b.apply("add", dtype, one(b, dtype), e))
 
 
 # ---- made from nothing -------------------------------------------------------------------------

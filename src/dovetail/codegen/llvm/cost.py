@@ -15,7 +15,8 @@ _OPERATIONS = {
     **dict.fromkeys(("tanh", "erf"), 12.0),
     **dict.fromkeys(("div", "sqrt"), 1.5),
     **dict.fromkeys(("log", "log2", "log10", "log1p", "expm1", "exp2", "sin", "cos"), 30.0),
-    **dict.fromkeys(("tan", "pow"), 60.0),
+    **dict.fromkeys(("asin", "acos", "atan", "sinh", "cosh", "hypot"), 40.0),
+    **dict.fromkeys(("tan", "pow", "erfc", "atan2", "asinh", "acosh", "atanh", "fmod"), 60.0),
 }
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import inf
 
-from dovetail.codegen.llvm import math, scalar
+from dovetail.codegen.llvm import scalar
+from dovetail.codegen.llvm.arithmetic import fma
 from dovetail.codegen.llvm.emit import Code, Val
 from dovetail.ir.kernel import FLOATS, Reduce
 
@@ -79,7 +80,7 @@ class Accumulators:
         old = tuple(c.get(s, t, lanes) for s, t in zip(slots, types, strict=True))
         if r.op == "sum" and len(args) == 2:
             one, other = (c.splat(a, lanes) for a in args)
-            new: tuple[Val, ...] = (math.fma(c, one, other, old[0]),)
+            new: tuple[Val, ...] = (fma(c, one, other, old[0]),)
         else:
             cast = [scalar.cast(c, a, t) for a, t in zip(args, types, strict=True)]
             new = combine(c, r.op, old, tuple(c.splat(v, lanes) for v in cast))

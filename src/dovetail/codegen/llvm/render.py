@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 
-from dovetail.codegen.llvm import math, memory, scalar
+from dovetail.codegen.llvm import error_function, math, memory, scalar
 from dovetail.codegen.llvm.emit import Code, Val
 from dovetail.codegen.llvm.reduce import Accumulators
 from dovetail.codegen.llvm.scan import Scans, at_a_time
@@ -108,7 +108,9 @@ def _is_light(kernel: Kernel) -> bool:
     for i in kernel.instructions():
         if i.dtype in ("float64", "int64") and not isinstance(i, Const):
             return False
-        if isinstance(i, Apply) and (i.op in math.FUNCTIONS or i.op in ("pow", "div", *CHECKS)):
+        if isinstance(i, Apply) and (
+            i.op in math.FUNCTIONS or i.op in (*math.BINARY, "div", *CHECKS)
+        ):
             return False
     return True
 
@@ -466,7 +468,7 @@ class Renderer:
     def _apply(self, instruction: Apply) -> Val:
         of_erf = self.grown.get(instruction.name)
         if of_erf is not None:
-            return math.erf_plus_one(self.c, self.values[of_erf])
+            return error_function.erf_plus_one(self.c, self.values[of_erf])
         args = tuple(self.values[a] for a in instruction.args)
         if instruction.op in CHECKS:
             return memory.check(self, instruction.op, *args)
@@ -493,9 +495,7 @@ def _erf_plus_one(kernel: Kernel) -> tuple[dict[str, str], set[str]]:
     """
     ones = {i.name for i in kernel.instructions() if isinstance(i, Const) and i.value == 1}
     erfs = {
-        i.name: i.args[0]
-        for i in kernel.instructions()
-        if isinstance(i, Apply) and i.op == "erf" and i.dtype == "float32"
+        i.name: i.args[0] for i in kernel.instructions() if isinstance(i, Apply) and i.op == "erf"
     }
     sums: dict[str, str] = {}
     used: set[str] = set()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from dovetail.codegen.llvm import math
+from dovetail.codegen.llvm.arithmetic import fma
 from dovetail.codegen.llvm.emit import Code, Val
 from dovetail.ir.kernel import FLOATS
 
@@ -216,8 +217,8 @@ _RULES: dict[str, Callable[..., Val]] = {
     "min": minimum,
     "max": maximum,
     "where": _where,
-    "fma": math.fma,
-    "pow": math.power,
+    **math.BINARY,
+    "fma": fma,
     "copysign": _copysign,
     "shl": _shift("shl"),
     "shr": _shift("shr"),

@@ -1,0 +1,257 @@
+"""Exponentials and what is made of them.
+
+What is hot (exp, tanh, sigmoid) is computed in float32; the rest of float32 goes through float64,
+whose error vanishes in the rounding.
+"""
+
+from __future__ import annotations
+
+import math
+
+from dovetail.codegen.llvm.arithmetic import (
+    MAGIC,
+    Pair,
+    absolute,
+    add,
+    at_most,
+    clamp,
+    divide,
+    equals,
+    fast_two_sum,
+    fma,
+    is_below,
+    lesser,
+    low_bits,
+    mul,
+    negative,
+    polynomial,
+    power_of_two,
+    scale,
+    sub,
+    through_double,
+    total,
+    two_product_with,
+    two_sum,
+)
+from dovetail.codegen.llvm.coefficients import EXP32, EXP64, LN2, SINH64, TANH32
+from dovetail.codegen.llvm.emit import Code, Val
+
+# ln 2 in two parts: the product of the first and a small integer is exact.
+LN2_SPLIT = {
+    "float32": (0.693145751953125, 1.42860682030941723212e-6),
+    "float64": (6.93147180369123816490e-01, 1.90821492927058770002e-10),
+}
+_BOUNDS = {"float32": (-110.0, 100.0), "float64": (-760.0, 720.0)}
+
+
+def exp(c: Code, x: Val) -> Val:
+    """e**x: x = n ln 2 + r, a polynomial in r, scaled by 2**n in two steps for denormals."""
+    x = clamp(c, x, *_BOUNDS[x.dtype])
+    if x.dtype == "float64":
+        n, p = exp_pair(c, x)
+        return scale(c, total(c, p), n)
+    whole, shifted, value = _exp_fraction(c, x)
+    return _scaled(c, value, whole) if _can_scale(c, x) else scale(c, value, low_bits(c, shifted))
+
+
+def exp_normal(c: Code, x: Val) -> Val:
+    """e**x of float32 where results too small for a normal number may become zero."""
+    if x.dtype == "float64" or _can_scale(c, x):
+        return exp(c, x)
+    low = c.like(-87.3, x)
+    x = clamp(c, x, -87.3, 89.5)
+    tiny = c.compare("fcmp ole", x, low)
+    return c.select(tiny, c.like(0.0, x), _exp_to_infinity(c, x))
+
+
+def _exp_to_infinity(c: Code, x: Val) -> Val:
+    """e**x of float32 between -87.3 and 89.5."""
+    n, shifted, p = _exp_fraction(c, x)
+    if _can_scale(c, x):
+        return _scaled(c, p, n)
+    # One less in the exponent, so that the largest results do not overflow on the way.
+    less = c.op("sub", low_bits(c, shifted), c.like(1, Val("", "int32", x.lanes)))
+    return mul(c, add(c, p, p), power_of_two(c, less, x.dtype))
+
+
+def exp_bounded(c: Code, x: Val) -> Val:
+    """e**x of float32 between -80 and 80."""
+    n, shifted, p = _exp_fraction(c, x)
+    if _can_scale(c, x):
+        return _scaled(c, p, n)
+    return mul(c, p, power_of_two(c, low_bits(c, shifted), x.dtype))
+
+
+def _exp_fraction(c: Code, x: Val) -> tuple[Val, Val, Val]:
+    """With x = (n + f) ln 2 of float32: n, n in the low bits, and 2**f."""
+    n, shifted, r = _reduced(c, x)
+    p = polynomial(c, r, EXP32)
+    return n, shifted, fma(c, fma(c, p, r, c.like(1.0, x)), r, c.like(1.0, x))
+
+
+def _reduced(c: Code, x: Val) -> tuple[Val, Val, Val]:
+    """With x = n ln 2 + r: n, n in the low bits, and r."""
+    magic = c.like(MAGIC[x.dtype], x)
+    shifted = fma(c, x, c.like(1 / math.log(2), x), magic)
+    n = sub(c, shifted, magic)
+    first, second = LN2_SPLIT[x.dtype]
+    r = fma(c, n, c.like(-second, x), fma(c, n, c.like(-first, x), x))
+    return n, shifted, r
+
+
+def _can_scale(c: Code, x: Val) -> bool:
+    """Whether one instruction multiplies by powers of two, denormals and all: AVX-512 has it.
+
+    No other instruction set has vectors of sixteen floats.
+    """
+    return x.dtype == "float32" and x.lanes == c.lanes == 16
+
+
+def _scaled(c: Code, value: Val, n: Val) -> Val:
+    """Value * 2**n for a whole number n."""
+    name, kind = "llvm.x86.avx512.mask.scalef.ps.512", value.type
+    c.declare(name, kind, [kind, kind, kind, "i16", "i32"])
+    given = f"{kind} {value.text}, {kind} {n.text}, {kind} zeroinitializer, i16 -1, i32 4"
+    return c.new(f"call {kind} @{name}({given})", value.dtype, value.lanes)
+
+
+# ---- float64 -----------------------------------------------------------------------------------
+
+
+def _reduced_pair(c: Code, x: Val, low: Val | None = None) -> tuple[Val, Pair]:
+    """With x (+ low) = n ln 2 + r: the integer n, and r."""
+    magic = c.like(MAGIC[x.dtype], x)
+    shifted = fma(c, x, c.like(1 / math.log(2), x), magic)
+    n = sub(c, shifted, magic)
+    first, second = LN2_SPLIT[x.dtype]
+    lead = fma(c, n, c.like(-first, x), x)
+    r = fma(c, n, c.like(-second, x), lead)
+    rest = fma(c, n, c.like(-second, x), sub(c, lead, r))
+    return low_bits(c, shifted), (r, rest if low is None else add(c, rest, low))
+
+
+def _grown(c: Code, r: Pair) -> Val:
+    """e**r - 1 - r[0] for a small r."""
+    value = mul(c, mul(c, r[0], r[0]), polynomial(c, r[0], EXP64))
+    slope = add(c, c.like(1.0, value), add(c, r[0], value))
+    return fma(c, r[1], slope, value)
+
+
+def exp_pair(c: Code, x: Val, low: Val | None = None) -> tuple[Val, Pair]:
+    """e**(x + low) between -760 and 720 as an integer n and a pair p: p * 2**n."""
+    n, r = _reduced_pair(c, x, low)
+    high, rest = fast_two_sum(c, c.like(1.0, x), r[0])
+    return n, fast_two_sum(c, high, add(c, rest, _grown(c, r)))
+
+
+def _expm1_pair(c: Code, x: Val) -> tuple[Val, Pair]:
+    """e**x - 1 between -40 and 720 as an integer n and a pair p: p * 2**n."""
+    n, r = _reduced_pair(c, x)
+    inverse = power_of_two(c, c.op("sub", c.like(0, n), lesser(c, n, 1000)), x.dtype)
+    high, rest = two_sum(c, sub(c, c.like(1.0, x), inverse), r[0])
+    return n, fast_two_sum(c, high, add(c, rest, _grown(c, r)))
+
+
+def expm1(c: Code, x: Val) -> Val:
+    """exp(x) - 1."""
+
+    def double(c: Code, x: Val) -> Val:
+        n, p = _expm1_pair(c, clamp(c, x, -40.0, 720.0))
+        return c.select(equals(c, x, 0.0), x, scale(c, total(c, p), n))  # -0.0 stays
+
+    return through_double(c, double, x)
+
+
+def exp2(c: Code, x: Val) -> Val:
+    """2**x."""
+
+    def double(c: Code, x: Val) -> Val:
+        x = clamp(c, x, -1080.0, 1030.0)
+        magic = c.like(MAGIC[x.dtype], x)
+        shifted = add(c, x, magic)
+        r = two_product_with(c, sub(c, x, sub(c, shifted, magic)), LN2)
+        high, rest = fast_two_sum(c, c.like(1.0, x), r[0])
+        value = add(c, high, add(c, rest, _grown(c, r)))
+        return scale(c, value, low_bits(c, shifted))
+
+    return through_double(c, double, x)
+
+
+def sigmoid(c: Code, x: Val) -> Val:
+    """1 / (1 + exp(-x))."""
+    if x.dtype == "float64":
+        e = exp(c, negative(c, x))
+    else:
+        x = clamp(c, x, -89.5, 87.3)
+        e = _exp_to_infinity(c, negative(c, x))
+    return c.op("fdiv", c.like(1.0, x), add(c, c.like(1.0, x), e))
+
+
+def tanh(c: Code, x: Val) -> Val:
+    """A polynomial near zero; elsewhere 1 - 2 / (exp(2x) + 1), its last roundings made good."""
+    if x.dtype == "float64":
+        return _tanh64(c, x)
+    size, one = absolute(c, x), c.like(1.0, x)
+    z = mul(c, x, x)
+    near = fma(c, mul(c, z, size), polynomial(c, z, TANH32), size)
+    bounded = at_most(c, size, 20.0)
+    n, shifted, r = _reduced(c, add(c, bounded, bounded))
+    t = fma(c, mul(c, r, r), polynomial(c, r, EXP32), r)
+    if _can_scale(c, x):
+        grown = _scaled(c, one, n)
+    else:
+        grown = power_of_two(c, low_bits(c, shifted), x.dtype)
+    below = fma(c, grown, t, add(c, grown, one))
+    ratio = c.op("fdiv", c.like(2.0, x), below)
+    rest = fma(c, negative(c, below), ratio, c.like(2.0, x))
+    far = sub(c, one, ratio)
+    low = sub(c, sub(c, one, far), ratio)
+    far = add(c, far, fma(c, mul(c, rest, ratio), c.like(-0.5, x), low))
+    return c.intrinsic("copysign", c.select(is_below(c, size, 0.6875), near, far), x)
+
+
+def _tanh64(c: Code, x: Val) -> Val:
+    """E / (E + 2), where E = exp(2 |x|) - 1."""
+    bounded = at_most(c, absolute(c, x), 20.0)
+    n, p = _expm1_pair(c, add(c, bounded, bounded))
+    grown = power_of_two(c, n, x.dtype)
+    above = mul(c, p[0], grown), mul(c, p[1], grown)
+    high, low = two_sum(c, above[0], c.like(2.0, x))
+    value = total(c, divide(c, above, (high, add(c, low, above[1]))))
+    tiny = is_below(c, bounded, 1e-9)
+    return c.intrinsic("copysign", c.select(tiny, bounded, value), x)
+
+
+def _both_ways(c: Code, x: Val) -> tuple[Val, Pair, Val]:
+    """e**|x| as p * 2**n, and e**-|x| in the same units."""
+    n, p = exp_pair(c, at_most(c, absolute(c, x), 715.0))
+    few = c.op("shl", lesser(c, n, 500), c.like(1, n))
+    shrunk = power_of_two(c, c.op("sub", c.like(0, n), few), x.dtype)
+    return n, p, c.op("fdiv", shrunk, p[0])
+
+
+def sinh(c: Code, x: Val) -> Val:
+    """(exp(x) - exp(-x)) / 2, a polynomial near zero."""
+
+    def double(c: Code, x: Val) -> Val:
+        size = absolute(c, x)
+        z = mul(c, x, x)
+        near = fma(c, mul(c, z, size), polynomial(c, z, SINH64), size)
+        n, p, back = _both_ways(c, x)
+        far = add(c, p[0], sub(c, p[1], back))
+        far = scale(c, far, c.op("sub", n, c.like(1, n)))
+        return c.intrinsic("copysign", c.select(is_below(c, size, 1.0), near, far), x)
+
+    return through_double(c, double, x)
+
+
+def cosh(c: Code, x: Val) -> Val:
+    """(exp(x) + exp(-x)) / 2."""
+
+    def double(c: Code, x: Val) -> Val:
+        n, p, back = _both_ways(c, x)
+        high, low = two_sum(c, p[0], back)
+        value = add(c, high, add(c, low, p[1]))
+        return scale(c, value, c.op("sub", n, c.like(1, n)))
+
+    return through_double(c, double, x)

@@ -1,0 +1,172 @@
+"""The inverses of sine, cosine and tangent."""
+
+from __future__ import annotations
+
+import math
+
+from dovetail.codegen.llvm.arithmetic import (
+    Pair,
+    absolute,
+    add,
+    at_most,
+    divide,
+    equals,
+    fast_two_sum,
+    fma,
+    is_above,
+    is_below,
+    mul,
+    negative,
+    polynomial,
+    sub,
+    through_double,
+    times,
+    total,
+    two_sum,
+)
+from dovetail.codegen.llvm.coefficients import ASIN64, ATAN64, HALF_PI
+from dovetail.codegen.llvm.emit import Code, Val
+
+_LOW, _HIGH = math.sqrt(2) - 1, math.sqrt(2) + 1  # tan(pi/8), tan(3 pi/8)
+
+
+def _angle(c: Code, above: Pair, below: Pair, base: Pair) -> Val:
+    """Base + atan(above / below), the quotient at most tan(pi/8) in size."""
+    t, t_low = divide(c, above, below)
+    z = mul(c, t, t)
+    rest = add(c, base[1], fma(c, mul(c, t, z), polynomial(c, z, ATAN64), t_low))
+    high, low = two_sum(c, base[0], t)
+    return add(c, high, add(c, low, rest))
+
+
+def _quarters(c: Code, like: Val, count: int) -> Pair:
+    """Count * pi/4, for 0 to 4."""
+    if count == 3:
+        high, low = 2.356194490192345, 9.1848509936051484e-17
+    else:
+        high, low = HALF_PI[0] * count / 2, HALF_PI[1] * count / 2
+    return c.like(high, like), c.like(low, like)
+
+
+def _choose(c: Code, mask: Val, yes: Pair, no: Pair) -> Pair:
+    return c.select(mask, yes[0], no[0]), c.select(mask, yes[1], no[1])
+
+
+def _parts(c: Code, y: Val, x: Val) -> tuple[Val, Val, Pair, Pair]:
+    """For y / x, both positive: whether it is small, or large, and a quotient near zero for it.
+
+    atan(y / x) is atan(y / x), pi/4 + atan((y - x) / (y + x)) or pi/2 - atan(x / y).
+    """
+    zero = c.like(0.0, y)
+    small = c.compare("fcmp olt", y, times(c, x, _LOW))
+    large = c.compare("fcmp ogt", y, times(c, x, _HIGH))
+    above, below = two_sum(c, y, negative(c, x)), two_sum(c, y, x)
+    above = _choose(c, small, (y, zero), _choose(c, large, (negative(c, x), zero), above))
+    below = _choose(c, small, (x, zero), _choose(c, large, (y, zero), below))
+    return small, large, above, below
+
+
+def atan(c: Code, x: Val) -> Val:
+    """The angle between -pi/2 and pi/2."""
+
+    def double(c: Code, x: Val) -> Val:
+        size = at_most(c, absolute(c, x), 2.0**60)
+        small, large, above, below = _parts(c, size, c.like(1.0, x))
+        base = _choose(c, large, _quarters(c, x, 2), _quarters(c, x, 1))
+        base = _choose(c, small, _quarters(c, x, 0), base)
+        return c.intrinsic("copysign", _angle(c, above, below, base), x)
+
+    return through_double(c, double, x)
+
+
+def _bounded(c: Code, y: Val, x: Val) -> tuple[Val, Val]:
+    """Two sizes in the same ratio, far from the ends of the range, 0 / 0 as 0 / 1."""
+    y_endless, x_endless = equals(c, y, math.inf), equals(c, x, math.inf)
+    zero, one = c.like(0.0, y), c.like(1.0, y)
+    new_y = c.select(y_endless, one, c.select(x_endless, zero, y))
+    new_x = c.select(x_endless, one, c.select(y_endless, zero, x))
+    most = c.select(c.compare("fcmp ogt", new_y, new_x), new_y, new_x)
+    factor = c.select(is_above(c, most, 2.0**900), c.like(2.0**-100, y), one)
+    factor = c.select(is_below(c, most, 2.0**-700), c.like(2.0**300, y), factor)
+    new_x = c.select(equals(c, most, 0.0), one, new_x)
+    return mul(c, new_y, factor), mul(c, new_x, factor)
+
+
+def atan2(c: Code, y: Val, x: Val) -> Val:
+    """The angle of the point (x, y)."""
+
+    def double(c: Code, y: Val, x: Val) -> Val:
+        up, along = _bounded(c, absolute(c, y), absolute(c, x))
+        small, large, above, below = _parts(c, up, along)
+        behind = is_below(c, c.intrinsic("copysign", c.like(1.0, x), x), 0.0)
+        flipped = negative(c, above[0]), negative(c, above[1])
+        above = _choose(c, behind, flipped, above)
+        quarters = [_quarters(c, x, n) for n in range(5)]
+        ends = _choose(c, behind, quarters[4], quarters[0])
+        middle = _choose(c, behind, quarters[3], quarters[1])
+        base = _choose(c, small, ends, _choose(c, large, quarters[2], middle))
+        value = c.intrinsic("copysign", _angle(c, above, below, base), y)
+        broken = c.compare("fcmp uno", y, x)
+        return c.select(broken, c.like(math.nan, x), value)
+
+    return through_double(c, double, y, x)
+
+
+def _half_angle(c: Code, x: Val) -> tuple[Val, Val, Val]:
+    """For asin and acos: whether |x| is at most 1/2, s and the rest of asin(s).
+
+    S is |x|, or sqrt((1 - |x|) / 2), whose double is the angle to the end of the range.
+    """
+    size = absolute(c, x)
+    small = c.compare("fcmp ole", size, c.like(0.5, x))
+    left = times(c, sub(c, c.like(1.0, x), size), 0.5)
+    left = c.select(is_below(c, left, 1e-300), c.like(1e-300, x), left)
+    root = c.intrinsic("sqrt", left)
+    lost = c.op("fdiv", times(c, fma(c, negative(c, root), root, left), 0.5), root)
+    z = c.select(small, mul(c, x, x), left)
+    s = c.select(small, size, root)
+    low = c.select(small, c.like(0.0, x), lost)
+    return small, s, fma(c, mul(c, s, z), polynomial(c, z, ASIN64), low)
+
+
+def _outside(c: Code, x: Val, result: Val) -> Val:
+    outside = c.compare("fcmp ugt", absolute(c, x), c.like(1.0, x))
+    return c.select(outside, c.like(math.nan, x), result)
+
+
+def _base_less(c: Code, base: Pair, s: Val, rest: Val) -> Val:
+    """Base - (s + rest)."""
+    high, low = fast_two_sum(c, base[0], negative(c, s))
+    return add(c, high, add(c, low, sub(c, base[1], rest)))
+
+
+def asin(c: Code, x: Val) -> Val:
+    """The angle between -pi/2 and pi/2."""
+
+    def double(c: Code, x: Val) -> Val:
+        small, s, rest = _half_angle(c, x)
+        right = _quarters(c, x, 2)
+        far = _base_less(c, right, times(c, s, 2.0), times(c, rest, 2.0))
+        value = c.select(small, add(c, s, rest), far)
+        return _outside(c, x, c.intrinsic("copysign", value, x))
+
+    return through_double(c, double, x)
+
+
+def acos(c: Code, x: Val) -> Val:
+    """The angle between 0 and pi."""
+
+    def double(c: Code, x: Val) -> Val:
+        small, s, rest = _half_angle(c, x)
+        signed = (
+            c.intrinsic("copysign", s, x),
+            mul(c, rest, c.intrinsic("copysign", c.like(1.0, x), x)),
+        )
+        near = _base_less(c, _quarters(c, x, 2), *signed)
+        twice = times(c, s, 2.0), times(c, rest, 2.0)
+        behind = _base_less(c, _quarters(c, x, 4), *twice)
+        far = c.select(is_below(c, x, 0.0), behind, total(c, twice))
+        far = c.select(equals(c, x, 1.0), c.like(0.0, x), far)
+        return _outside(c, x, c.select(small, near, far))
+
+    return through_double(c, double, x)

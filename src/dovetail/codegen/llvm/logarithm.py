@@ -1,0 +1,279 @@
+"""Logarithms, powers, and the inverses of hyperbolic functions.
+
+log(m 2**e) = e ln 2 + 2 atanh((m - 1) / (m + 1)), m between sqrt(1/2) and sqrt(2).
+"""
+
+from __future__ import annotations
+
+import math
+
+from dovetail.codegen.llvm.arithmetic import (
+    Pair,
+    absolute,
+    add,
+    clamp,
+    divide,
+    equals,
+    fast_two_sum,
+    fma,
+    is_above,
+    is_below,
+    keep_tiny,
+    lesser,
+    mul,
+    negative,
+    polynomial,
+    power_of_two,
+    scale,
+    square_root,
+    sub,
+    through_double,
+    times,
+    total,
+    two_product,
+    two_product_with,
+    two_sum,
+)
+from dovetail.codegen.llvm.coefficients import (
+    INVERSE_LN2,
+    INVERSE_LN10,
+    LOG10_2,
+    LOG64,
+    LOG_TAIL64,
+    TWO_THIRDS,
+)
+from dovetail.codegen.llvm.emit import Code, Val
+from dovetail.codegen.llvm.exponential import LN2_SPLIT, exp, exp_pair
+
+_LEAST = 2.2250738585072014e-308  # normal
+_LARGE = 2.0**28  # beyond it x**2 + 1 is x**2
+
+
+def _split(c: Code, x: Val) -> tuple[Val, Val]:
+    """X = m 2**e, x positive: the integer e, and m."""
+    tiny = is_below(c, x, _LEAST)
+    bits = c.convert("bitcast", c.select(tiny, times(c, x, 2.0**54), x), "int64")
+    moved = c.op("sub", bits, c.like(0x3FE6A09E667F3BCD, bits))
+    e = c.op("ashr", moved, c.like(52, bits))
+    m = c.convert("bitcast", c.op("sub", bits, c.op("shl", e, c.like(52, bits))), "float64")
+    return c.select(tiny, c.op("sub", e, c.like(54, e)), e), m
+
+
+def _of_fraction(c: Code, m: Val, low: Val | None = None) -> tuple[Pair, Pair]:
+    """S = (m - 1) / (m + 1) for m + low near 1, and its square."""
+    f: Pair = sub(c, m, c.like(1.0, m)), c.like(0.0, m)
+    if low is not None:
+        f = two_sum(c, f[0], low)
+    below = fast_two_sum(c, c.like(2.0, m), f[0])
+    s = divide(c, f, (below[0], add(c, below[1], f[1])))
+    z = two_product(c, s[0], s[0])
+    return s, z
+
+
+def _log_fraction(c: Code, m: Val, low: Val | None = None) -> Pair:
+    """The logarithm of m + low, near 1; good to 59 bits."""
+    s, (z, _) = _of_fraction(c, m, low)
+    p = fma(c, z, polynomial(c, z, LOG_TAIL64), c.like(TWO_THIRDS[0], m))
+    rest = fma(c, s[1], c.like(2.0, m), mul(c, mul(c, s[0], z), p))
+    return times(c, s[0], 2.0), rest
+
+
+def _log_fraction_long(c: Code, m: Val) -> Pair:
+    """The logarithm of m, near 1; good to 65 bits."""
+    s, z = _of_fraction(c, m)
+    z_low = fma(c, times(c, s[0], 2.0), s[1], z[1])
+    cube = two_product(c, s[0], z[0])
+    cube_low = fma(c, s[1], z[0], fma(c, s[0], z_low, cube[1]))
+    third = two_product_with(c, cube[0], TWO_THIRDS)
+    third_low = fma(c, cube_low, c.like(TWO_THIRDS[0], m), third[1])
+    tail = mul(c, mul(c, cube[0], z[0]), polynomial(c, z[0], LOG_TAIL64))
+    high, low = fast_two_sum(c, times(c, s[0], 2.0), third[0])
+    rest = add(c, fma(c, s[1], c.like(2.0, m), tail), third_low)
+    return fast_two_sum(c, high, add(c, low, rest))
+
+
+def _with_exponent(c: Code, e: Val, log: Pair, unit: tuple[float, float]) -> Pair:
+    """E * unit + log; the product of e and the unit's first part is exact."""
+    high, low = fast_two_sum(c, mul(c, e, c.like(unit[0], e)), log[0])
+    rest = fma(c, e, c.like(unit[1], e), log[1])
+    return high, add(c, low, rest)
+
+
+def _specials(c: Code, x: Val, result: Val) -> Val:
+    """Infinity, zero, and what has no logarithm."""
+    result = c.select(equals(c, x, math.inf), x, result)
+    result = c.select(equals(c, x, 0.0), c.like(-math.inf, x), result)
+    return c.select(c.compare("fcmp ult", x, c.like(0.0, x)), c.like(math.nan, x), result)
+
+
+def log(c: Code, x: Val) -> Val:
+    """The natural logarithm."""
+    if x.dtype == "float32":
+        return through_double(c, _log_short, x)
+    e, m = _split(c, x)
+    e = c.convert("sitofp", e, "float64")
+    value = _with_exponent(c, e, _log_fraction(c, m), LN2_SPLIT["float64"])
+    return _specials(c, x, total(c, value))
+
+
+def _log_short(c: Code, x: Val) -> Val:
+    """The logarithm to what a result in float32 needs, and a few bits more."""
+    exponent, m = _split(c, x)
+    e = c.convert("sitofp", exponent, "float64")
+    s = c.op("fdiv", sub(c, m, c.like(1.0, x)), add(c, m, c.like(1.0, x)))
+    z = mul(c, s, s)
+    p = mul(c, mul(c, s, z), polynomial(c, z, LOG64))
+    first, second = LN2_SPLIT["float64"]
+    low = fma(c, e, c.like(second, x), p)
+    return _specials(c, x, fma(c, e, c.like(first, x), fma(c, s, c.like(2.0, x), low)))
+
+
+def log2(c: Code, x: Val) -> Val:
+    """The logarithm to base 2."""
+    return _to_base(c, x, (1.0, 0.0), INVERSE_LN2)
+
+
+def log10(c: Code, x: Val) -> Val:
+    """The logarithm to base 10."""
+    return _to_base(c, x, LOG10_2, INVERSE_LN10)
+
+
+def _to_base(c: Code, x: Val, unit: tuple[float, float], factor: tuple[float, float]) -> Val:
+    if x.dtype == "float32":
+        return through_double(c, lambda c, x: times(c, _log_short(c, x), factor[0]), x)
+    e, m = _split(c, x)
+    high, low = _log_fraction(c, m)
+    scaled = two_product_with(c, high, factor)
+    log = scaled[0], fma(c, low, c.like(factor[0], x), scaled[1])
+    value = _with_exponent(c, c.convert("sitofp", e, "float64"), log, unit)
+    return _specials(c, x, total(c, value))
+
+
+def _log_one_plus(c: Code, u: Pair, large: Val | None = None) -> Val:
+    """log(1 + u), or log(2 u) where ``large`` holds."""
+    high, low = two_sum(c, c.like(1.0, u[0]), u[0])
+    low = add(c, low, u[1])
+    if large is not None:
+        high, low = c.select(large, u[0], high), c.select(large, c.like(0.0, low), low)
+    e, m = _split(c, high)
+    back = power_of_two(c, c.op("sub", c.like(0, e), lesser(c, e, 1000)), "float64")
+    value = _log_fraction(c, m, mul(c, low, back))
+    if large is not None:
+        e = c.select(large, c.op("add", e, c.like(1, e)), e)
+    e = c.convert("sitofp", e, "float64")
+    return total(c, _with_exponent(c, e, value, LN2_SPLIT["float64"]))
+
+
+def log1p(c: Code, x: Val) -> Val:
+    """log(1 + x)."""
+
+    def double(c: Code, x: Val) -> Val:
+        value = _log_one_plus(c, (x, c.like(0.0, x)))
+        value = c.select(equals(c, x, math.inf), x, value)
+        value = c.select(equals(c, x, -1.0), c.like(-math.inf, x), value)
+        value = c.select(c.compare("fcmp ult", x, c.like(-1.0, x)), c.like(math.nan, x), value)
+        return keep_tiny(c, x, 2.0**-54, value)
+
+    return through_double(c, double, x)
+
+
+def asinh(c: Code, x: Val) -> Val:
+    """log(x + sqrt(x**2 + 1)), as log(1 + x + x**2 / (1 + sqrt(x**2 + 1)))."""
+
+    def double(c: Code, x: Val) -> Val:
+        size = absolute(c, x)
+        square = two_product(c, size, size)
+        high, low = two_sum(c, square[0], c.like(1.0, x))
+        root = square_root(c, (high, add(c, low, square[1])))
+        high, low = two_sum(c, root[0], c.like(1.0, x))
+        extra = divide(c, square, (high, add(c, low, root[1])))
+        high, low = fast_two_sum(c, size, extra[0])
+        large = is_above(c, size, _LARGE)
+        u = c.select(large, size, high), add(c, low, extra[1])
+        value = c.intrinsic("copysign", _log_one_plus(c, u, large), x)
+        value = c.select(equals(c, size, math.inf), x, value)
+        return keep_tiny(c, x, 2.0**-28, value)
+
+    return through_double(c, double, x)
+
+
+def acosh(c: Code, x: Val) -> Val:
+    """log(x + sqrt(x**2 - 1)), as log(1 + t + sqrt(t (t + 2))) with t = x - 1."""
+
+    def double(c: Code, x: Val) -> Val:
+        t = sub(c, x, c.like(1.0, x))
+        high, low = two_sum(c, t, c.like(2.0, x))
+        square = two_product(c, t, high)
+        root = square_root(c, (square[0], fma(c, t, low, square[1])))
+        high, low = two_sum(c, t, root[0])
+        large = is_above(c, x, _LARGE)
+        value = _log_one_plus(c, (c.select(large, x, high), add(c, low, root[1])), large)
+        value = c.select(equals(c, x, math.inf), x, value)
+        value = c.select(equals(c, x, 1.0), c.like(0.0, x), value)
+        return c.select(is_below(c, x, 1.0), c.like(math.nan, x), value)
+
+    return through_double(c, double, x)
+
+
+def atanh(c: Code, x: Val) -> Val:
+    """Half of log(1 + 2x / (1 - x))."""
+
+    def double(c: Code, x: Val) -> Val:
+        size = absolute(c, x)
+        below = two_sum(c, c.like(1.0, x), negative(c, size))
+        u = divide(c, (add(c, size, size), c.like(0.0, x)), below)
+        value = times(c, _log_one_plus(c, u), 0.5)
+        value = c.select(equals(c, size, 1.0), c.like(math.inf, x), value)
+        value = c.select(is_above(c, size, 1.0), c.like(math.nan, x), value)
+        return keep_tiny(c, x, 2.0**-28, c.intrinsic("copysign", value, x))
+
+    return through_double(c, double, x)
+
+
+# ---- powers ------------------------------------------------------------------------------------
+
+
+def power(c: Code, x: Val, y: Val) -> Val:
+    """x**y with C's special cases."""
+    short = x.dtype == "float32"
+
+    def double(c: Code, base: Val, exponent: Val) -> Val:
+        size = absolute(c, base)
+        value = (_power_short if short else _power_long)(c, size, exponent)
+        return _power_specials(c, base, exponent, value)
+
+    return through_double(c, double, x, y)
+
+
+def _power_short(c: Code, size: Val, exponent: Val) -> Val:
+    return exp(c, mul(c, exponent, _log_short(c, size)))
+
+
+def _power_long(c: Code, size: Val, exponent: Val) -> Val:
+    """The logarithm and its product with the exponent as pairs: large powers magnify errors."""
+    e, m = _split(c, size)
+    e = c.convert("sitofp", e, "float64")
+    high, low = _with_exponent(c, e, _log_fraction_long(c, m), LN2_SPLIT["float64"])
+    high, low = fast_two_sum(c, high, low)
+    high = _specials(c, size, high)
+    product = two_product(c, exponent, high)
+    rest = fma(c, exponent, low, product[1])
+    ordinary = is_below(c, absolute(c, product[0]), 2000.0)
+    rest = c.select(ordinary, rest, c.like(0.0, rest))
+    n, p = exp_pair(c, clamp(c, product[0], -760.0, 720.0), rest)
+    return scale(c, total(c, p), n)
+
+
+def _power_specials(c: Code, base: Val, exponent: Val, value: Val) -> Val:
+    size, one = absolute(c, base), c.like(1.0, base)
+    whole = c.compare("fcmp oeq", exponent, c.intrinsic("trunc", exponent))
+    half = times(c, exponent, 0.5)
+    odd = c.op("and", whole, c.compare("fcmp une", half, c.intrinsic("trunc", half)))
+    value = c.intrinsic("copysign", value, c.select(odd, base, one))
+    fraction = c.op("xor", whole, c.like(True, whole))
+    lost = c.op("and", is_below(c, base, 0.0), is_below(c, size, math.inf))
+    value = c.select(c.op("and", lost, fraction), c.like(math.nan, base), value)
+    endless = equals(c, absolute(c, exponent), math.inf)
+    value = c.select(c.op("and", equals(c, size, 1.0), endless), one, value)
+    always_one = c.op("or", equals(c, exponent, 0.0), equals(c, base, 1.0))
+    return c.select(always_one, one, value)

@@ -1,0 +1,182 @@
+"""Arithmetic, comparisons and logic of two operands."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dovetail.ir.call import OpCall
+from dovetail.ir.kernel import FLOATS
+from dovetail.lower.pointwise import float_type, lower_elements, one, promoted, simple
+from dovetail.lower.rules import (
+    Lower,
+    Refused,
+    argument,
+    compute,
+    is_float,
+    number,
+    rule,
+    tensor,
+)
+from dovetail.lower.values import Builder, Pointwise
+
+
+@rule("add.Tensor", "add.Scalar", "sub.Tensor", "sub.Scalar", "rsub.Scalar", "rsub.Tensor")
+def lower_add(lower: Lower, call: OpCall) -> Pointwise:
+    """Self ± alpha * other."""
+    alpha = argument(call, 2, "alpha", 1)
+    if not number(alpha):
+        raise Refused("alpha is no constant")
+    dtype = compute(tensor(call.output).dtype)
+    op = call.op.split(".")[1]
+    if dtype == "bool" and (op != "add" or (alpha is not True and alpha != 1)):
+        raise Refused("not for bool")
+
+    def body(b: Builder, dtype: str, x: str, y: str) -> str:
+        if op == "rsub":
+            x, y = y, x
+        if alpha != 1:
+            y = b.apply("mul", dtype, y, b.const(alpha, dtype))
+        return b.apply("add" if op == "add" else "sub", dtype, x, y)
+
+    if op == "rsub" and alpha != 1:
+        raise Refused("alpha")
+    return lower_elements(lower, call, call.args[:2], dtype, body)
+
+
+@rule("mul.Tensor", "mul.Scalar")
+def lower_mul(lower: Lower, call: OpCall) -> Pointwise:
+    """Products, "and" for bool."""
+    dtype = compute(tensor(call.output).dtype)
+    return lower_elements(lower, call, call.args[:2], dtype, simple("mul"))
+
+
+@rule("div.Tensor", "div.Scalar")
+def lower_div(lower: Lower, call: OpCall) -> Pointwise:
+    """True division: always of floating-point numbers."""
+    return lower_elements(lower, call, call.args[:2], float_type(call), simple("div"), 4)
+
+
+@rule("div.Tensor_mode", "div.Scalar_mode", "floor_divide.default")
+def lower_div_mode(lower: Lower, call: OpCall) -> Pointwise:
+    """Rounded division of floating-point numbers; of integers by a constant."""
+    mode = argument(call, 2, "rounding_mode") if "mode" in call.op else "floor"
+    dtype = compute(tensor(call.output).dtype)
+    if dtype in FLOATS:
+        fn = {None: simple("div"), "trunc": _trunc_divide, "floor": _floor_divide}[mode]
+        return lower_elements(lower, call, call.args[:2], dtype, fn, 60 if mode == "floor" else 4)
+    _nonzero_divisor(call, dtype)
+    op = "floordiv" if mode == "floor" else "div_int"
+    return lower_elements(lower, call, call.args[:2], dtype, simple(op), 8)
+
+
+def _nonzero_divisor(call: OpCall, dtype: str) -> None:
+    """Integer division by zero raises in eager, so only constants are taken."""
+    divisor = call.args[1]
+    if type(divisor) is not int or divisor in (0, -1) or dtype == "bool":
+        raise Refused("an integer divisor that is no constant")
+
+
+def _trunc_divide(b: Builder, dtype: str, x: str, y: str) -> str:
+    return b.apply("trunc", dtype, b.apply("div", dtype, x, y))
+
+
+def _floor_divide(b: Builder, dtype: str, x: str, y: str) -> str:
+    """Python's way, as ATen: from the remainder, so that rounding never skips an integer."""
+    zero = b.const(0, dtype)
+    plain, rest = b.apply("div", dtype, x, y), b.apply("fmod", dtype, x, y)
+    whole = b.apply("div", dtype, b.apply("sub", dtype, x, rest), y)
+    less = b.apply("sub", dtype, whole, one(b, dtype))
+    whole = b.apply("where", dtype, _wrong_side(b, dtype, rest, y), less, whole)
+    floor = b.apply("floor", dtype, whole)
+    above = b.apply("gt", "bool", b.apply("sub", dtype, whole, floor), b.const(0.5, dtype))
+    floor = b.apply("where", dtype, above, b.apply("add", dtype, floor, one(b, dtype)), floor)
+    signed = b.apply("copysign", dtype, zero, plain)
+    floor = b.apply("where", dtype, b.apply("eq", "bool", whole, zero), signed, floor)
+    return b.apply("where", dtype, b.apply("eq", "bool", y, zero), plain, floor)
+
+
+def _wrong_side(b: Builder, dtype: str, rest: str, y: str) -> str:
+    """Whether a remainder is not zero and has another sign than the divisor."""
+    zero = b.const(0, dtype)
+    signs = b.apply("lt", "bool", y, zero), b.apply("lt", "bool", rest, zero)
+    some = b.apply("ne", "bool", rest, zero)
+    return b.apply("and", "bool", some, b.apply("xor", "bool", *signs))
+
+
+@rule("fmod.Tensor", "fmod.Scalar", "remainder.Tensor", "remainder.Scalar")
+def lower_remainder(lower: Lower, call: OpCall) -> Pointwise:
+    """What division leaves: with the sign of the dividend (fmod) or the divisor (remainder)."""
+    dtype = compute(tensor(call.output).dtype)
+    truncated = "fmod" in call.op
+    if dtype in FLOATS:
+        fn = simple("fmod") if truncated else _remainder
+        return lower_elements(lower, call, call.args[:2], dtype, fn, 60)
+    _nonzero_divisor(call, dtype)
+    fn = _integer_rest if truncated else simple("floormod")
+    return lower_elements(lower, call, call.args[:2], dtype, fn, 8)
+
+
+def _remainder(b: Builder, dtype: str, x: str, y: str) -> str:
+    rest = b.apply("fmod", dtype, x, y)
+    moved = b.apply("add", dtype, rest, y)
+    return b.apply("where", dtype, _wrong_side(b, dtype, rest, y), moved, rest)
+
+
+def _integer_rest(b: Builder, dtype: str, x: str, y: str) -> str:
+    whole = b.apply("mul", dtype, b.apply("div_int", dtype, x, y), y)
+    return b.apply("sub", dtype, x, whole)
+
+
+@rule("maximum.default", "minimum.default")
+def lower_extreme(lower: Lower, call: OpCall) -> Pointwise:
+    """The larger or smaller; a NaN wins."""
+    dtype = compute(tensor(call.output).dtype)
+    op = "max" if "maximum" in call.op else "min"
+    return lower_elements(lower, call, call.args[:2], dtype, simple(op))
+
+
+@rule(
+    *(
+        f"{op}.{kind}"
+        for op in ("eq", "ne", "lt", "le", "gt", "ge")
+        for kind in ("Tensor", "Scalar")
+    )
+)
+def lower_compare(lower: Lower, call: OpCall) -> Pointwise:
+    """Comparisons in the operands' common type."""
+    stored = promoted(call.args[:2])
+    for arg in call.args[:2]:
+        if type(arg) in (int, float) and not is_float(stored):
+            _check_range(arg, stored)
+    dtype = compute(stored)
+    op = call.op.split(".")[1]
+    rounds = stored in ("bfloat16", "float16")
+
+    def body(b: Builder, dtype: str, x: str, y: str) -> str:
+        return b.apply(op, "bool", x, y)
+
+    args = call.args[:2]
+    if rounds and number(args[1]):
+        raise Refused("a number compared in half precision")
+    return lower_elements(lower, call, args, dtype, body)
+
+
+_RANGE = {"int64": 63, "int32": 31, "int16": 15, "int8": 7, "uint8": 8, "bool": 1}
+
+
+def _check_range(value: Any, dtype: str) -> None:
+    limit = 1 << _RANGE[dtype]
+    low = 0 if dtype in ("uint8", "bool") else -limit
+    if isinstance(value, float) or not low <= value < limit:
+        raise Refused(f"{value} does not fit {dtype}")
+
+
+@rule(
+    *(f"bitwise_{op}.{kind}" for op in ("and", "or", "xor") for kind in ("Tensor", "Scalar")),
+    *(f"logical_{op}.default" for op in ("and", "or", "xor")),
+)
+def lower_bits(lower: Lower, call: OpCall) -> Pointwise:
+    """Bits of integers, or truth values."""
+    op = call.op.split(".")[1].split("_")[1]
+    dtype = "bool" if "logical" in call.op else compute(tensor(call.output).dtype)
+    return lower_elements(lower, call, call.args[:2], dtype, simple(op))

@@ -1,0 +1,144 @@
+"""Functions of floating-point numbers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from dovetail.ir.call import OpCall
+from dovetail.ir.kernel import FLOATS
+from dovetail.lower.pointwise import Element, float_type, lower_elements, one, simple
+from dovetail.lower.rules import Lower, Refused, argument, compute, number, rule, tensor
+from dovetail.lower.values import Builder, Pointwise
+
+
+def silu(b: Builder, dtype: str, x: str) -> str:
+    """X / (1 + exp(-x)), as ATen computes it."""
+    e = b.apply("exp_normal", dtype, b.apply("neg", dtype, x))
+    return b.apply("div", dtype, x, b.apply("add", dtype, one(b, dtype), e))
+
+
+def reciprocal(b: Builder, dtype: str, x: str) -> str:
+    """1 / x."""
+    return b.apply("div", dtype, one(b, dtype), x)
+
+
+def rsqrt(b: Builder, dtype: str, x: str) -> str:
+    """1 / sqrt(x)."""
+    return reciprocal(b, dtype, b.apply("sqrt", dtype, x))
+
+
+def logaddexp(b: Builder, dtype: str, x: str, y: str) -> str:
+    """log(exp(x) + exp(y)) as ATen computes it: the larger, and a logarithm of 1 and a bit."""
+    most = b.apply("max", dtype, x, y)
+    apart = b.apply("abs", dtype, b.apply("sub", dtype, x, y))
+    e = b.apply("exp", dtype, b.apply("neg", dtype, apart))
+    value = b.apply("add", dtype, most, b.apply("log1p", dtype, e))
+    endless = b.apply("eq", "bool", b.apply("abs", dtype, x), b.const(math.inf, dtype))
+    same = b.apply("and", "bool", endless, b.apply("eq", "bool", x, y))
+    return b.apply("where", dtype, same, x, value)
+
+
+# How to compute each, and what that costs beside an addition.
+_FUNCTIONS: dict[str, tuple[Element, float]] = {
+    "sqrt": (simple("sqrt"), 4),
+    "rsqrt": (rsqrt, 6),
+    "reciprocal": (reciprocal, 4),
+    "exp": (simple("exp"), 12),
+    "exp2": (simple("exp2"), 16),
+    "expm1": (simple("expm1"), 20),
+    "log": (simple("log"), 16),
+    "log2": (simple("log2"), 16),
+    "log10": (simple("log10"), 16),
+    "log1p": (simple("log1p"), 20),
+    "tanh": (simple("tanh"), 20),
+    "sigmoid": (simple("sigmoid"), 14),
+    "silu": (silu, 16),
+    "erf": (simple("erf"), 24),
+    "erfc": (simple("erfc"), 60),
+    "sin": (simple("sin"), 30),
+    "cos": (simple("cos"), 30),
+    **{name: (simple(name), 40.0) for name in ("asin", "acos", "atan", "sinh", "cosh")},
+    **{name: (simple(name), 60.0) for name in ("tan", "asinh", "acosh", "atanh")},
+}
+_OF_TWO: dict[str, tuple[Element, float]] = {
+    "atan2": (simple("atan2"), 60),
+    "hypot": (simple("hypot"), 30),
+    "logaddexp": (logaddexp, 40),
+}
+
+
+def _float_rule(fn: Element, cost: float, count: int) -> Callable[[Lower, OpCall], Pointwise]:
+    def lowered(lower: Lower, call: OpCall) -> Pointwise:
+        return lower_elements(lower, call, call.args[:count], float_type(call), fn, cost)
+
+    return lowered
+
+
+for _name, (_fn, _cost) in _FUNCTIONS.items():
+    rule(f"{_name}.default")(_float_rule(_fn, _cost, 1))
+for _name, (_fn, _cost) in _OF_TWO.items():
+    rule(f"{_name}.default")(_float_rule(_fn, _cost, 2))
+
+
+@rule("gelu.default")
+def lower_gelu(lower: Lower, call: OpCall) -> Pointwise:
+    """Both forms of GELU."""
+    dtype = float_type(call)
+    tanh = argument(call, 1, "approximate", "none") == "tanh"
+    return lower_elements(lower, call, call.args[:1], dtype, _gelu_tanh if tanh else _gelu, 26)
+
+
+def _gelu(b: Builder, dtype: str, x: str) -> str:
+    scaled = b.apply("mul", dtype, x, b.const(math.sqrt(0.5), dtype))
+    half = b.apply("mul", dtype, x, b.const(0.5, dtype))
+    grown = b.apply("add", dtype, one(b, dtype), b.apply("erf", dtype, scaled))
+    return b.apply("mul", dtype, half, grown)
+
+
+def _gelu_tanh(b: Builder, dtype: str, x: str) -> str:
+    """Half of x (1 + tanh(u)) as x / (1 + exp(-2u)): cheaper, and exact for negative x too."""
+    cube = b.apply("mul", dtype, b.apply("mul", dtype, x, x), x)
+    inner = b.apply("add", dtype, x, b.apply("mul", dtype, cube, b.const(0.044715, dtype)))
+    scaled = b.apply("mul", dtype, inner, b.const(-2 * math.sqrt(2 / math.pi), dtype))
+    e = b.apply("exp_normal", dtype, scaled)
+    return b.apply("div", dtype, x, b.apply("add", dtype, one(b, dtype), e))
+
+
+# ---- powers ------------------------------------------------------------------------------------
+
+
+@rule("pow.Tensor_Scalar")
+def lower_pow_scalar(lower: Lower, call: OpCall) -> Pointwise:
+    """Powers with a constant exponent; those ATen treats specially are treated so here."""
+    exponent = call.args[1]
+    dtype = compute(tensor(call.output).dtype)
+    if not number(exponent) or isinstance(exponent, bool):
+        raise Refused("an exponent that is no number")
+    if dtype not in FLOATS:
+        if exponent not in (2, 3) or dtype == "bool":
+            raise Refused("an integer power")
+    return lower_elements(
+        lower, call, call.args[:1], dtype, lambda b, t, x: _power(b, t, x, exponent), 8
+    )
+
+
+def _power(b: Builder, dtype: str, x: str, exponent: float) -> str:
+    if exponent == 1:
+        return x
+    if exponent in (0.5, -0.5):
+        return (rsqrt if exponent < 0 else simple("sqrt"))(b, dtype, x)
+    if exponent in (2, 3, -2):
+        square = b.apply("mul", dtype, x, x)
+        if exponent == 3:
+            return b.apply("mul", dtype, square, x)
+        return square if exponent == 2 else reciprocal(b, dtype, square)
+    if exponent == -1:
+        return reciprocal(b, dtype, x)
+    return b.apply("pow", dtype, x, b.const(exponent, dtype))
+
+
+@rule("pow.Tensor_Tensor", "pow.Scalar")
+def lower_pow(lower: Lower, call: OpCall) -> Pointwise:
+    """Powers of floating-point numbers."""
+    return lower_elements(lower, call, call.args[:2], float_type(call), simple("pow"), 60)
