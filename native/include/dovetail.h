@@ -292,6 +292,10 @@ int dvt_signature_state(const dvt_artifact *artifact);
  * same names serve instead, -2 the same, or there is none, and kernel IR is interpreted. */
 int dvt_code_state(const dvt_artifact *artifact);
 
+/* The best processor that this machine runs native code of, as code sections number them (see
+ * SPEC.md); 0: it runs none. */
+uint32_t dvt_processor_number(void);
+
 /* Arena bytes, their sum without sharing, and the largest set alive at once, for the sizes of
  * the last call (zero before the first). */
 typedef struct {

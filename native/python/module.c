@@ -231,6 +231,13 @@ static PyObject *kernels(PyObject *module, PyObject *unused)
     return list;
 }
 
+static PyObject *processor(PyObject *module, PyObject *nothing)
+{
+    (void)module;
+    (void)nothing;
+    return PyLong_FromUnsignedLong(dvt_processor_number());
+}
+
 static PyObject *set_threads(PyObject *module, PyObject *count)
 {
     (void)module;
@@ -267,6 +274,8 @@ static PyMethodDef functions[] = {
     {"kernels", kernels, METH_NOARGS, "the built-in kernels, as name@version"},
     {"share_threads", share_threads, METH_O,
      "share_threads(True): run on the process's OpenMP threads, if it has any; False: on ours"},
+    {"processor", processor, METH_NOARGS,
+     "processor() -> its number in code sections; 0: none"},
     {"set_threads", set_threads, METH_O, "set_threads(count) -> count now; 0: the default"},
     {"prefers_onednn", prefers_onednn, METH_NOARGS,
      "whether PyTorch's large matrix products are faster by oneDNN on this processor"},

@@ -332,6 +332,12 @@ dvt_status dvt_code_load(span section, dvt_code **code, dvt_error *error)
     return DVT_OK;
 }
 
+uint32_t dvt_processor_number(void)
+{
+    int level = PROCESSOR.level();
+    return level > 0 ? PROCESSOR.family + (uint32_t)level : 0;
+}
+
 void *dvt_code_symbol(const dvt_code *c, const char *name, size_t length)
 {
     const char *held;

@@ -46,16 +46,35 @@ static int read_input(const char *folder, size_t index, dvt_tensor *t, int64_t *
     return good;
 }
 
+/* Element by element in row-major order, however they lie in memory. */
+static int write_elements(FILE *file, const dvt_tensor *t)
+{
+    size_t size = t->dtype.bits / 8u, count = bytes_of(t) / size;
+    for (size_t n = 0; n < count; n++) {
+        const char *at = (const char *)t->data + t->byte_offset;
+        size_t left = n;
+        int64_t dense = 1;
+        for (int32_t i = t->ndim - 1; i >= 0; i--) {
+            int64_t stride = t->strides != NULL ? t->strides[i] : dense;
+            at += (int64_t)(left % (size_t)t->shape[i]) * stride * (int64_t)size;
+            left /= (size_t)t->shape[i];
+            dense *= t->shape[i];
+        }
+        if (fwrite(at, size, 1, file) != 1)
+            return 0;
+    }
+    return 1;
+}
+
 static int write_output(const char *folder, size_t index, const dvt_tensor *t)
 {
     FILE *file = open_file(folder, "out", index, "wb");
     if (file == NULL)
         return 0;
     int64_t rank = t->ndim;
-    const char *data = (const char *)t->data + t->byte_offset;
     int good = fwrite(&rank, 8, 1, file) == 1;
     good = good && fwrite(t->shape, 8, (size_t)rank, file) == (size_t)rank;
-    good = good && fwrite(data, 1, bytes_of(t), file) == bytes_of(t);
+    good = good && write_elements(file, t);
     return fclose(file) == 0 && good;
 }
 

@@ -35,35 +35,41 @@ def build(folder):
     return made
 
 
-def run(program, folder, inputs, *, threads=2):
+def run(program, folder, inputs):
     """What the artifact in a folder does: the state of its code, its outputs as (shape, bytes)."""
+    give(folder, inputs)
+    (said,) = run_all(program, [folder])
+    return said, taken(folder)
+
+
+def give(folder, inputs):
+    """Put the inputs of an artifact into its folder."""
     for n, given in enumerate(inputs):
         array = as_array(given)
         head = struct.pack(f"<{1 + array.ndim}q", array.ndim, *array.shape)
         (folder / f"in{n}").write_bytes(head + array.tobytes())
+
+
+def run_all(program, folders, *, threads=2):
+    """The state of each artifact's code, or what went wrong with it."""
     ran = subprocess.run(
-        [EMULATOR, str(program), str(folder)], capture_output=True, text=True, check=False,
+        [EMULATOR, str(program), *map(str, folders)], capture_output=True, text=True, check=False,
         timeout=170, env={**os.environ, "DOVETAIL_NUM_THREADS": str(threads)},
     )  # fmt: skip
     assert ran.returncode in (0, 1), (ran.returncode, ran.stderr)
-    if ran.returncode == 1:
-        return ran.stdout.strip(), []
+    said = ran.stdout.splitlines()
+    assert len(said) == len(folders), said
+    return [int(line) if line.removeprefix("-").isdigit() else line for line in said]
+
+
+def taken(folder):
+    """The outputs that lie in a folder."""
     outputs = []
     while (made := folder / f"out{len(outputs)}").exists():
         data = made.read_bytes()
         (rank,) = struct.unpack_from("<q", data)
         outputs.append((struct.unpack_from(f"<{rank}q", data, 8), data[8 + 8 * rank :]))
-    return int(ran.stdout), outputs
-
-
-def open_only(program, folders):
-    """What is said of each artifact, none of which has the inputs it would need to run."""
-    ran = subprocess.run(
-        [EMULATOR, str(program), *map(str, folders)],
-        capture_output=True, text=True, check=False, timeout=170,
-    )  # fmt: skip
-    assert ran.returncode in (0, 1), (ran.returncode, ran.stderr)
-    return ran.stdout.splitlines()
+    return outputs
 
 
 def as_array(value):
@@ -91,8 +97,9 @@ def kernel_file(kernel, lengths, code, number):
     )
 
 
-def write(folder, data):
-    """A file as ``run`` expects it."""
+def write(folder, data, *inputs):
+    """A folder with a file and its inputs, as ``run_all`` expects it."""
     folder.mkdir(exist_ok=True)
     container.write_file(folder / "model.dvt", [data])
+    give(folder, inputs)
     return folder

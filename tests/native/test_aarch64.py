@@ -22,6 +22,7 @@ from dovetail.file.processors import AARCH64
 from dovetail.ir.kernel_call import call_inputs, call_outputs
 from dovetail.ir.kernel_reference import run_kernel
 from dovetail.runtime.loaded import TRUST_CODE, open_native
+from tests.codegen import random_graphs
 from tests.codegen.kernels import PROGRAMS, kernels_of
 from tests.codegen.test_accuracy import UNARY, whole_range
 from tests.native import aarch64
@@ -51,9 +52,8 @@ def artifact_of(fn, *args, **options):
 
 
 def on_arm(program, folder, artifact, *args, like=None):
-    """The results of a file with code for AArch64 alone; a file that is there is taken."""
-    if artifact is not None:
-        artifact.save(folder / "model.dvt", without_torch=True, targets=ARM)
+    """The results of a file with code for AArch64 alone."""
+    artifact.save(folder / "model.dvt", without_torch=True, targets=ARM)
     state, outputs = aarch64.run(program, folder, args)
     assert state == 1, state
     known = artifact(*args) if like is None else like
@@ -159,6 +159,7 @@ CASES = {
     "pad": (lambda x: F.pad(x, (3, 2)) * 2, (pair(16, 80),)),
     "whole": (lambda x: (x.floor(), x.ceil(), x.round(), x.trunc(), x.sign()), (pair(77) * 9,)),
     "scalar": (lambda x: x.exp() + 1, (torch.tensor(0.5),)),
+    "threads": (lambda x: (x * 2 + 1).relu(), (pair(700, 1024),)),
     "empty": (lambda x: (x * 2, x.sum()), (torch.randn(0, 3),)),
 }
 
@@ -203,12 +204,16 @@ def test_tails(program, tmp_path, dtype):
 
     x = (torch.randn(5, 9) * 9).to(dtype)
     artifact = dovetail.export(Model(), (x,), backend="cpu", dynamic_shapes=shapes)
-    artifact.save(tmp_path / "model.dvt", without_torch=True, targets=ARM)
-    for n in range(2, 20):
-        x = (torch.randn(5, n) * 9).to(dtype)
+    artifact.save(tmp_path / "m.dvt", without_torch=True, targets=ARM)
+    data = (tmp_path / "m.dvt").read_bytes()
+    cases = {n: (torch.randn(5, n) * 9).to(dtype) for n in range(2, 20)}
+    folders = [aarch64.write(tmp_path / str(n), data, x) for n, x in cases.items()]
+    assert aarch64.run_all(program, folders) == [1] * len(folders)
+    for folder, x in zip(folders, cases.values(), strict=True):
         expected = fn(x)
-        got = on_arm(program, tmp_path, None, x, like=expected)
-        torch.testing.assert_close(tuple(got), expected, rtol=0, atol=0)
+        outputs = zip(aarch64.taken(folder), expected, strict=True)
+        got = tuple(aarch64.as_tensor(out, like) for out, like in outputs)
+        torch.testing.assert_close(got, expected, rtol=0, atol=0)
 
 
 @aarch64.needs_emulator
@@ -234,23 +239,36 @@ def test_code_for_x86_alone_is_interpreted(program, tmp_path):
 @aarch64.needs_emulator
 def test_random_kernels(program, tmp_path):
     """Kernels whose results do not depend on rounding, against the oracle."""
-    for seed in range(60):
-        made = RandomKernel(seed)
-        kernel, sizes = made.kernel, made.sizes
-        buffers = {n: a.copy() for n, a in made.arrays.items()}
+    cases = [RandomKernel(seed) for seed in range(40)]
+    folders = []
+    for made in cases:
+        kernel, lengths = made.kernel, {n: len(a) for n, a in made.arrays.items()}
         code = generate({kernel.name: kernel}, named("armv8-a"))
-        lengths = {n: len(a) for n, a in buffers.items()}
         data = aarch64.kernel_file(kernel, lengths, code, AARCH64)
-        folder = aarch64.write(tmp_path / str(seed), data)
-        given = [np.zeros(sizes[name], dtype=bool) for name in sorted(kernel.symbols())]
-        given += [buffers[b.name] for b in call_inputs(kernel)]
-        state, outputs = aarch64.run(program, folder, given)
-        assert state == 1, (seed, state)
-        run_kernel(kernel, buffers, sizes)
-        for b, (_, raw) in zip(call_outputs(kernel), outputs, strict=True):
-            expected = buffers[b.name]
+        given = [np.zeros(made.sizes[name], dtype=bool) for name in sorted(kernel.symbols())]
+        given += [made.arrays[b.name] for b in call_inputs(kernel)]
+        folders.append(aarch64.write(tmp_path / kernel.name, data, *given))
+    assert aarch64.run_all(program, folders) == [1] * len(folders)
+    for made, folder in zip(cases, folders, strict=True):
+        run_kernel(made.kernel, made.arrays, made.sizes)
+        outputs = aarch64.taken(folder)
+        for b, (_, raw) in zip(call_outputs(made.kernel), outputs, strict=True):
+            expected = made.arrays[b.name]
             got = np.frombuffer(raw, expected.dtype)
-            np.testing.assert_array_equal(got, expected, err_msg=f"{seed} {b.name}")
+            np.testing.assert_array_equal(got, expected, err_msg=f"{folder.name} {b.name}")
+
+
+@aarch64.needs_emulator
+@pytest.mark.parametrize("seed", range(6))
+def test_random_graphs(program, tmp_path, seed):
+    made = random_graphs.Program(seed)
+    inputs = made.inputs()
+    try:
+        artifact = artifact_of(made, *made.inputs())
+        got = on_arm(program, tmp_path, artifact, *inputs, like=made(*made.inputs()))
+    except CannotSave as reason:
+        pytest.skip(f"PyTorch is needed: {reason}")
+    torch.testing.assert_close(tuple(got), made(*inputs), rtol=1e-4, atol=1e-5)
 
 
 # ---- hostile objects -----------------------------------------------------------------------
@@ -275,6 +293,5 @@ def test_damaged_objects_are_refused(program, tmp_path):
         cut = bytes(data) if n % 3 else good[: rng.randrange(len(good))]
         made = aarch64.kernel_file(kernel, lengths, cut, AARCH64)
         folders.append(aarch64.write(tmp_path / str(n), made))
-    states = aarch64.open_only(program, folders)
-    assert len(states) == len(folders)
-    assert any("code section" in state for state in states)
+    states = aarch64.run_all(program, folders)
+    assert any("code section" in str(state) for state in states)

@@ -6,10 +6,12 @@
 from __future__ import annotations
 
 import platform
-import sys
+
+from dovetail import _native
 
 AARCH64 = 183 << 8 | 1  # any of ARMv8-A with NEON
 PROCESSORS = {**{f"x86-64-v{n}": n for n in range(1, 5)}, "armv8-a": AARCH64}
+_LEAST = PROCESSORS["x86-64-v3"]  # kernels are made of fused multiply-adds
 _NAMES = {number: name for name, number in PROCESSORS.items()}
 _FAMILIES = {"x86_64": "x86-64", "amd64": "x86-64", "aarch64": "aarch64", "arm64": "aarch64"}
 
@@ -25,9 +27,12 @@ def family() -> str:
 
 
 def no_code_here() -> str:
-    """Why the runtime loads no code on this machine (native/src/elf.c); empty when it does."""
-    if not family():
-        return f"the runtime loads code for x86-64 and AArch64, not for {platform.machine()}"
-    if family() == "aarch64" and sys.platform != "linux":
+    """Why generated code does not run on this machine; empty when it does."""
+    number = _native.processor()
+    if number >= _LEAST:
+        return ""
+    if number:
+        return "it needs a processor with AVX2 and fused multiply-adds (x86-64-v3)"
+    if family() == "aarch64":
         return "it needs Linux: the runtime loads code for AArch64 nowhere else"
-    return ""
+    return f"the runtime loads code for x86-64 and AArch64, not for {platform.machine()}"

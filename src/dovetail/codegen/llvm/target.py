@@ -7,22 +7,15 @@ import threading
 from dataclasses import dataclass
 from typing import Any
 
+from dovetail import _native
 from dovetail.errors import CannotSave, UnsupportedGraph
 from dovetail.file.processors import AARCH64, PROCESSORS, family, no_code_here
 
 _lock = threading.Lock()
-# What the runtime asks of a processor for each level (native/src/elf.c), and the bytes of its
-# vectors. NEON is part of every AArch64 processor that runs Linux.
-_LEVELS = {
-    1: (),
-    2: ("sse4.2",),
-    3: ("avx2", "fma", "bmi2"),
-    4: ("avx512f", "avx512bw", "avx512dq", "avx512vl"),
-}
+# Bytes of a vector, by the processor's number in a code section.
 _WIDTHS = {1: 16, 2: 16, 3: 32, 4: 64, AARCH64: 16}
 _TRIPLES = {"x86-64": "x86_64-unknown-linux-gnu", "aarch64": "aarch64-unknown-linux-gnu"}
 # What files hold code for unless their maker says otherwise, by the machine they are made on.
-# Kernels are made of fused multiply-adds, which x86-64 has from its third level on.
 _STORED = {"x86-64": ("x86-64-v3", "x86-64-v4"), "aarch64": ("armv8-a",)}
 
 
@@ -58,13 +51,10 @@ def missing() -> str:
 def host() -> Target:
     """This machine."""
     llvm = _llvm()
-    features = llvm.get_host_cpu_features()
+    features = llvm.get_host_cpu_features().flatten()
+    level = _native.processor()
     triple, name = llvm.get_default_triple(), llvm.get_host_cpu_name()
-    if family() == "aarch64":
-        level = AARCH64
-    else:
-        level = max(n for n, needed in _LEVELS.items() if all(features.get(f) for f in needed))
-    return Target(triple, name, features.flatten(), _WIDTHS[level], level)
+    return Target(triple, name, features, _WIDTHS[level], level)
 
 
 def named(name: str) -> Target:
