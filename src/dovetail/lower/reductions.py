@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -173,6 +174,15 @@ def divide_by(count: Dim, correction: float = 0) -> Prologue:
         return b.apply("div", dtype, x, b.apply("max", dtype, left, b.const(0, dtype)))
 
     return last
+
+
+def lowest(dtype: str) -> float | int:
+    """What no element of a computing type is below."""
+    if dtype in FLOATS:
+        return -math.inf
+    if dtype == "bool":
+        return 0
+    return 0 if dtype.startswith("u") else -(2 ** (int(dtype.removeprefix("int")) - 1))
 
 
 def _stored(accumulate: str) -> str:
