@@ -104,9 +104,10 @@ def lower_group_norm(lower: Lower, call: OpCall) -> Any:
     groups = static(call.args[6], "the number of groups")
     each = static(source.shape[1], "the number of channels") // max(groups, 1)
     dtype = compute(source.dtype)
-    plain = dtype in FLOATS and number(call.args[7]) and isinstance(call.output, tuple)
-    if not plain or any(d == 0 for d in source.shape):
+    if dtype not in FLOATS or not number(call.args[7]) or not isinstance(call.output, tuple):
         raise Refused("not a plain normalisation")
+    if any(d == 0 for d in source.shape):
+        raise Refused("a normalisation of nothing")
     desc = tensor(call.output[0])
     if source.strides[1] == 1 and each * groups > 1 and len(source.shape) > 2:
         raise Refused("channels last, where PyTorch has a kernel of its own")
