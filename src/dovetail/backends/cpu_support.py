@@ -11,6 +11,8 @@ import dovetail.lower.indexing
 import dovetail.lower.norms
 import dovetail.lower.pointwise
 import dovetail.lower.pooling
+import dovetail.lower.pooling_adaptive
+import dovetail.lower.pooling_backward
 import dovetail.lower.products
 import dovetail.lower.reductions
 import dovetail.lower.reindex

@@ -5,9 +5,10 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from dovetail.ir.affine import Affine
+from dovetail.ir.affine import Affine, add, mul
 from dovetail.ir.call import OpCall, Ref
-from dovetail.ir.size import Dim
+from dovetail.ir.size import Dim, Size
+from dovetail.lower.reindex import diagonal_of, from_front
 from dovetail.lower.rules import Lower, Refused, argument, compute, number, rule, static, tensor
 from dovetail.lower.values import Builder, Indices, Pointwise, Value, broadcast_index
 
@@ -39,21 +40,21 @@ def lower_cat(lower: Lower, call: OpCall) -> Pointwise:
     pieces = [p for p in pieces if p.shape != (0,)]
     dim = static(argument(call, 1, "dim", 0), "a dimension") % len(desc.shape)
     inner = dim == len(desc.shape) - 1  # loops are cut at the borders there
+    if not pieces:
+        raise Refused("nothing to join")
     if len(pieces) > (_MOST_INNER if inner else _MOST_PIECES):
         raise Refused("too many pieces")
-    ends, end = [], 0
+    starts: list[Dim] = [0]
     for piece in pieces:
-        end += static(piece.shape[dim], "the size of a piece")
-        ends.append(end)
+        starts.append(add(starts[-1], piece.shape[dim]))
     result = compute(desc.dtype)
 
     def body(b: Builder, index: Indices) -> str:
         total = ""
         for n in reversed(range(len(pieces))):
-            start = ends[n - 1] if n else 0
-            place = _moved(index, dim, -start)
-            low = start if n else None
-            high = ends[n] if n + 1 < len(pieces) else None
+            place = _moved(index, dim, mul(starts[n], -1))
+            low = starts[n] if n else None
+            high = starts[n + 1] if n + 1 < len(pieces) else None
             mask = between(b, index[dim], low, high)
             value = b.cast(b.masked(mask, partial(b.read, pieces[n], place)), result)
             total = b.apply("where", result, mask, value, total) if total else value
@@ -100,28 +101,52 @@ def lower_roll(lower: Lower, call: OpCall) -> Pointwise:
     rank = len(source.shape)
     if len(shifts) != len(dims) or not dims:
         raise Refused("a roll of all elements in row-major order")
-    moves: dict[int, int] = {}
+    total: dict[int, int] = {}
     for shift, d in zip(shifts, dims, strict=True):
         dim = static(d, "a dimension") % rank
-        size = max(static(source.shape[dim], "a size"), 1)
-        moves[dim] = (moves.get(dim, 0) + static(shift, "a shift")) % size
-    moves = {d: n for d, n in moves.items() if n}
+        total[dim] = total.get(dim, 0) + static(shift, "a shift")
+    sizes = {d: source.shape[d] if source.shape[d] != 0 else 1 for d in total}
+    moves = {d: Size.binary("mod", n, sizes[d]) for d, n in total.items()}
+    moves = {d: n for d, n in moves.items() if n != 0}
     dtype = compute(tensor(call.output).dtype)
 
     def turned(b: Builder, index: Indices, left: tuple[int, ...]) -> str:
         if not left:
             return b.read(source, index)
         dim, rest = left[0], left[1:]
-        shift, size = moves[dim], static(source.shape[dim], "a size")
+        shift, size = moves[dim], source.shape[dim]
         later, earlier = between(b, index[dim], shift, None), between(b, index[dim], None, shift)
-        end = b.masked(earlier, lambda: turned(b, _moved(index, dim, size - shift), rest))
-        start = b.masked(later, lambda: turned(b, _moved(index, dim, -shift), rest))
+        end = b.masked(
+            earlier, lambda: turned(b, _moved(index, dim, Size.binary("sub", size, shift)), rest)
+        )
+        start = b.masked(later, lambda: turned(b, _moved(index, dim, mul(shift, -1)), rest))
         return b.apply("where", dtype, later, start, end)
 
     def body(b: Builder, index: Indices) -> str:
         return turned(b, index, tuple(moves))
 
     return lower.pointwise(call, body, (source,), 2.0 + 2.0 * len(moves))
+
+
+@rule("copy.default")
+def lower_copy_over(lower: Lower, call: OpCall) -> Pointwise:
+    """One value in the shape and type of another, of which nothing else is used."""
+    source, desc = lower.value(call.args[1]), tensor(call.output)
+    rounding = {"bfloat16": "round_brain", "float16": "round_half"}.get(desc.dtype, "")
+    dtype = compute(desc.dtype)
+
+    def body(b: Builder, index: Indices) -> str:
+        x = b.cast(b.read(source, broadcast_index(index, source.shape)), dtype)
+        return b.apply(rounding, dtype, x) if rounding and source.dtype != desc.dtype else x
+
+    return lower.pointwise(call, body, (source,))
+
+
+@rule("empty.memory_format", "empty_strided.default")
+def lower_empty(lower: Lower, call: OpCall) -> Pointwise:
+    """Memory that nothing is promised of: nothing is written where it is written over."""
+    dtype = compute(tensor(call.output).dtype)
+    return lower.pointwise(call, lambda b, _: b.const(0, dtype), (), 0)
 
 
 @rule("flip.default")
@@ -145,13 +170,50 @@ def lower_slice_scatter(lower: Lower, call: OpCall) -> Pointwise:
     """A value with a range of one dimension replaced."""
     source, piece = lower.value(call.args[0]), lower.value(call.args[1])
     dim = static(argument(call, 2, "dim", 0), "a dimension") % len(source.shape)
-    start, step = argument(call, 3, "start", 0) or 0, argument(call, 5, "step", 1)
-    size = static(source.shape[dim], "a size")
-    start = static(start, "a start")
+    step = static(argument(call, 5, "step", 1), "a step")
+    given = static(argument(call, 3, "start", 0) or 0, "a start")
+    start = from_front(given, source.shape[dim])
     if step != 1:
-        raise Refused("a step")
-    start = min(max(start + size if start < 0 else start, 0), size)
+        return _scatter_in_steps(lower, call, source, piece, dim, start, step)
     return _scatter(lower, call, source, piece, dim, start, piece.shape[dim], squeezed=False)
+
+
+def _scatter_in_steps(
+    lower: Lower, call: OpCall, source: Value, piece: Value, dim: int, start: Dim, step: int
+) -> Pointwise:
+    dtype = compute(tensor(call.output).dtype)
+    end = add(start, mul(piece.shape[dim], step))
+
+    def body(b: Builder, index: Indices) -> str:
+        moved = b.position(index[dim].shift(mul(start, -1)))
+        by = b.const(step, "int64")
+        on = b.apply("eq", "bool", b.apply("floormod", "int64", moved, by), b.const(0, "int64"))
+        mask = b.apply("and", "bool", on, between(b, index[dim], start, end))
+        place = Affine.value(b.apply("floordiv", "int64", moved, by))
+        at = (*index[:dim], place, *index[dim + 1 :])
+        inside = b.cast(b.masked(mask, lambda: b.read(piece, at)), dtype)
+        return b.apply("where", dtype, mask, inside, b.cast(b.read(source, index), dtype))
+
+    return lower.pointwise(call, body, (source, piece), 6.0)
+
+
+@rule("diagonal_scatter.default")
+def lower_diagonal_scatter(lower: Lower, call: OpCall) -> Pointwise:
+    """A value with a diagonal replaced."""
+    source, piece = lower.value(call.args[0]), lower.value(call.args[1])
+    dtype, rank = compute(tensor(call.output).dtype), len(source.shape)
+    rows, columns, down, right = diagonal_of(call, 2, rank)
+
+    def body(b: Builder, index: Indices) -> str:
+        along = index[rows].shift(-down)
+        across = b.position(index[columns].shift(-right))
+        on = b.apply("eq", "bool", b.position(along), across)
+        mask = b.apply("and", "bool", on, between(b, along, 0, None))
+        others = (i for d, i in enumerate(index) if d not in (rows, columns))
+        inside = b.masked(mask, lambda: b.read(piece, (*others, along)))
+        return b.apply("where", dtype, mask, b.cast(inside, dtype), b.read(source, index))
+
+    return lower.pointwise(call, body, (source, piece), 4.0)
 
 
 @rule("select_scatter.default")
@@ -159,8 +221,7 @@ def lower_select_scatter(lower: Lower, call: OpCall) -> Pointwise:
     """A value with one position of a dimension replaced."""
     source, piece = lower.value(call.args[0]), lower.value(call.args[1])
     dim = static(call.args[2], "a dimension") % len(source.shape)
-    size = static(source.shape[dim], "a size")
-    place = static(call.args[3], "a position") % max(size, 1)
+    place = from_front(static(call.args[3], "a position"), source.shape[dim])
     return _scatter(lower, call, source, piece, dim, place, 1, squeezed=True)
 
 
@@ -170,17 +231,17 @@ def _scatter(
     source: Value,
     piece: Value,
     dim: int,
-    start: int,
+    start: Dim,
     count: Dim,
     *,
     squeezed: bool,
 ) -> Pointwise:
     dtype = compute(tensor(call.output).dtype)
-    end = start + static(count, "a size")
+    end = add(start, count)
 
     def body(b: Builder, index: Indices) -> str:
         mask = between(b, index[dim], start, end)
-        place = _moved(index, dim, -start)
+        place = _moved(index, dim, mul(start, -1))
         if squeezed:
             place = tuple(i for n, i in enumerate(place) if n != dim)
         inside = b.cast(b.masked(mask, lambda: b.read(piece, place)), dtype)
@@ -252,31 +313,27 @@ def lower_gather(lower: Lower, call: OpCall) -> Pointwise:
 
 @rule("index.Tensor")
 def lower_index(lower: Lower, call: OpCall) -> Pointwise:
-    """Advanced indexing by integer tensors that stand next to each other."""
+    """Advanced indexing by integer tensors: where they stand apart, what they name comes first."""
     source = lower.value(call.args[0])
     given = call.args[1]
     used = [n for n, g in enumerate(given) if isinstance(g, Ref)]
-    if not used or used != list(range(used[0], used[-1] + 1)):
-        raise Refused("indices that stand apart")
-    places = [_index_value(lower, given[n]) for n in used]
-    first, after = used[0], used[-1] + 1
-    shape = tensor(call.output).shape
-    broad = len(shape) - (len(source.shape) - len(used))
+    if not used:
+        raise Refused("no index")
+    places = {n: _index_value(lower, given[n]) for n in used}
+    adjacent = used == list(range(used[0], used[-1] + 1))
+    first = used[0] if adjacent else 0
+    broad = len(tensor(call.output).shape) - (len(source.shape) - len(used))
 
     def body(b: Builder, index: Indices) -> str:
         middle = index[first : first + broad]
-        found = [
-            checked(
-                b,
-                b.read(p, broadcast_index(middle, p.shape)),
-                source.shape[first + n],
-                "check",
-            )
-            for n, p in enumerate(places)
-        ]
-        rest = index[first + broad :]
-        if len(source.shape) - after != len(rest):
-            raise AssertionError("ranks of an index do not add up")
-        return b.read(source, (*index[:first], *found, *rest))
+        rest = iter((*index[:first], *index[first + broad :]))
+        found = []
+        for n, size in enumerate(source.shape):
+            if n in places:
+                name = b.read(places[n], broadcast_index(middle, places[n].shape))
+                found.append(checked(b, name, size, "check"))
+            else:
+                found.append(next(rest))
+        return b.read(source, tuple(found))
 
-    return lower.pointwise(call, body, (source, *places), 4.0 + len(places))
+    return lower.pointwise(call, body, (source, *places.values()), 4.0 + len(places))

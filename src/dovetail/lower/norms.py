@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from dovetail.ir.affine import product
+from dovetail.ir.affine import mul, product
 from dovetail.ir.call import OpCall, Ref
 from dovetail.ir.kernel import FLOATS
 from dovetail.ir.size import Dim
@@ -12,7 +12,7 @@ from dovetail.lower.pointwise import element
 from dovetail.lower.reductions import kept_index, moments
 from dovetail.lower.reindex import reshape
 from dovetail.lower.rules import Lower, Refused, compute, number, rule, static, tensor
-from dovetail.lower.values import Builder, Indices, Pointwise, Value, View
+from dovetail.lower.values import Builder, Indices, Pointwise, Value, View, contiguous_strides
 
 
 def _optional(lower: Lower, arg: Any) -> Value | None:
@@ -98,27 +98,26 @@ def _normalise(
 
 @rule("native_group_norm.default")
 def lower_group_norm(lower: Lower, call: OpCall) -> Any:
-    """Normalise over groups of channels: a layer norm of a finer shape."""
+    """Normalise over groups of channels: the channels as two dimensions, the inner one folded."""
     source = lower.value(call.args[0])
     weight, bias = (_optional(lower, a) for a in call.args[1:3])
     groups = static(call.args[6], "the number of groups")
-    if not all(isinstance(d, int) for d in source.shape) or not isinstance(call.output, tuple):
-        raise Refused("symbolic channels")
-    batch, channels = source.shape[:2]
-    each = int(channels) // groups  # type: ignore[arg-type]
-    rest = product(source.shape[2:])
-    fine = reshape(lower, lower.fresh("groups"), source, (batch, groups, each, rest), ())
-    if not _is_row_major(source):
-        raise Refused("channels that are not in row-major order")
-    fine = View(fine.name, source, fine.shape, _row_major(fine.shape), 0, fine.index)
+    each = static(source.shape[1], "the number of channels") // max(groups, 1)
     dtype = compute(source.dtype)
-    if dtype not in FLOATS or not number(call.args[7]) or any(d == 0 for d in source.shape):
+    if dtype not in FLOATS or not number(call.args[7]) or not isinstance(call.output, tuple):
         raise Refused("not a plain normalisation")
-    mean, variance = moments(lower, fine, (2, 3), 0)
+    if any(d == 0 for d in source.shape):
+        raise Refused("a normalisation of nothing")
+    desc = tensor(call.output[0])
+    if source.strides[1] == 1 and each * groups > 1 and len(source.shape) > 2:
+        raise Refused("channels last, where PyTorch has a kernel of its own")
+    flat = all(_is_flat(source.shape, strides) for strides in (source.strides, desc.strides))
+    fine = _grouped(lower, source, groups, each, flat=flat)
+    mean, variance = moments(lower, fine, tuple(range(2, len(fine.shape))), 0)
     rstd = inverse_root(lower, variance, call.args[7])
 
     def body(b: Builder, index: Indices) -> str:
-        n, g, c, _ = index
+        n, g, c = index[:3]
         x = b.cast(b.read(fine, index), dtype)
         x = b.apply("sub", dtype, x, b.read(mean, (n, g)))
         x = b.apply("mul", dtype, x, b.read(rstd, (n, g)))
@@ -128,8 +127,8 @@ def lower_group_norm(lower: Lower, call: OpCall) -> Any:
         return x if bias is None else b.apply("add", dtype, x, element(b, bias, channel, dtype))
 
     reads = tuple(v for v in (fine, mean, rstd, weight, bias) if v is not None)
-    desc = tensor(call.output[0])
-    whole = Pointwise(lower.fresh("normal"), desc.dtype, fine.shape, None, body, reads, 4.0)
+    strides = _split(_flattened(desc.strides) if flat else desc.strides, each)
+    whole = Pointwise(lower.fresh("normal"), desc.dtype, fine.shape, strides, body, reads, 4.0)
     out = reshape(lower, f"{call.name}.0", whole, desc.shape, desc.strides)
     return (
         out,
@@ -138,17 +137,30 @@ def lower_group_norm(lower: Lower, call: OpCall) -> Any:
     )
 
 
-def _row_major(shape: tuple[Dim, ...]) -> tuple[Dim, ...]:
-    from dovetail.lower.values import contiguous_strides
+def _grouped(lower: Lower, source: Value, groups: int, each: int, *, flat: bool) -> View:
+    """A value with its channels apart by group; ``flat``: its space as one dimension."""
+    base = source
+    if flat:
+        sizes = (*source.shape[:2], product(source.shape[2:]))
+        base = reshape(lower, lower.fresh("flat"), source, sizes, _flattened(source.strides))
 
-    return contiguous_strides(shape)
+    def index(i: Indices, _: Any) -> Indices:
+        return (i[0], i[1].scale(each) + i[2], *i[3:])
+
+    shape = (base.shape[0], groups, each, *base.shape[2:])
+    return View(lower.fresh("groups"), base, shape, _split(base.strides, each), 0, index)
 
 
-def _is_row_major(value: Value) -> bool:
-    from dovetail.lower.values import contiguous_strides
+def _is_flat(shape: tuple[Dim, ...], strides: tuple[Dim, ...]) -> bool:
+    """Whether the dimensions behind the channels are as good as one."""
+    dense = contiguous_strides(shape[2:])
+    steps = zip(strides[2:], dense, strict=True)
+    return len(shape) > 2 and all(have == mul(want, strides[-1]) for have, want in steps)
 
-    expected = contiguous_strides(value.shape)
-    return all(
-        size == 1 or have == want
-        for size, have, want in zip(value.shape, value.strides, expected, strict=True)
-    )
+
+def _flattened(strides: tuple[Dim, ...]) -> tuple[Dim, ...]:
+    return (*strides[:2], strides[-1])
+
+
+def _split(strides: tuple[Dim, ...], each: int) -> tuple[Dim, ...]:
+    return (strides[0], mul(strides[1], each), *strides[1:])

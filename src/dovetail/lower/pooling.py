@@ -1,73 +1,114 @@
-"""Pooling: a few taps are read and folded where an element is computed; whole windows are sums."""
+"""Pooling: a few taps are read and folded where an element is computed; large windows are sums."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from dovetail.ir.affine import Affine
 from dovetail.ir.call import OpCall
 from dovetail.ir.kernel import FLOATS
+from dovetail.ir.size import Dim
 from dovetail.lower.indexing import between
-from dovetail.lower.reductions import divide_by, finish, reduction
+from dovetail.lower.reductions import lowest
 from dovetail.lower.rules import Lower, Refused, argument, compute, rule, tensor
-from dovetail.lower.values import Builder, Indices, Pointwise, Value, View, contiguous_strides
+from dovetail.lower.values import (
+    Builder,
+    Indices,
+    Pointwise,
+    Reduction,
+    Value,
+    contiguous_strides,
+)
 
 MOST_TAPS = 25  # more are better walked by a loop
+Tap = Sequence[int | Affine]
 
 
 @dataclass(frozen=True)
 class Window:
-    """Where a pool looks: sizes, steps and padding along the last dimensions."""
+    """Where a pool looks: sizes, steps, padding and holes along the last dimensions.
+
+    ``beyond`` says of each dimension whether its last window may reach further than the source,
+    ``clipped`` whether it may reach further than the padding (rounding up does that).
+    """
 
     sizes: tuple[int, ...]
     steps: tuple[int, ...]
     pads: tuple[int, ...]
+    holes: tuple[int, ...]
     source: Value
+    beyond: tuple[bool, ...] = ()
+    clipped: tuple[bool, ...] = ()
 
     @property
     def rank(self) -> int:
         """How many dimensions are pooled."""
         return len(self.sizes)
 
+    @property
+    def extents(self) -> tuple[Dim, ...]:
+        """The source's sizes along them."""
+        return self.source.shape[-self.rank :]
+
     def taps(self) -> list[tuple[int, ...]]:
         """Every position of the window, in row-major order."""
-        found: list[tuple[int, ...]] = [()]
-        for size in self.sizes:
-            found = [(*tap, n) for tap in found for n in range(size)]
-        return found
+        return positions(self.sizes)
 
-    def place(self, index: Indices, tap: tuple[int, ...]) -> Indices:
+    def place(self, index: Indices, tap: Tap) -> Indices:
         """The source's index under a tap."""
         before = len(index) - self.rank
+        starts = zip(index[before:], self.steps, self.pads, self.holes, tap, strict=True)
         moved = (
-            i.scale(step).shift(n - pad)
-            for i, step, n, pad in zip(index[before:], self.steps, tap, self.pads, strict=True)
+            i.scale(step).shift(-pad) + (n if isinstance(n, Affine) else Affine(n)).scale(hole)
+            for i, step, pad, hole, n in starts
         )
         return (*index[:before], *moved)
 
     def inside(self, b: Builder, place: Indices) -> str | None:
         """Whether a place is in the source; None where that is certain."""
-        mask = None
-        for n in range(self.rank):
-            if self.pads[n]:
-                d = len(place) - self.rank + n
-                here = between(b, place[d], 0, self.source.shape[d])
-                mask = here if mask is None else b.apply("and", "bool", mask, here)
-        return mask
+        masks = []
+        for n, extent in enumerate(self.extents):
+            low, high = (0 if self.pads[n] else None), (extent if self.beyond[n] else None)
+            if low is not None or high is not None:
+                masks.append(between(b, place[len(place) - self.rank + n], low, high))
+        return all_of(b, masks)
 
     def read(self, b: Builder, place: Indices, outside: float, dtype: str) -> str:
         """The source's element, or a number outside it."""
-        mask = self.inside(b, place)
-        if mask is None:
-            return b.cast(b.read(self.source, place), dtype)
-        value = b.cast(b.masked(mask, lambda: b.read(self.source, place)), dtype)
-        return b.apply("where", dtype, mask, value, b.const(outside, dtype))
+        return read_or(b, self.source, place, self.inside(b, place), outside, dtype)
 
 
-def _numbers(given: Any, rank: int, what: str) -> tuple[int, ...]:
+def positions(sizes: Sequence[int]) -> list[tuple[int, ...]]:
+    """Every index of a box, in row-major order."""
+    found: list[tuple[int, ...]] = [()]
+    for size in sizes:
+        found = [(*tap, n) for tap in found for n in range(size)]
+    return found
+
+
+def all_of(b: Builder, masks: Sequence[str]) -> str | None:
+    """Whether all of these hold; None where there are none."""
+    mask = None
+    for each in masks:
+        mask = each if mask is None else b.apply("and", "bool", mask, each)
+    return mask
+
+
+def read_or(
+    b: Builder, source: Value, place: Indices, mask: str | None, outside: float, dtype: str
+) -> str:
+    """An element under a mask, or a number where it does not hold."""
+    if mask is None:
+        return b.cast(b.read(source, place), dtype)
+    value = b.cast(b.masked(mask, lambda: b.read(source, place)), dtype)
+    return b.apply("where", dtype, mask, value, b.const(outside, dtype))
+
+
+def numbers(given: Any, rank: int, what: str) -> tuple[int, ...]:
+    """One number for each dimension, given as such or as one for all."""
     listed = tuple(given) if isinstance(given, tuple | list) else (given,) * rank
     if len(listed) == 1:
         listed *= rank
@@ -76,123 +117,209 @@ def _numbers(given: Any, rank: int, what: str) -> tuple[int, ...]:
     return listed
 
 
-def _window(lower: Lower, call: OpCall, rank: int) -> Window:
-    source = lower.value(call.args[0])
-    sizes = _numbers(call.args[1], rank, "a window")
-    steps = argument(call, 2, "stride") or sizes
-    pads = _numbers(argument(call, 3, "padding", 0), rank, "padding")
-    window = Window(sizes, _numbers(steps, rank, "a step"), pads, source)
-    if math.prod(sizes) > MOST_TAPS:
-        raise Refused("a large window")
-    for d, size in enumerate(tensor(_first(call.output)).shape[-rank:]):
-        _covered(window, d, size)
-    if compute(source.dtype) not in FLOATS:
-        raise Refused("a pool of integers")
-    return window
+def pool_rank(call: OpCall) -> int:
+    """How many dimensions an operator pools, by its name."""
+    return next(n for n in (1, 2, 3) if f"pool{n}d" in call.op)
 
 
-def _first(desc: Any) -> Any:
-    return desc[0] if isinstance(desc, tuple) else desc
+def window_of(
+    lower: Lower, call: OpCall, desc: Any, holes: Any = 1, *, round_up: Any = False
+) -> Window:
+    """The window that a pool's arguments describe, its result being ``desc``."""
+    rank, source = pool_rank(call), lower.value(call.args[0])
+    sizes = numbers(call.args[1], rank, "a window")
+    window = Window(
+        sizes,
+        numbers(argument(call, 2, "stride") or sizes, rank, "a step"),
+        numbers(argument(call, 3, "padding", 0), rank, "padding"),
+        numbers(holes, rank, "dilation"),
+        source,
+    )
+    return reaching(window, tensor(desc).shape[-rank:], bool(round_up))
 
 
-def _covered(window: Window, d: int, size: Any) -> None:
-    """Refuse windows that reach further than the padding (rounding up does that)."""
-    extent = window.source.shape[len(window.source.shape) - window.rank + d]
-    if not isinstance(size, int) or not isinstance(extent, int):
-        raise Refused("a pool whose sizes are not known")
-    reach = (size - 1) * window.steps[d] + window.sizes[d] - window.pads[d]
-    if reach > extent + window.pads[d]:
-        raise Refused("a window beyond the padding")
+def reaching(window: Window, made: Sequence[Dim], round_up: bool) -> Window:
+    """The window with what is known of how far its last one reaches."""
+    beyond, clipped = [], []
+    for n, (size, extent) in enumerate(zip(made, window.extents, strict=True)):
+        pad = window.pads[n]
+        if isinstance(size, int) and isinstance(extent, int):
+            last = (size - 1) * window.steps[n] + (window.sizes[n] - 1) * window.holes[n] - pad
+            beyond.append(last >= extent)
+            clipped.append(last >= extent + pad)
+        else:
+            beyond.append(pad > 0 or round_up)
+            clipped.append(round_up)
+    fields = (window.sizes, window.steps, window.pads, window.holes, window.source)
+    return Window(*fields, tuple(beyond), tuple(clipped))
 
 
-@rule("avg_pool2d.default")
-def lower_avg_pool(lower: Lower, call: OpCall) -> Pointwise:
+# ---- means -------------------------------------------------------------------------------------
+
+
+@rule("avg_pool1d.default", "avg_pool2d.default", "avg_pool3d.default")
+def lower_avg_pool(lower: Lower, call: OpCall) -> Value:
     """Means of windows."""
-    window = _window(lower, call, 2)
-    count_padding = argument(call, 5, "count_include_pad", True)
-    divisor = argument(call, 6, "divisor_override")
-    if any(window.pads) and not count_padding and divisor is None:
-        raise Refused("means over what lies inside")
-    count = divisor or math.prod(window.sizes)
     desc = tensor(call.output)
+    window = window_of(lower, call, desc, round_up=argument(call, 4, "ceil_mode", False))
+    if compute(window.source.dtype) not in FLOATS:
+        raise Refused("a mean of integers")
+    include = bool(argument(call, 5, "count_include_pad", True))
+    divisor = argument(call, 6, "divisor_override")
+    if divisor is not None and not isinstance(divisor, int):
+        raise Refused("a divisor that is no constant")
     dtype, result = compute(window.source.dtype), compute(desc.dtype)
+    if math.prod(window.sizes) > MOST_TAPS:
+        return _large_mean(lower, call, window, include, divisor)
 
     def body(b: Builder, index: Indices) -> str:
         total = ""
         for tap in window.taps():
             value = window.read(b, window.place(index, tap), 0.0, dtype)
             total = b.apply("add", dtype, total, value) if total else value
-        return b.cast(b.apply("div", dtype, total, b.const(count, dtype)), result)
+        count = count_of(b, window, index[-window.rank :], include, divisor, dtype)
+        return b.cast(b.apply("div", dtype, total, count), result)
 
     return lower.pointwise(call, body, (window.source,), 2.0 * len(window.taps()))
 
 
-@rule("max_pool2d_with_indices.default")
+def _large_mean(
+    lower: Lower, call: OpCall, window: Window, include: bool, divisor: int | None
+) -> Value:
+    desc, dtype = tensor(call.output), compute(window.source.dtype)
+    kept = len(desc.shape)
+    folded = tuple(range(kept, kept + window.rank))
+
+    def part(b: Builder, index: Indices) -> tuple[str, ...]:
+        return (window.read(b, window.place(index[:kept], index[kept:]), 0.0, dtype),)
+
+    shape = (*desc.shape, *window.sizes)
+    total = Reduction(
+        lower.fresh("sum"), dtype, "sum", shape, folded, part, (window.source,), dtype
+    )
+
+    def body(b: Builder, index: Indices) -> str:
+        count = count_of(b, window, index[-window.rank :], include, divisor, dtype)
+        return b.cast(b.apply("div", dtype, b.read(total, index), count), compute(desc.dtype))
+
+    return lower.pointwise(call, body, (total,), 2.0)
+
+
+def count_of(
+    b: Builder,
+    window: Window,
+    index: Indices,
+    include: bool,
+    divisor: int | None,
+    dtype: str,
+) -> str:
+    """What the sum of a window is divided by; ``index`` is the window's own."""
+    if divisor is not None:
+        return b.const(divisor, dtype)
+    fixed, counts = 1, []
+    for n, i in enumerate(index):
+        cut = window.clipped[n] if include else (window.beyond[n] or window.pads[n] > 0)
+        if cut:
+            counts.append(_length(b, window, n, i, include))
+        else:
+            fixed *= window.sizes[n]
+    if not counts:
+        return b.const(fixed, dtype)
+    total = b.const(fixed, "int64")
+    for count in counts:
+        total = b.apply("mul", "int64", total, count)
+    return b.cast(total, dtype)
+
+
+def _length(b: Builder, window: Window, n: int, index: Affine, include: bool) -> str:
+    """How much of a window along a dimension counts."""
+    start = index.scale(window.steps[n]).shift(-window.pads[n])
+    first, end = b.position(start), b.position(start.shift(window.sizes[n]))
+    extent = Affine(window.extents[n])
+    limit = extent.shift(window.pads[n]) if include else extent
+    end = b.apply("min", "int64", end, b.position(limit))
+    if not include:
+        first = b.apply("max", "int64", first, b.const(0, "int64"))
+    return b.apply("sub", "int64", end, first)
+
+
+# ---- extremes ----------------------------------------------------------------------------------
+
+
+@rule("max_pool2d_with_indices.default", "max_pool3d_with_indices.default")
 def lower_max_pool(lower: Lower, call: OpCall) -> Any:
     """The largest of each window, and where it lies; a NaN wins, the last of several."""
-    window = _window(lower, call, 2)
-    if _numbers(argument(call, 4, "dilation", 1), 2, "dilation") != (1, 1):
-        raise Refused("a window with holes")
-    assert isinstance(call.output, tuple)
+    if not isinstance(call.output, tuple):
+        raise Refused("a pool without indices")
+    holes, round_up = argument(call, 4, "dilation", 1), argument(call, 5, "ceil_mode", False)
+    window = window_of(lower, call, call.output[0], holes, round_up=round_up)
+    if math.prod(window.sizes) > MOST_TAPS:
+        raise Refused("a large window")
     dtype = compute(window.source.dtype)
-    cost = 3.0 * len(window.taps())
+    outside = lowest(dtype)
 
-    def result(n: int, pick: Callable[[str, str], str]) -> Pointwise:
+    def taps(b: Builder, index: Indices) -> list[tuple[str, str]]:
+        places = (window.place(index, tap) for tap in window.taps())
+        return [(window.read(b, p, outside, dtype), flat_place(b, window, p)) for p in places]
+
+    def first(b: Builder, index: Indices) -> list[str]:
+        start = window.place(index, (0,) * window.rank)[-window.rank :]
+        return [_first_inside(b, i, hole) for i, hole in zip(start, window.holes, strict=True)]
+
+    return extremes(call, window, taps, first)
+
+
+def flat_place(b: Builder, window: Window, place: Indices) -> str:
+    """A place in row-major order among the pooled dimensions."""
+    strides = contiguous_strides(window.extents)
+    total = Affine()
+    for i, stride in zip(place[-window.rank :], strides, strict=True):
+        total += i.scale(stride)
+    return b.position(total)
+
+
+def _first_inside(b: Builder, start: Affine, hole: int) -> str:
+    """The first tap that is not in the padding before the source."""
+    place = b.position(start)
+    if hole == 1:
+        return b.apply("max", "int64", place, b.const(0, "int64"))
+    stepped = b.apply("floormod", "int64", place, b.const(hole, "int64"))
+    before = b.apply("lt", "bool", place, b.const(0, "int64"))
+    return b.apply("where", "int64", before, stepped, place)
+
+
+def extremes(
+    call: OpCall,
+    window: Window,
+    taps: Callable[[Builder, Indices], list[tuple[str, str]]],
+    first: Callable[[Builder, Indices], list[str]],
+) -> tuple[Pointwise, Pointwise]:
+    """The largest of the taps, and its place; where none is larger than nothing, the first's."""
+    dtype = compute(window.source.dtype)
+    cost = 3.0 * math.prod(window.sizes)
+
+    def largest(b: Builder, index: Indices) -> tuple[str, str]:
+        strides = contiguous_strides(window.extents)
+        place = b.const(0, "int64")
+        for start, stride in zip(first(b, index), strides, strict=True):
+            step = b.apply("mul", "int64", start, b.position(Affine(stride)))
+            place = b.apply("add", "int64", place, step)
+        best = b.const(lowest(dtype), dtype)
+        for value, here in taps(b, index):
+            better = b.apply("gt", "bool", value, best)
+            if dtype in FLOATS:
+                better = b.apply("or", "bool", better, b.apply("isnan", "bool", value))
+            best = b.apply("where", dtype, better, value, best)
+            place = b.apply("where", "int64", better, here, place)
+        return best, place
+
+    def result(n: int) -> Pointwise:
         desc = tensor(call.output[n])  # type: ignore[index]
 
         def body(b: Builder, index: Indices) -> str:
-            return b.cast(pick(*_largest(b, window, index, dtype)), compute(desc.dtype))
+            return b.cast(largest(b, index)[n], compute(desc.dtype))
 
         name = f"{call.name}.{n}"
         return Pointwise(name, desc.dtype, desc.shape, desc.strides, body, (window.source,), cost)
 
-    return result(0, lambda value, _: value), result(1, lambda _, place: place)
-
-
-def _largest(b: Builder, window: Window, index: Indices, dtype: str) -> tuple[str, str]:
-    width = window.source.shape[-1]
-    zero = b.const(0, "int64")
-    first = window.place(index, (0, 0))[-2:]
-    row, column = (b.apply("max", "int64", b.position(i), zero) for i in first)
-    wide = b.position(Affine(width))
-    place = b.apply("add", "int64", b.apply("mul", "int64", row, wide), column)
-    best = b.const(-math.inf, dtype)
-    for tap in window.taps():
-        at = window.place(index, tap)
-        value = window.read(b, at, -math.inf, dtype)
-        better = b.apply("gt", "bool", value, best)
-        better = b.apply("or", "bool", better, b.apply("isnan", "bool", value))
-        here = b.position(at[-2].scale(width) + at[-1])
-        best = b.apply("where", dtype, better, value, best)
-        place = b.apply("where", "int64", better, here, place)
-    return best, place
-
-
-@rule("_adaptive_avg_pool2d.default")
-def lower_adaptive_pool(lower: Lower, call: OpCall) -> Value:
-    """Means of equal parts; unequal ones are left to the library."""
-    source, desc = lower.value(call.args[0]), tensor(call.output)
-    sizes = (*source.shape, *desc.shape)
-    if not all(isinstance(d, int) and d > 0 for d in sizes) or compute(source.dtype) not in FLOATS:
-        raise Refused("a pool whose sizes are not known")
-    (height, width), (rows, columns) = source.shape[-2:], desc.shape[-2:]
-    if height % rows or width % columns:  # type: ignore[operator]
-        raise Refused("parts that are not equal")
-    tall, wide = height // rows, width // columns  # type: ignore[operator]
-    shape = (*source.shape[:-2], rows, tall, columns, wide)
-
-    def index(i: Indices, _: Any) -> Indices:
-        *batch, row, y, column, x = i
-        return (*batch, row.scale(tall) + y, column.scale(wide) + x)
-
-    down, across = source.strides[-2:]
-    strides = (*source.strides[:-2], down * tall, down, across * wide, across)  # type: ignore[operator]
-    parts = View(lower.fresh("parts"), source, shape, strides, 0, index)
-    rank, dtype = len(shape), compute(source.dtype)
-    dims = (rank - 3, rank - 1)
-    total = reduction(lower, parts, "sum", dims, dtype, dtype)
-    count = tall * wide
-    kept = View(
-        lower.fresh("pooled"), total, desc.shape, contiguous_strides(desc.shape), 0, lambda i, _: i
-    )
-    return finish(lower, call, desc, kept, (), len(desc.shape), divide_by(count))
+    return result(0), result(1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -175,6 +176,15 @@ def divide_by(count: Dim, correction: float = 0) -> Prologue:
     return last
 
 
+def lowest(dtype: str) -> float | int:
+    """What no element of a computing type is below."""
+    if dtype in FLOATS:
+        return -math.inf
+    if dtype == "bool":
+        return 0
+    return 0 if dtype.startswith("u") else -(2 ** (int(dtype.removeprefix("int")) - 1))
+
+
 def _stored(accumulate: str) -> str:
     """Folds keep the precision they are computed in."""
     return accumulate
@@ -197,14 +207,11 @@ def lower_extreme(lower: Lower, call: OpCall) -> Value:
     given = None if "default" in call.op and kind in ("any", "all") else argument(call, 1, "dim")
     dims = dims_of(given, rank)
     if kind in ("any", "all"):
-        if desc.dtype != "bool":
-            raise Refused("a result that is not bool")
-        folded = reduction(lower, source, kind, dims, "bool", "bool")
+        folded = reduction(lower, source, kind, dims, "bool", "bool")  # uint8 gives uint8
     else:
         _nonempty(source, dims)
         accumulate = compute(source.dtype)
-        op = "any" if (kind, accumulate) == ("amax", "bool") else kind[1:]
-        op = "all" if (kind, accumulate) == ("amin", "bool") else op
+        op = _extreme(kind[1:], accumulate)
         folded = reduction(lower, source, op, dims, _stored(accumulate), accumulate)
     return finish(lower, call, desc, folded, dims, rank)
 
@@ -216,10 +223,14 @@ def lower_extreme_of_all(lower: Lower, call: OpCall) -> Value:
     rank, dtype = len(source.shape), compute(source.dtype)
     dims = tuple(range(rank))
     _nonempty(source, dims)
-    if dtype == "bool":
-        raise Refused("not for bool")
-    folded = reduction(lower, source, call.op.split(".")[1], dims, dtype, dtype)
+    op = _extreme(call.op.split(".")[1], dtype)
+    folded = reduction(lower, source, op, dims, dtype, dtype)
     return finish(lower, call, desc, folded, dims, rank)
+
+
+def _extreme(kind: str, dtype: str) -> str:
+    """The fold that gives the largest or smallest of numbers, or of truth values."""
+    return {"max": "any", "min": "all"}[kind] if dtype == "bool" else kind
 
 
 @rule("max.dim", "min.dim")
@@ -229,10 +240,10 @@ def lower_extreme_and_place(lower: Lower, call: OpCall) -> Any:
     rank, dtype = len(source.shape), compute(source.dtype)
     dims = dims_of(call.args[1], rank)
     _nonempty(source, dims)
-    if dtype == "bool" or not rank or not isinstance(call.output, tuple):
+    if not rank or not isinstance(call.output, tuple):
         raise Refused("an extreme of numbers that are none")
     kind = call.op.split(".")[1]
-    value = reduction(lower, source, kind, dims, dtype, dtype)
+    value = reduction(lower, source, _extreme(kind, dtype), dims, dtype, dtype)
     place = _place(lower, source, f"arg{kind}", dims, flat=False)
     return tuple(
         finish(lower, call, tensor(desc), folded, dims, rank, name=f"{call.name}.{n}")
@@ -242,22 +253,34 @@ def lower_extreme_and_place(lower: Lower, call: OpCall) -> Any:
 
 @rule("linalg_vector_norm.default")
 def lower_norm(lower: Lower, call: OpCall) -> Value:
-    """Norms of order 1, 2 and infinity."""
+    """Norms of every order."""
     source, desc = _source(lower, call), tensor(call.output)
     order = argument(call, 1, "ord", 2)
-    rank, dtype = len(source.shape), compute(source.dtype)
-    if order not in (1, 2, float("inf")) or source.dtype != desc.dtype or dtype not in FLOATS:
+    rank, dtype = len(source.shape), compute(desc.dtype)
+    if not number(order) or not {compute(source.dtype), dtype} <= FLOATS:
         raise Refused("a norm of another order")
     dims = dims_of(argument(call, 2, "dim"), rank)
     if any(source.shape[d] == 0 for d in dims):
         raise Refused("a norm of nothing")
+    plain = order in (0, 1, 2) or math.isinf(order)
+    if not plain and dtype == "float64":
+        raise Refused("powers in float64")
 
     def before(b: Builder, x: str) -> str:
-        return b.apply("mul", dtype, x, x) if order == 2 else b.apply("abs", dtype, x)
+        if order == 2:
+            return b.apply("mul", dtype, x, x)
+        if order == 0:
+            return b.cast(b.apply("ne", "bool", x, b.const(0, dtype)), dtype)
+        size = b.apply("abs", dtype, x)
+        return size if plain else b.apply("pow", dtype, size, b.const(order, dtype))
 
-    op = "max" if order == float("inf") else "sum"
+    def after(b: Builder, x: str) -> str:
+        return _root(b, x) if order == 2 else b.apply("pow", dtype, x, b.const(1 / order, dtype))
+
+    op = ("max" if order > 0 else "min") if math.isinf(order) else "sum"
     folded = reduction(lower, source, op, dims, dtype, dtype, before)
-    return finish(lower, call, desc, folded, dims, rank, _root if order == 2 else None)
+    last = after if order == 2 or not plain else None
+    return finish(lower, call, desc, folded, dims, rank, last)
 
 
 @rule("argmax.default", "argmin.default")
@@ -279,7 +302,8 @@ def _place(lower: Lower, source: Value, op: str, dims: tuple[int, ...], *, flat:
         place = Affine()
         for d in dims:
             place += index[d].scale(strides[d] if flat else 1)
-        return b.read(source, index), b.position(place)
+        value = b.read(source, index)
+        return b.cast(value, "uint8") if source.dtype == "bool" else value, b.position(place)
 
     return Reduction(lower.fresh(op), "int64", op, source.shape, dims, body, (source,), "int64")
 

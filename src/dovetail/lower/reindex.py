@@ -7,9 +7,11 @@ from typing import Any
 
 from dovetail.ir.affine import Affine, NotAffine, add, divide, mul, product
 from dovetail.ir.call import OpCall
-from dovetail.ir.size import Dim
+from dovetail.ir.size import Dim, Size
+from dovetail.ir.tensor import TensorDesc
 from dovetail.lower.rules import Lower, Refused, argument, rule, static, tensor, view
-from dovetail.lower.values import Indices, Value, View, contiguous_strides
+from dovetail.lower.values import Builder, Indices, Value, View, contiguous_strides
+from dovetail.lower.views import known_dim
 
 Extents = Mapping[str, Dim]
 
@@ -62,25 +64,46 @@ def lower_slice(lower: Lower, call: OpCall) -> View:
     """A range of one dimension."""
     base, desc = _base(lower, call), tensor(call.output)
     dim = static(argument(call, 1, "dim", 0), "a dimension") % len(base.shape)
-    start, step = argument(call, 2, "start", 0), argument(call, 4, "step", 1)
-    start = 0 if start is None else start
-    size = base.shape[dim]
-    if not isinstance(start, int) or not isinstance(step, int):
-        raise Refused("a start that is not a constant")
-    if start < 0:
-        if not isinstance(size, int):
-            raise Refused("a start counted from a symbolic end")
-        start = max(start + size, 0)
-    if isinstance(size, int):
-        start = min(start, size)
-    elif start != 0:
-        raise Refused("a start within a symbolic size")
+    step = static(argument(call, 4, "step", 1), "a step")
+    start = _start(call, base, base.shape[dim])
 
     def index(i: Indices, _: Extents) -> Indices:
         return tuple(x.scale(step).shift(start) if n == dim else x for n, x in enumerate(i))
 
     strides = tuple(mul(s, step) if n == dim else s for n, s in enumerate(base.strides))
     return view(lower, call, base, desc.shape, strides, mul(base.strides[dim], start), index)
+
+
+def _start(call: OpCall, base: Value, size: Dim) -> Dim:
+    """Where a slice starts, counted from the front and no further than the end."""
+    start = known_dim(argument(call, 2, "start", 0))
+    start = 0 if start is None else start
+    if isinstance(start, Size):
+        if not _is_not_negative(start, base.shape):
+            raise Refused("a start that may count from the end")
+        return Size.binary("min", start, size)
+    if not isinstance(start, int):
+        raise Refused("a start that is not known")
+    return from_front(start, size)
+
+
+def _is_not_negative(dim: Dim, sizes: tuple[Dim, ...]) -> bool:
+    """Whether an expression cannot be below zero, as ``sizes`` are not."""
+    if isinstance(dim, int):
+        return dim >= 0
+    if dim.is_symbol:
+        return dim in sizes
+    signs = [_is_not_negative(arg, sizes) for arg in dim.args]
+    if dim.op == "max":
+        return any(signs)
+    return dim.op in ("add", "mul", "floordiv", "mod", "min") and all(signs)
+
+
+def from_front(start: int, size: Dim) -> Dim:
+    """A position that may count from the end, counted from the front and no further than it."""
+    if start < 0:
+        return Size.binary("max", add(size, start), 0)
+    return Size.binary("min", start, size) if start else 0
 
 
 @rule("select.int")
@@ -143,9 +166,83 @@ def lower_squeeze(lower: Lower, call: OpCall) -> View:
 def lower_view(lower: Lower, call: OpCall) -> View:
     """Another shape for the same row-major order of elements."""
     base, desc = _base(lower, call), tensor(call.output)
-    if "view" not in call.op:
-        raise Refused("a reshape that may copy")
+    copies = is_row_major(desc) and not is_row_major(base)  # else it is a view in eager too
+    if call.op == "aten.reshape.default" and copies:
+        base = _copied(lower, base)
     return reshape(lower, call.name, base, desc.shape, desc.strides)
+
+
+def _copied(lower: Lower, base: Value) -> Value:
+    """The same elements in row-major order."""
+    return lower.inner("copied", base.dtype, base.shape, lambda b, i: b.read(base, i), (base,))
+
+
+def is_row_major(value: Value | TensorDesc) -> bool:
+    """Whether a value's elements follow each other in memory, the last dimension fastest."""
+    expected = contiguous_strides(value.shape)
+    return all(
+        size == 1 or have == want
+        for size, have, want in zip(value.shape, value.strides, expected, strict=True)
+    )
+
+
+@rule("diagonal.default")
+def lower_diagonal(lower: Lower, call: OpCall) -> View:
+    """A diagonal as the last dimension."""
+    base, desc = _base(lower, call), tensor(call.output)
+    rows, columns, down, right = diagonal_of(call, 1, len(base.shape))
+    others = [d for d in range(len(base.shape)) if d not in (rows, columns)]
+
+    def index(i: Indices, _: Extents) -> Indices:
+        back = dict(zip(others, i, strict=False))
+        back |= {rows: i[-1].shift(down), columns: i[-1].shift(right)}
+        return tuple(back[d] for d in range(len(base.shape)))
+
+    step = add(base.strides[rows], base.strides[columns])
+    strides = (*(base.strides[d] for d in others), step)
+    offset = add(mul(base.strides[rows], down), mul(base.strides[columns], right))
+    return view(lower, call, base, desc.shape, strides, offset, index)
+
+
+def diagonal_of(call: OpCall, first: int, rank: int) -> tuple[int, int, int, int]:
+    """A diagonal's two dimensions, and where along each of them it starts."""
+    shift = static(argument(call, first, "offset", 0), "an offset")
+    rows = static(argument(call, first + 1, "dim1", 0), "a dimension") % rank
+    columns = static(argument(call, first + 2, "dim2", 1), "a dimension") % rank
+    return rows, columns, max(-shift, 0), max(shift, 0)
+
+
+@rule("unfold.default")
+def lower_unfold(lower: Lower, call: OpCall) -> View:
+    """Windows along a dimension, their elements as the last dimension."""
+    base, desc = _base(lower, call), tensor(call.output)
+    if not base.shape:
+        raise Refused("windows on a number")
+    dim = static(call.args[1], "a dimension") % len(base.shape)
+    step = static(call.args[3], "a step")
+
+    def index(i: Indices, _: Extents) -> Indices:
+        return tuple(x.scale(step) + i[-1] if n == dim else x for n, x in enumerate(i[:-1]))
+
+    strides = tuple(mul(s, step) if n == dim else s for n, s in enumerate(base.strides))
+    strides = (*strides, base.strides[dim])
+    return view(lower, call, base, desc.shape, strides, 0, index)
+
+
+@rule("repeat.default")
+def lower_repeat(lower: Lower, call: OpCall) -> View:
+    """A value several times over along each dimension."""
+    base, desc = _base(lower, call), tensor(call.output)
+    times = call.args[1]
+    extra = len(times) - len(base.shape)
+    sizes = (*((1,) * extra), *base.shape)
+    fine = tuple(d for count, size in zip(times, sizes, strict=True) for d in (count, size))
+
+    def body(b: Builder, index: Indices) -> str:
+        return b.read(base, index[2 * extra + 1 :: 2])
+
+    whole = lower.inner("repeated", base.dtype, fine, body, (base,))
+    return reshape(lower, call.name, whole, desc.shape, desc.strides)
 
 
 @rule("alias.default", "detach.default")
@@ -232,14 +329,15 @@ def lower_split(lower: Lower, call: OpCall) -> Any:
             for n, d in enumerate(outputs)
         )
     dim = static(argument(call, 2, "dim", 0), "a dimension") % len(base.shape)
-    found, start = [], 0
+    found: list[View] = []
+    start: Dim = 0
     for n, desc in enumerate(outputs):
         found.append(_piece(f"{call.name}.{n}", base, tensor(desc).shape, dim, start))
-        start += static(tensor(desc).shape[dim], "a size")
+        start = add(start, tensor(desc).shape[dim])
     return tuple(found)
 
 
-def _piece(name: str, base: Value, shape: tuple[Dim, ...], dim: int, start: int) -> View:
+def _piece(name: str, base: Value, shape: tuple[Dim, ...], dim: int, start: Dim) -> View:
     def index(i: Indices, _: Extents) -> Indices:
         return tuple(x.shift(start) if n == dim else x for n, x in enumerate(i))
 

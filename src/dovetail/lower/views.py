@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dovetail.ir.call import Arg, OpCall, Ref
 from dovetail.ir.program import add, is_row_major, multiply
 from dovetail.ir.size import Dim, Size
-from dovetail.ir.tensor import TensorDesc
+from dovetail.ir.tensor import ScalarDesc, TensorDesc
 
 # Results start where the operand starts: only shape and strides differ.
 _SAME_START = frozenset(
@@ -53,7 +53,17 @@ def view_offsets(call: OpCall) -> list[Dim] | None:
         # What PyTorch copies is row-major, so a result that is not must be a view.
         return [0] if is_row_major(base) or not is_row_major(call.outputs[0]) else None
     rule = _RULES.get(call.op)
-    return rule(base, call.args[1:]) if rule else None
+    args = [known_dim(arg) for arg in call.args[1:]]
+    if rule is None or any(isinstance(arg, Ref) for arg in args):
+        return None
+    return rule(base, args)
+
+
+def known_dim(arg: Arg) -> Arg:
+    """The expression behind a number that another call computes, where there is one."""
+    if isinstance(arg, Ref) and isinstance(arg.desc, ScalarDesc) and arg.desc.size is not None:
+        return arg.desc.size
+    return arg
 
 
 def _keeps_elements(call: OpCall, base: TensorDesc) -> bool:
