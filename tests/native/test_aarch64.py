@@ -13,6 +13,7 @@ from torch.nn import functional as F
 
 import dovetail
 from dovetail.artifact.save import kernel_sections
+from dovetail.cli import main
 from dovetail.cli.inspect import describe
 from dovetail.codegen.llvm.module import generate
 from dovetail.codegen.llvm.target import named
@@ -87,6 +88,15 @@ def test_a_file_has_code_for_the_targets_it_is_given(tmp_path):
         artifact.save(tmp_path / "m.dvt", targets=("mips",))
 
 
+def test_targets_at_the_command_line(tmp_path):
+    made = tmp_path / "m.dvt"
+    command = ["compile", "tests.artifact.factories:mlp", "--backend", "cpu", "-q", "-o", str(made)]
+    assert main([*command, "--target", "armv8-a", "--target", "x86-64-v3"]) == 0
+    for kernel in describe(str(made))["generated"]:
+        assert set(kernel["code"]) == {"armv8-a", "x86-64-v3"}
+    assert main([*command, "--target", "pdp-11"]) == 2
+
+
 def test_code_of_another_processor_is_passed_over(tmp_path):
     """Here such a file runs from its kernel IR, or from code that is made again."""
     x = torch.randn(5, 7)
@@ -137,6 +147,7 @@ CASES = {
     "sum": (lambda x: x.sum(), (pair(301, 67),)),
     "rows": (lambda x: (x.sum(1), x.amax(1), x.var(1)), (pair(40, 131),)),
     "columns": (lambda x: (x.sum(0), x.amin(0), x.prod(0)), (pair(40, 131),)),
+    "scans": (lambda x: (x.cumsum(1), x.cumprod(0), x.cumsum(0)), (pair(21, 45),)),
     "arg": (lambda x: (x.argmax(1), x.argmin(0)), (pair(23, 45),)),
     "gather": (lambda x, i: x[i] * 2, (pair(9, 21), torch.tensor([3, 0, 8, -1]))),
     "embedding": (
