@@ -103,11 +103,11 @@ FITS = {
     # exp(r) = 1 + r + r² p(r)
     "exp64": (series(lambda r: (mp.exp(r) - 1 - r) / r**2, mp.mpf(1) / 2), -0.3470, 0.3470, 10),
     # log(m) = 2 s + s³ p(s²), s = (m-1)/(m+1)
-    "log64": (
+    "log_short": (
         series(lambda z: (2 * mp.atanh(mp.sqrt(z)) / mp.sqrt(z) - 2) / z, mp.mpf(2) / 3),
         0,
         float(S) * 1.01,
-        8,
+        4,
     ),
     # tanh(x) = x + x³ p(x²) for |x| < 0.6875
     "tanh32": (
@@ -171,6 +171,14 @@ FITS = {
 }
 
 MINIMAX = {
+    # log(1 + f) = f - f²/2 + f³ p(f), relative to the result
+    "log32": (
+        lambda f: mp.log(1 + f) - f + f * f / 2,
+        series(lambda f: 1 / abs(mp.log(1 + f)), mp.mpf(10) ** 20),
+        range(3, 11),
+        -0.2929,
+        0.4143,
+    ),
     # exp(r) = 1 + r + r² p(r), relative to exp(r)
     "exp32": (lambda r: mp.exp(r) - 1 - r, lambda r: mp.exp(-r), range(2, 7), -0.347, 0.347),
     # erfc(t) = exp(-t q(t)), absolute, down to where a sum with 1 no longer sees it

@@ -47,6 +47,7 @@ enum {
     DVT_ERROR_HOST = 10,          /* a host operation failed */
     DVT_ERROR_ARGUMENT = 11,      /* a call of this interface with wrong arguments */
     DVT_ERROR_BOUNDS = 12,        /* the same as INDEX, where PyTorch raises RuntimeError */
+    DVT_ERROR_DIVISOR = 13,       /* an integer held in a tensor was divided by zero */
 };
 enum {                                     /* of plug-ins and their devices */
        DVT_ERROR_PLUGIN_MISSING = 20,      /* there is no such library, or it was not given */

@@ -57,6 +57,7 @@ PyObject *raise_error(const dvt_error *error)
         [DVT_ERROR_HOST] = "RunFailed",
         [DVT_ERROR_ARGUMENT] = "RunFailed",
         [DVT_ERROR_BOUNDS] = "IndexOutOfBounds",
+        [DVT_ERROR_DIVISOR] = "DividedByZero",
         [DVT_ERROR_PLUGIN_MISSING] = "PluginNotFound",
         [DVT_ERROR_PLUGIN_INVALID] = "InvalidPlugin",
         [DVT_ERROR_PLUGIN_INCOMPATIBLE] = "IncompatiblePlugin",

@@ -140,6 +140,17 @@ static inline double log_double(float x)
     return x < 0.0f || x != x ? (double)NAN : value;
 }
 
+/* Powers of integers wrap; with a negative exponent all but 1 and -1 give 0. */
+static inline int64_t whole_power(int64_t base, int64_t exponent)
+{
+    if (exponent < 0)
+        return base == 1 ? 1 : base == -1 ? (exponent % 2 ? -1 : 1) : 0;
+    uint64_t result = 1, square = (uint64_t)base;
+    for (; exponent != 0; exponent >>= 1, square *= square)
+        result *= exponent & 1 ? square : 1;
+    return (int64_t)result;
+}
+
 /* ---- 16-bit floating point ---- */
 
 static inline float widen_half(uint16_t half)

@@ -60,7 +60,7 @@ typedef enum {
     X(35, floormod, 2, INTEGER)                                                                \
     X(36, min, 2, ANY)                                                                         \
     X(37, max, 2, ANY)                                                                         \
-    X(38, pow, 2, FLOAT)                                                                       \
+    X(38, pow, 2, NUMBER)                                                                      \
     X(39, copysign, 2, FLOAT)                                                                  \
     X(40, eq, 2, COMPARE)                                                                      \
     X(41, ne, 2, COMPARE)                                                                      \
@@ -88,7 +88,8 @@ typedef enum {
     X(63, atanh, 1, FLOAT)                                                                     \
     X(64, atan2, 2, FLOAT)                                                                     \
     X(65, fmod, 2, FLOAT)                                                                      \
-    X(66, hypot, 2, FLOAT)
+    X(66, hypot, 2, FLOAT)                                                                     \
+    X(67, check_divisor, 3, CHECK)
 
 /* X(number, name, operands): sums and products of numbers, extremes of anything, any and all
  * of bools; the last two take a value and the int64 position that is to be returned for it. */

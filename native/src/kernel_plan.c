@@ -208,8 +208,9 @@ static void depend(const kernel_plan *plan, uint32_t number, plan_step *s, uint3
 static bool may_fail(const ir_instruction *i)
 {
     return i->kind == IR_LOAD ||
-           (i->kind == IR_APPLY && ((i->op >= K_div_int && i->op <= K_floormod) ||
-                                    (i->op >= K_check && i->op <= K_check_bounds)));
+           (i->kind == IR_APPLY &&
+            ((i->op >= K_div_int && i->op <= K_floormod) ||
+             (i->op >= K_check && i->op <= K_check_bounds) || i->op == K_check_divisor));
 }
 
 static void place_step(kernel_plan *plan, uint32_t number, plan_step *s)

@@ -20,7 +20,8 @@ enum {
     FLAG_CHECK_INDEX = 4,
     FLAG_CHECK_BOUNDS = 8,
     FLAG_OUTSIDE = 16,
-    FLAG_MEMORY = 32
+    FLAG_MEMORY = 32,
+    FLAG_DIVISOR = 64
 };
 
 typedef void (*strip_function)(int64_t n, void *restrict result, const void *const *given,

@@ -541,6 +541,8 @@ static dvt_status report(const kernel_plan *plan, unsigned flags, dvt_error *err
     if (flags & FLAG_CHECK_BOUNDS)
         return dvt_fail(error, DVT_ERROR_BOUNDS,
                         "index is out of bounds for the dimension it selects from");
+    if (flags & FLAG_DIVISOR)
+        return dvt_fail(error, DVT_ERROR_DIVISOR, "ZeroDivisionError");
     if (flags & FLAG_DIVIDE)
         return dvt_fail(error, DVT_ERROR_DIVIDE_BY_ZERO, "an integer was divided by zero");
     return dvt_fail(error, DVT_ERROR_MALFORMED,

@@ -142,6 +142,7 @@ COMPARISONS(f64, double)
     BINARY(S(xor_##suffix), T, T, a ^ b)                                                       \
     BINARY(S(shl_##suffix), T, T, in_width(b, T) ? (U)a << (b & 63) : 0)                       \
     BINARY(S(shr_##suffix), T, T, in_width(b, T) ? a >> b : a < 0 ? -1 : 0)                    \
+    BINARY(S(pow_##suffix), T, T, whole_power((int64_t)a, (int64_t)b))                         \
     DIVISION(S(div_int_##suffix), T, U, quotient)                                              \
     DIVISION(S(floordiv_##suffix), T, U, quotient - (rest != 0 && (rest < 0) != (b < 0)))      \
     DIVISION(S(floormod_##suffix), T, U, rest != 0 && (rest < 0) != (b < 0) ? rest + b : rest) \
@@ -198,6 +199,21 @@ COMPARISONS(b8, uint8_t)
 CHECK(S(check), true, FLAG_CHECK)
 CHECK(S(check_index), false, FLAG_CHECK_INDEX)
 CHECK(S(check_bounds), false, FLAG_CHECK_BOUNDS)
+
+/* A divisor, what to put in place of zero, and whether it is going to be used. */
+STRIP_FUNCTION(S(check_divisor))
+{
+    int64_t *restrict out = result;
+    const int64_t *x = given[0], *y = given[1];
+    const uint8_t *z = given[2];
+    uint32_t found = 0;
+    EACH
+    {
+        found |= x[i] == 0 && z[i];
+        out[i] = x[i] == 0 ? y[i] : x[i];
+    }
+    *flags |= found ? FLAG_DIVISOR : 0u;
+}
 
 /* ---- conversions ---- */
 
@@ -398,7 +414,7 @@ static const strip_table
                     [K_floormod] = {WHOLE(floormod)},
                     [K_min] = ANY(min, and_b8),
                     [K_max] = ANY(max, or_b8),
-                    [K_pow] = BOTH(pow),
+                    [K_pow] = NUMBER(pow),
                     [K_copysign] = BOTH(copysign),
                     [K_eq] = ANY(eq, eq_b8),
                     [K_ne] = ANY(ne, ne_b8),
@@ -427,6 +443,7 @@ static const strip_table
                     [K_atan2] = BOTH(atan2),
                     [K_fmod] = BOTH(fmod),
                     [K_hypot] = BOTH(hypot),
+                    [K_check_divisor] = {[T_I64] = S(check_divisor)},
                 },
             .cast =
                 {

@@ -446,7 +446,8 @@ static dvt_status run_kernel(const dvt_kernel *kernel, const dvt_call *call, dvt
                     status == DVT_ERROR_INDEX ? "index out of range in self"
                     : status == DVT_ERROR_BOUNDS
                         ? "index is out of bounds for the dimension it selects from"
-                        : "a kernel failed");
+                    : status == DVT_ERROR_DIVISOR ? "ZeroDivisionError"
+                                                  : "a kernel failed");
 }
 
 static dvt_status run_instructions(const program *p, frame *f, const dvt_run_options *options,

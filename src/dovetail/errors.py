@@ -259,6 +259,10 @@ class IndexOutOfBounds(RunFailed):
     """The same, for operators of which PyTorch says so by a RuntimeError."""
 
 
+class DividedByZero(RunFailed):
+    """An integer held in a tensor was divided by zero."""
+
+
 class OutOfMemory(DovetailError, MemoryError):
     """The runtime could not allocate what a call needs."""
 

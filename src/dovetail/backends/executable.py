@@ -12,7 +12,13 @@ from collections.abc import Callable, Mapping, Sequence
 from operator import itemgetter
 from typing import Any
 
-from dovetail.errors import GuardFailed, IndexOutOfBounds, IndexOutOfRange, RunFailed
+from dovetail.errors import (
+    DividedByZero,
+    GuardFailed,
+    IndexOutOfBounds,
+    IndexOutOfRange,
+    RunFailed,
+)
 from dovetail.file.container import Section, chunks, lay_out
 from dovetail.file.encode import encode_program, scalar_bytes
 from dovetail.ir.program import VALUE, Result
@@ -106,11 +112,16 @@ def load(data: bytes, flags: int = 0) -> Callable[[list[Any]], list[Any]]:
     return Executable(open_native(data, flags=flags | MAY_OVERLAP))
 
 
+_AS_EAGER = (IndexOutOfRange, IndexOutOfBounds, DividedByZero)
+
+
 def as_eager(error: RunFailed | GuardFailed) -> Exception:
-    """What eager raises for an index out of range; anything else is our own."""
+    """What eager raises for an index out of range or a divisor of zero; the rest is our own."""
     if isinstance(error, IndexOutOfRange):
         return IndexError(str(error))
-    return RuntimeError(str(error)) if isinstance(error, IndexOutOfBounds) else error
+    if isinstance(error, IndexOutOfBounds | DividedByZero):
+        return RuntimeError(str(error))
+    return error
 
 
 def laid_out(tensor: Any, strides: list[int]) -> Any:
@@ -185,7 +196,7 @@ class Executable:
         return made
 
     def _otherwise(self, error: RunFailed | GuardFailed, inputs: list[Any]) -> list[Any]:
-        if self.instead is None or isinstance(error, IndexOutOfRange | IndexOutOfBounds):
+        if self.instead is None or isinstance(error, _AS_EAGER):
             raise as_eager(error) from None
         return self.instead(error, inputs)
 

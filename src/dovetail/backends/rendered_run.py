@@ -155,6 +155,8 @@ class Sized:
             self.opened.upload(self.flag, address, 8)
             if CHECKS[code - 1] == "check_bounds":
                 raise RuntimeError("index is out of bounds for the dimension it selects from")
+            if CHECKS[code - 1] == "check_divisor":
+                raise RuntimeError("ZeroDivisionError")
             raise IndexError("index out of range in self")
 
     def _fetch(self, value: Value, memory: dict[Value, Memory]) -> Any:

@@ -69,6 +69,15 @@ static inline uint16_t to_half(float x) /* to nearest even; a NaN stays one */
     return (uint16_t)(sign | (((bits + 0xfff + ((bits >> 13) & 1)) >> 13) - (112u << 10)));
 }
 
+static inline int64_t whole_power(int64_t base, int64_t exponent)
+{
+    if (exponent < 0) return base == 1 ? 1 : base == -1 ? (exponent % 2 ? -1 : 1) : 0;
+    uint64_t result = 1, square = (uint64_t)base;
+    for (; exponent; exponent >>= 1, square *= square)
+        if (exponent & 1) result *= square;
+    return (int64_t)result;
+}
+
 static inline float round_half(float x)
 {
     return from_half(to_half(x));

@@ -199,15 +199,20 @@ class SourceRenderer(SourceOperations):
         return " + ".join(texts)
 
     def _check(self, i: Apply) -> None:
-        """An index, wrapped if negative where that is meant; out of range sets the flag."""
+        """An index, wrapped if negative where that is meant; out of range sets the flag.
+
+        Or a divisor: zero sets the flag, and something else takes its place.
+        """
         index, extent, allowed = (f"v_{a}" for a in i.args)
         wraps = f"{index} < 0 ? {index} + {extent} : {index}" if i.op == "check" else index
         whole, name = self.names["int64"], f"v_{i.name}"
         self.line(f"{whole} {name} = {wraps};")
         code = CHECKS.index(i.op) + 1
-        self.line(f"if ({name} < 0 || {name} >= {extent}) {{")
+        divides = i.op == "check_divisor"
+        bad = f"{name} == 0" if divides else f"{name} < 0 || {name} >= {extent}"
+        self.line(f"if ({bad}) {{")
         self.line(f"    if ({allowed}) *flag = {code};")
-        self.line(f"    {name} = 0;")
+        self.line(f"    {name} = {extent if divides else 0};")
         self.line("}")
 
     # ---- folds -----------------------------------------------------------------------------

@@ -14,7 +14,7 @@ _INFIX |= {"and": "&", "or": "|", "xor": "^"}
 _BOOLEAN = {"add": "|", "sub": "^", "mul": "&"}  # what they are for true and false
 _FUNCTIONS = {name: name for name in ("floor", "ceil", "trunc", "sqrt", "exp", "exp2", "expm1")}
 _FUNCTIONS |= {name: name for name in ("log", "log2", "log10", "log1p", "sin", "cos", "tan")}
-_FUNCTIONS |= {name: name for name in ("tanh", "erf", "erfc", "pow", "copysign", "fma")}
+_FUNCTIONS |= {name: name for name in ("tanh", "erf", "erfc", "copysign", "fma")}
 _FUNCTIONS |= {name: name for name in ("asin", "acos", "atan", "atan2", "sinh", "cosh")}
 _FUNCTIONS |= {name: name for name in ("asinh", "acosh", "atanh", "fmod", "hypot")}
 _FUNCTIONS |= {"round": "rint", "exp_normal": "exp"}
@@ -104,6 +104,10 @@ class SourceOperations:
         """The better of two; a NaN wins."""
         broken = f" || {a} != {a}" if dtype in FLOATS else ""
         return f"({a} {sign} {b}{broken}) ? {a} : {b}"
+
+    def _pow(self, dtype: str, x: str, y: str) -> str:
+        name = self.function("pow", dtype) if dtype in FLOATS else "whole_power"
+        return f"{name}({x}, {y})"
 
     def _where(self, _: str, mask: str, yes: str, no: str) -> str:
         return f"{mask} ? {yes} : {no}"

@@ -72,7 +72,8 @@ _TWO = {
     "div": "float",
     **dict.fromkeys(("div_int", "floordiv", "floormod"), "integer"),
     **dict.fromkeys(("min", "max"), "any"),
-    **dict.fromkeys(("pow", "copysign"), "float"),
+    "pow": "number",
+    "copysign": "float",
     **dict.fromkeys(("eq", "ne", "lt", "le", "gt", "ge"), "compare"),
     **dict.fromkeys(("and", "or", "xor"), "bits"),
     **dict.fromkeys(("shl", "shr"), "integer"),
@@ -87,6 +88,7 @@ _MORE = [
     *((name, 1, "float") for name in ("asin", "acos", "atan", "sinh", "cosh")),
     *((name, 1, "float") for name in ("asinh", "acosh", "atanh")),
     *((name, 2, "float") for name in ("atan2", "fmod", "hypot")),
+    ("check_divisor", 3, "check"),
 ]
 _LISTED = [
     (name, arity, rule)

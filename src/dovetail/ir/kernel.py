@@ -36,7 +36,8 @@ INTEGERS = frozenset({"int64", "int32", "int16", "int8", "uint8"})
 
 # An index, the size it must lie in, and whether it is going to be used: the index itself, or 0
 # where it is out of range, which the program then reports. The first wraps negative indices.
-CHECKS = ("check", "check_index", "check_bounds")
+# The last is for a divisor: what to put in place of zero, and whether it is going to be used.
+CHECKS = ("check", "check_index", "check_bounds", "check_divisor")
 
 # "exp_normal" may give zero for results that are no normal numbers.
 # Operation → number of operands. The result's dtype stands in the instruction.

@@ -97,6 +97,11 @@ class _Run:
 
     def apply(self, op: str, dtype: str, args: list[Array]) -> Array:
         np = self.np
+        if op == "check_divisor":
+            bad = args[0] == 0
+            if bool(np.any(bad & args[2])):
+                raise ZeroDivisionError("an integer was divided by zero")
+            return np.where(bad, args[1], args[0])
         if op in CHECKS:
             wrapped = np.where((args[0] < 0) & (op == "check"), args[0] + args[1], args[0])
             bad = (wrapped < 0) | (wrapped >= args[1])
@@ -174,6 +179,16 @@ def _round_brain(np: Any, x: Array) -> Array:
     return np.where(np.isnan(x), np.float32("nan"), rounded.astype("uint32").view("float32"))
 
 
+def _whole_power(np: Any, base: Array, exponent: Array) -> Array:
+    """Powers of integers, which wrap; with a negative exponent all but 1 and -1 give 0."""
+    result, square, left = np.ones_like(base * exponent), base, np.abs(exponent)
+    while np.any(left):
+        result = np.where(left & 1, result * square, result)
+        square, left = square * square, left >> 1
+    kept = np.abs(base) == 1
+    return np.where((exponent < 0) & ~kept, 0, result)
+
+
 def _functions(np: Any) -> dict[str, Callable[..., Array]]:
     """Each operation in NumPy's words; what it has none for is left to math."""
     exp, log = np.exp, np.log
@@ -207,7 +222,7 @@ def _functions(np: Any) -> dict[str, Callable[..., Array]]:
         "floormod": np.mod,
         "min": np.minimum,
         "max": np.maximum,
-        "pow": np.power,
+        "pow": lambda a, b: np.power(a, b) if a.dtype.kind == "f" else _whole_power(np, a, b),
         "eq": np.equal,
         "ne": np.not_equal,
         "lt": np.less,

@@ -4,9 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from dovetail.ir.call import OpCall
+from dovetail.ir.call import OpCall, Ref
 from dovetail.ir.kernel import FLOATS
-from dovetail.lower.pointwise import float_type, lower_elements, one, promoted, simple
+from dovetail.lower.pointwise import (
+    ROUNDING,
+    Element,
+    float_type,
+    lower_elements,
+    one,
+    promoted,
+    simple,
+)
 from dovetail.lower.rules import (
     Lower,
     Refused,
@@ -58,22 +66,30 @@ def lower_div(lower: Lower, call: OpCall) -> Pointwise:
 
 @rule("div.Tensor_mode", "div.Scalar_mode", "floor_divide.default")
 def lower_div_mode(lower: Lower, call: OpCall) -> Pointwise:
-    """Rounded division of floating-point numbers; of integers by a constant."""
+    """Division, rounded."""
     mode = argument(call, 2, "rounding_mode") if "mode" in call.op else "floor"
     dtype = compute(tensor(call.output).dtype)
     if dtype in FLOATS:
         fn = {None: simple("div"), "trunc": _trunc_divide, "floor": _floor_divide}[mode]
         return lower_elements(lower, call, call.args[:2], dtype, fn, 60 if mode == "floor" else 4)
-    _nonzero_divisor(call, dtype)
-    op = "floordiv" if mode == "floor" else "div_int"
-    return lower_elements(lower, call, call.args[:2], dtype, simple(op), 8)
+    fn = simple("floordiv" if mode == "floor" else "div_int")
+    return lower_elements(lower, call, call.args[:2], dtype, _checked(call, dtype, fn), 8)
 
 
-def _nonzero_divisor(call: OpCall, dtype: str) -> None:
-    """Integer division by zero raises in eager, so only constants are taken."""
+def _checked(call: OpCall, dtype: str, fn: Element) -> Element:
+    """Integer division, which by zero raises as in eager."""
     divisor = call.args[1]
-    if type(divisor) is not int or divisor in (0, -1) or dtype == "bool":
-        raise Refused("an integer divisor that is no constant")
+    if dtype == "bool" or (number(divisor) and divisor == 0):
+        raise Refused("not for bool, nor by zero")
+    if number(divisor):
+        return fn
+
+    def checked(b: Builder, dtype: str, x: str, y: str) -> str:
+        wide = b.cast(y, "int64")
+        wide = b.apply("check_divisor", "int64", wide, b.const(1, "int64"), b.mask_or_true())
+        return fn(b, dtype, x, b.cast(wide, dtype))
+
+    return checked
 
 
 def _trunc_divide(b: Builder, dtype: str, x: str, y: str) -> str:
@@ -111,9 +127,8 @@ def lower_remainder(lower: Lower, call: OpCall) -> Pointwise:
     if dtype in FLOATS:
         fn = simple("fmod") if truncated else _remainder
         return lower_elements(lower, call, call.args[:2], dtype, fn, 60)
-    _nonzero_divisor(call, dtype)
     fn = _integer_rest if truncated else simple("floormod")
-    return lower_elements(lower, call, call.args[:2], dtype, fn, 8)
+    return lower_elements(lower, call, call.args[:2], dtype, _checked(call, dtype, fn), 8)
 
 
 def _remainder(b: Builder, dtype: str, x: str, y: str) -> str:
@@ -150,15 +165,14 @@ def lower_compare(lower: Lower, call: OpCall) -> Pointwise:
             _check_range(arg, stored)
     dtype = compute(stored)
     op = call.op.split(".")[1]
-    rounds = stored in ("bfloat16", "float16")
+    rounding = ROUNDING.get(stored)  # a number is rounded to half precision before it is compared
 
     def body(b: Builder, dtype: str, x: str, y: str) -> str:
+        if rounding is not None and not isinstance(call.args[1], Ref):
+            y = b.apply(rounding, dtype, y)
         return b.apply(op, "bool", x, y)
 
-    args = call.args[:2]
-    if rounds and number(args[1]):
-        raise Refused("a number compared in half precision")
-    return lower_elements(lower, call, args, dtype, body)
+    return lower_elements(lower, call, call.args[:2], dtype, body)
 
 
 _RANGE = {"int64": 63, "int32": 31, "int16": 15, "int8": 7, "uint8": 8, "bool": 1}

@@ -116,8 +116,8 @@ def lower_pow_scalar(lower: Lower, call: OpCall) -> Pointwise:
     if not number(exponent) or isinstance(exponent, bool):
         raise Refused("an exponent that is no number")
     if dtype not in FLOATS:
-        if exponent not in (2, 3) or dtype == "bool":
-            raise Refused("an integer power")
+        if type(exponent) is not int or exponent < 0 or dtype == "bool":
+            raise Refused("an integer power")  # of a negative one eager raises
     return lower_elements(
         lower, call, call.args[:1], dtype, lambda b, t, x: _power(b, t, x, exponent), 8
     )
@@ -140,5 +140,8 @@ def _power(b: Builder, dtype: str, x: str, exponent: float) -> str:
 
 @rule("pow.Tensor_Tensor", "pow.Scalar")
 def lower_pow(lower: Lower, call: OpCall) -> Pointwise:
-    """Powers of floating-point numbers."""
-    return lower_elements(lower, call, call.args[:2], float_type(call), simple("pow"), 60)
+    """Powers of numbers."""
+    dtype = compute(tensor(call.output).dtype)
+    if dtype == "bool":
+        raise Refused("not for bool")
+    return lower_elements(lower, call, call.args[:2], dtype, simple("pow"), 60)

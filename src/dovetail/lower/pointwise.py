@@ -24,6 +24,8 @@ from dovetail.lower.values import Builder, Indices, Pointwise, Value, broadcast_
 
 # An element's expression: builder, computing type, operands (already in that type).
 Element = Callable[..., str]
+# What rounds a float32 to half precision.
+ROUNDING = {"bfloat16": "round_brain", "float16": "round_half"}
 _ORDER = (
     *("bool", "uint8", "int8", "int16", "int32", "int64"),
     *("float16", "bfloat16", "float32", "float64"),
@@ -137,9 +139,8 @@ _ROUND: dict[str, Element] = {
 def _same_rule(fn: Element) -> Callable[[Lower, OpCall], Pointwise]:
     def lowered(lower: Lower, call: OpCall) -> Pointwise:
         dtype = compute(tensor(call.output).dtype)
-        if dtype == "bool":
-            raise Refused("not for bool")
-        return lower_elements(lower, call, call.args[:1], dtype, fn)
+        body = _identity if dtype == "bool" else fn  # of those that eager has for bool
+        return lower_elements(lower, call, call.args[:1], dtype, body)
 
     return lowered
 
@@ -288,7 +289,7 @@ def lower_copy(lower: Lower, call: OpCall) -> Pointwise:
     if isinstance(device, Attr) and device.value != "cpu":
         raise Refused("a copy to another device")
     result = tensor(call.output).dtype
-    rounding = {"bfloat16": "round_brain", "float16": "round_half"}.get(result)
+    rounding = ROUNDING.get(result)
     if lower.value(call.args[0]).dtype == result:
         rounding = None
 

@@ -20,6 +20,7 @@ from dovetail.codegen.llvm.arithmetic import (
     fast_two_sum,
     fma,
     is_below,
+    keep_tiny,
     lesser,
     low_bits,
     mul,
@@ -29,6 +30,7 @@ from dovetail.codegen.llvm.arithmetic import (
     scale,
     sub,
     through_double,
+    times,
     total,
     two_product_with,
     two_sum,
@@ -83,7 +85,7 @@ def exp_bounded(c: Code, x: Val) -> Val:
 
 
 def _exp_fraction(c: Code, x: Val) -> tuple[Val, Val, Val]:
-    """With x = (n + f) ln 2 of float32: n, n in the low bits, and 2**f."""
+    """With x = (n + f) ln 2, for a result in float32: n, n in the low bits, and 2**f."""
     n, shifted, r = _reduced(c, x)
     p = polynomial(c, r, EXP32)
     return n, shifted, fma(c, fma(c, p, r, c.like(1.0, x)), r, c.like(1.0, x))
@@ -113,6 +115,12 @@ def _scaled(c: Code, value: Val, n: Val) -> Val:
     c.declare(name, kind, [kind, kind, kind, "i16", "i32"])
     given = f"{kind} {value.text}, {kind} {n.text}, {kind} zeroinitializer, i16 -1, i32 4"
     return c.new(f"call {kind} @{name}({given})", value.dtype, value.lanes)
+
+
+def exp_short(c: Code, x: Val) -> Val:
+    """e**x in float64, to what a result in float32 needs."""
+    _, shifted, value = _exp_fraction(c, clamp(c, x, -160.0, 160.0))
+    return mul(c, value, power_of_two(c, low_bits(c, shifted), x.dtype))
 
 
 # ---- float64 -----------------------------------------------------------------------------------
@@ -154,27 +162,44 @@ def _expm1_pair(c: Code, x: Val) -> tuple[Val, Pair]:
 
 def expm1(c: Code, x: Val) -> Val:
     """exp(x) - 1."""
+    if x.dtype == "float32":
+        return keep_tiny(c, x, 2.0**-25, _expm1_32(c, clamp(c, x, -20.0, 88.8)))
+    n, p = _expm1_pair(c, clamp(c, x, -40.0, 720.0))
+    return c.select(equals(c, x, 0.0), x, scale(c, total(c, p), n))  # -0.0 stays
 
-    def double(c: Code, x: Val) -> Val:
-        n, p = _expm1_pair(c, clamp(c, x, -40.0, 720.0))
-        return c.select(equals(c, x, 0.0), x, scale(c, total(c, p), n))  # -0.0 stays
 
-    return through_double(c, double, x)
+def _expm1_32(c: Code, x: Val) -> Val:
+    """2**n (e**r - 1) + 2**n - 1, by halves so that 2**n does not overflow before the sum."""
+    n, shifted, r = _reduced(c, x)
+    t = fma(c, mul(c, r, r), polynomial(c, r, EXP32), r)
+    half = c.like(0.5, x)
+    if _can_scale(c, x):
+        grown = _scaled(c, half, n)
+    else:
+        less = low_bits(c, shifted)
+        grown = power_of_two(c, c.op("sub", less, c.like(1, less)), x.dtype)
+    value = fma(c, grown, t, sub(c, grown, half))
+    return add(c, value, value)
 
 
 def exp2(c: Code, x: Val) -> Val:
     """2**x."""
-
-    def double(c: Code, x: Val) -> Val:
-        x = clamp(c, x, -1080.0, 1030.0)
-        magic = c.like(MAGIC[x.dtype], x)
-        shifted = add(c, x, magic)
-        r = two_product_with(c, sub(c, x, sub(c, shifted, magic)), LN2)
-        high, rest = fast_two_sum(c, c.like(1.0, x), r[0])
-        value = add(c, high, add(c, rest, _grown(c, r)))
-        return scale(c, value, low_bits(c, shifted))
-
-    return through_double(c, double, x)
+    single = x.dtype == "float32"
+    x = clamp(c, x, *((-160.0, 140.0) if single else (-1080.0, 1030.0)))
+    magic, one = c.like(MAGIC[x.dtype], x), c.like(1.0, x)
+    shifted = add(c, x, magic)
+    n = sub(c, shifted, magic)
+    rest = sub(c, x, n)
+    if single:
+        r = times(c, rest, LN2[0])
+        value = fma(c, fma(c, polynomial(c, r, EXP32), r, one), r, one)
+        if _can_scale(c, x):
+            return _scaled(c, value, n)
+    else:
+        pair = two_product_with(c, rest, LN2)
+        high, low = fast_two_sum(c, one, pair[0])
+        value = add(c, high, add(c, low, _grown(c, pair)))
+    return scale(c, value, low_bits(c, shifted))
 
 
 def sigmoid(c: Code, x: Val) -> Val:

@@ -38,12 +38,13 @@ from dovetail.codegen.llvm.coefficients import (
     INVERSE_LN2,
     INVERSE_LN10,
     LOG10_2,
-    LOG64,
+    LOG32,
+    LOG_SHORT,
     LOG_TAIL64,
     TWO_THIRDS,
 )
 from dovetail.codegen.llvm.emit import Code, Val
-from dovetail.codegen.llvm.exponential import LN2_SPLIT, exp, exp_pair
+from dovetail.codegen.llvm.exponential import LN2_SPLIT, exp_pair, exp_short
 
 _LEAST = 2.2250738585072014e-308  # normal
 _LARGE = 2.0**28  # beyond it x**2 + 1 is x**2
@@ -109,11 +110,40 @@ def _specials(c: Code, x: Val, result: Val) -> Val:
 def log(c: Code, x: Val) -> Val:
     """The natural logarithm."""
     if x.dtype == "float32":
-        return through_double(c, _log_short, x)
+        e, m = _split32(c, x)
+        return _specials(c, x, _log32(c, e, sub(c, m, c.like(1.0, x))))
     e, m = _split(c, x)
     e = c.convert("sitofp", e, "float64")
     value = _with_exponent(c, e, _log_fraction(c, m), LN2_SPLIT["float64"])
     return _specials(c, x, total(c, value))
+
+
+def _split32(c: Code, x: Val) -> tuple[Val, Val]:
+    """X = m 2**e for a positive float32: the whole number e, and m."""
+    tiny = is_below(c, x, 2.0**-126)
+    bits = c.convert("bitcast", c.select(tiny, times(c, x, 2.0**25), x), "int32")
+    e = c.op("ashr", c.op("sub", bits, c.like(0x3F3504F3, bits)), c.like(23, bits))
+    m = c.convert("bitcast", c.op("sub", bits, c.op("shl", e, c.like(23, bits))), "float32")
+    whole = c.convert("sitofp", e, "float32")
+    return c.select(tiny, sub(c, whole, c.like(25.0, x)), whole), m
+
+
+def _log32(c: Code, e: Val, f: Val) -> Val:
+    """E ln 2 + log(1 + f) in float32."""
+    q = fma(c, f, polynomial(c, f, LOG32), c.like(-0.5, f))
+    near = fma(c, mul(c, f, f), q, f)
+    first, second = LN2_SPLIT["float32"]
+    return fma(c, e, c.like(first, f), fma(c, e, c.like(second, f), near))
+
+
+def _log1p32(c: Code, x: Val) -> Val:
+    """log(1 + x) in float32: what the sum's rounding loses is added to its fraction."""
+    one = c.like(1.0, x)
+    total = add(c, x, one)
+    lost = sub(c, x, sub(c, total, one))
+    e, m = _split32(c, total)
+    back = c.op("fdiv", m, total)
+    return _log32(c, e, fma(c, lost, back, sub(c, m, one)))
 
 
 def _log_short(c: Code, x: Val) -> Val:
@@ -122,7 +152,7 @@ def _log_short(c: Code, x: Val) -> Val:
     e = c.convert("sitofp", exponent, "float64")
     s = c.op("fdiv", sub(c, m, c.like(1.0, x)), add(c, m, c.like(1.0, x)))
     z = mul(c, s, s)
-    p = mul(c, mul(c, s, z), polynomial(c, z, LOG64))
+    p = mul(c, mul(c, s, z), polynomial(c, z, LOG_SHORT))
     first, second = LN2_SPLIT["float64"]
     low = fma(c, e, c.like(second, x), p)
     return _specials(c, x, fma(c, e, c.like(first, x), fma(c, s, c.like(2.0, x), low)))
@@ -166,15 +196,12 @@ def _log_one_plus(c: Code, u: Pair, large: Val | None = None) -> Val:
 
 def log1p(c: Code, x: Val) -> Val:
     """log(1 + x)."""
-
-    def double(c: Code, x: Val) -> Val:
-        value = _log_one_plus(c, (x, c.like(0.0, x)))
-        value = c.select(equals(c, x, math.inf), x, value)
-        value = c.select(equals(c, x, -1.0), c.like(-math.inf, x), value)
-        value = c.select(c.compare("fcmp ult", x, c.like(-1.0, x)), c.like(math.nan, x), value)
-        return keep_tiny(c, x, 2.0**-54, value)
-
-    return through_double(c, double, x)
+    single = x.dtype == "float32"
+    value = _log1p32(c, x) if single else _log_one_plus(c, (x, c.like(0.0, x)))
+    value = c.select(equals(c, x, math.inf), x, value)
+    value = c.select(equals(c, x, -1.0), c.like(-math.inf, x), value)
+    value = c.select(c.compare("fcmp ult", x, c.like(-1.0, x)), c.like(math.nan, x), value)
+    return keep_tiny(c, x, 2.0**-25 if single else 2.0**-54, value)
 
 
 def asinh(c: Code, x: Val) -> Val:
@@ -246,7 +273,7 @@ def power(c: Code, x: Val, y: Val) -> Val:
 
 
 def _power_short(c: Code, size: Val, exponent: Val) -> Val:
-    return exp(c, mul(c, exponent, _log_short(c, size)))
+    return exp_short(c, mul(c, exponent, _log_short(c, size)))
 
 
 def _power_long(c: Code, size: Val, exponent: Val) -> Val:

@@ -221,6 +221,8 @@ def position(r: Renderer, index: Index) -> Val:
 def check(r: Renderer, kind: str, index: Val, extent: Val, allowed: Val) -> Val:
     """An index, wrapped if negative where that is meant; out of range sets the flag and gives 0.
 
+    Or a divisor: zero sets the flag and gives ``extent``.
+
     ``allowed`` is false where the index is not going to be used.
     """
     c = r.c
@@ -228,7 +230,10 @@ def check(r: Renderer, kind: str, index: Val, extent: Val, allowed: Val) -> Val:
         wrapped = c.op("add", index, extent)
         negative = c.compare("icmp slt", index, c.like(0, index))
         index = c.select(negative, wrapped, index)
-    bad = c.compare("icmp uge", index, extent)
+    if kind == "check_divisor":
+        bad, instead = c.compare("icmp eq", index, c.like(0, index)), extent
+    else:
+        bad, instead = c.compare("icmp uge", index, extent), c.like(0, index)
     reported = c.op("and", bad, allowed)
     if r.mask is not None and reported.lanes > 1:
         reported = c.op("and", reported, r.mask)
@@ -238,4 +243,4 @@ def check(r: Renderer, kind: str, index: Val, extent: Val, allowed: Val) -> Val:
     c.start(wrong)
     c.line(f"store i64 {CHECKS.index(kind) + 1}, ptr {r.flag.text}")
     c.block(fine)
-    return c.select(bad, c.like(0, index), index)
+    return c.select(bad, instead, index)

@@ -21,8 +21,8 @@ from dovetail.ir.size import Dim
 # Bytes from the start of a dvt_call and of a dvt_tensor in dovetail.h.
 _OUTPUTS, _INPUTS, _ATTRIBUTES, _PARALLEL = 16, 24, 32, 40
 _DATA, _BYTE_OFFSET = 0, 40
-# Statuses in dovetail.h for an index out of range.
-_INDEX, _BOUNDS = 9, 12
+# Statuses in dovetail.h for an index out of range, and a divisor of zero.
+_INDEX, _BOUNDS, _DIVISOR = 9, 12, 13
 _FLAG = 0  # the table starts with the address of the flag that checks set
 
 
@@ -150,4 +150,6 @@ def _status(c: Code, kernel: Kernel) -> str:
     failed = c.compare("icmp ne", flag, c.const(0, "int64"))
     bounds = c.compare("icmp eq", flag, c.const(1 + CHECKS.index("check_bounds"), "int64"))
     status = c.select(bounds, c.const(_BOUNDS, "int32"), c.const(_INDEX, "int32"))
+    divisor = c.compare("icmp eq", flag, c.const(1 + CHECKS.index("check_divisor"), "int64"))
+    status = c.select(divisor, c.const(_DIVISOR, "int32"), status)
     return c.select(failed, status, c.const(0, "int32")).text

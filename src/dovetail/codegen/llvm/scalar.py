@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from dovetail.codegen.llvm import math
+from dovetail.codegen.llvm import integers, math
 from dovetail.codegen.llvm.arithmetic import fma
 from dovetail.codegen.llvm.emit import Code, Val
 from dovetail.ir.kernel import FLOATS
@@ -139,6 +139,10 @@ def _copysign(c: Code, size: Val, sign: Val) -> Val:
     return c.intrinsic("copysign", size, sign)
 
 
+def _power(c: Code, base: Val, exponent: Val) -> Val:
+    return (math.BINARY["pow"] if is_float(base) else integers.power)(c, base, exponent)
+
+
 def _shift(name: str) -> Callable[[Code, Val, Val], Val]:
     def rule(c: Code, x: Val, amount: Val) -> Val:
         """Shift; by the width or more (or a negative number), as ATen defines it."""
@@ -151,35 +155,6 @@ def _shift(name: str) -> Callable[[Code, Val, Val], Val]:
         return c.select(inside, shifted, beyond)
 
     return rule
-
-
-def _floor_division(c: Code, left: Val, right: Val) -> Val:
-    """Integers, rounded towards minus infinity; the divisor is never zero here."""
-    if left.dtype == "uint8":
-        return c.op("udiv", left, right)
-    quotient, rest = c.op("sdiv", left, right), c.op("srem", left, right)
-    wrong = c.op(
-        "and",
-        c.compare("icmp ne", rest, c.like(0, rest)),
-        c.compare("icmp slt", c.op("xor", rest, right), c.like(0, rest)),
-    )
-    return c.select(wrong, c.op("sub", quotient, c.like(1, quotient)), quotient)
-
-
-def _floor_modulo(c: Code, left: Val, right: Val) -> Val:
-    if left.dtype == "uint8":
-        return c.op("urem", left, right)
-    rest = c.op("srem", left, right)
-    wrong = c.op(
-        "and",
-        c.compare("icmp ne", rest, c.like(0, rest)),
-        c.compare("icmp slt", c.op("xor", rest, right), c.like(0, rest)),
-    )
-    return c.select(wrong, c.op("add", rest, right), rest)
-
-
-def _integer_division(c: Code, left: Val, right: Val) -> Val:
-    return c.op("udiv" if left.dtype == "uint8" else "sdiv", left, right)
 
 
 def round_brain(c: Code, x: Val) -> Val:
@@ -218,13 +193,14 @@ _RULES: dict[str, Callable[..., Val]] = {
     "max": maximum,
     "where": _where,
     **math.BINARY,
+    "pow": _power,
     "fma": fma,
     "copysign": _copysign,
     "shl": _shift("shl"),
     "shr": _shift("shr"),
-    "floordiv": _floor_division,
-    "floormod": _floor_modulo,
-    "div_int": _integer_division,
+    "floordiv": integers.floor_division,
+    "floormod": integers.floor_modulo,
+    "div_int": integers.division,
     "round_brain": round_brain,
     "round_half": _round_half,
 }

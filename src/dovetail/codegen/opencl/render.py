@@ -32,6 +32,15 @@ ushort to_brain(float x) /* to nearest even; a NaN stays one */
     return x != x ? (ushort)0x7fc0 : (ushort)((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
 }
 
+long whole_power(long base, long exponent)
+{
+    if (exponent < 0) return base == 1 ? 1 : base == -1 ? (exponent % 2 ? -1 : 1) : 0;
+    ulong result = 1, square = (ulong)base;
+    for (; exponent; exponent >>= 1, square *= square)
+        if (exponent & 1) result *= square;
+    return (long)result;
+}
+
 float round_half(float x)
 {
     ushort bits;
