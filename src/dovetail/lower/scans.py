@@ -49,9 +49,6 @@ def lower_cumulative(lower: Lower, call: OpCall) -> Value:
     dim = _dim(source, argument(call, 1, "dim"))
     if dim is None:
         return lower.pointwise(call, alone, (source,))
-    if (kind, desc.dtype, desc.strides[dim]) == ("prod", "float64", 1):
-        raise Refused("products that are in order anyway, which ATen is faster at")
-
     if kind == "sum" and result in FLOATS and _is_shared(desc, dim):
         return _shared(lower, call, source, wide, dim, alone)
     return Scanned(call.name, desc, dim, body, (source,))
