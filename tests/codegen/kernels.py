@@ -55,6 +55,7 @@ PROGRAMS = {
     "column_sum": (lambda x: (x * x).sum(0), (torch.randn(7, 20),)),
     "cumsum": (lambda x: (x * 2).cumsum(-1) - 1, (torch.randn(5, 40),)),
     "cumsum_column": (lambda x: x.cumsum(0).relu(), (torch.randn(40, 5),)),
+    "suffix_sums": (lambda x: x.flip(1).cumsum(1).flip(1) * x, (torch.randn(4, 37),)),
     "cummax": (lambda x: x.cummax(1)[1], (torch.randn(3, 21),)),
     "argmax": (lambda x: x.argmax(1), (torch.randn(4, 19),)),
     "gather": (lambda x, i: x[i] * 2, (torch.randn(9, 4), torch.tensor([3, 0, 8]))),

@@ -1,4 +1,4 @@
-"""Random programs from a seed: pointwise, views, reductions, casts, joins, mutation."""
+"""Random programs from a seed: pointwise, views, reductions, scans, casts, joins, mutation."""
 
 from __future__ import annotations
 
@@ -57,7 +57,8 @@ class Program:
 
 def step(chosen, values):
     """One more value, made from those there are."""
-    kind = chosen.choice(["unary"] * 4 + ["binary"] * 4 + ["view"] * 3 + ["fold"] * 2 + ["other"])
+    rare = ["fold", "fold", "other", "scan"]
+    kind = chosen.choice(["unary"] * 4 + ["binary"] * 4 + ["view"] * 3 + rare)
     x = values[chosen.randrange(len(values))]
     if kind == "unary":
         name = chosen.choice(UNARY)
@@ -69,6 +70,8 @@ def step(chosen, values):
         return view(chosen, x)
     if kind == "fold":
         return fold(chosen, x)
+    if kind == "scan":
+        return scan(chosen, x)
     return other(chosen, x)
 
 
@@ -119,8 +122,25 @@ def fold(chosen, x):
     return getattr(x, kind)(dim, keepdim=keep)
 
 
+def scan(chosen, x):
+    """Running sums, products and extremes, forwards and backwards."""
+    kind = chosen.choice(["sum", "sum", "prod", "max", "min", "back", "count"])
+    if not x.dim() or not x.numel():
+        return x - 1
+    dim = chosen.randrange(x.dim())
+    if kind == "sum":
+        return x.cumsum(dim).clamp(-20, 20)
+    if kind == "prod":
+        return (x.sin() * 0.1 + 1).cumprod(dim)
+    if kind == "back":
+        return (x * 0.5).flip(dim).cumsum(dim).flip(dim).clamp(-20, 20)
+    if kind == "count":
+        return ((x > 0).cumsum(dim) - 1).float()
+    return (x.cummax(dim) if kind == "max" else x.cummin(dim)).values
+
+
 def other(chosen, x):
-    kinds = ["where", "cat", "cast", "half", "pad", "flip", "cumsum", "scale", "mutate", "pick"]
+    kinds = ["where", "cat", "cast", "half", "pad", "flip", "scale", "mutate", "pick", "gather"]
     kind = chosen.choice([*kinds, "brain", "count"])
     if kind == "where":
         return torch.where(x > 0, x, x * 0.1)
@@ -133,9 +153,7 @@ def other(chosen, x):
     if kind == "pad" and x.dim():
         return torch.nn.functional.pad(x, (1, 2))[..., :-1]
     if kind == "flip" and x.dim():
-        return x.flip(0)
-    if kind == "cumsum" and x.dim():
-        return x.cumsum(-1).clamp(-20, 20)
+        return x.flip(chosen.randrange(x.dim()))
     return rarer(chosen, kind, x)
 
 
@@ -146,6 +164,10 @@ def rarer(chosen, kind, x):
     if kind == "pick" and x.dim() and x.numel():
         order = x.flatten()[: x.shape[0]].argsort(stable=True)
         return x.index_select(0, order % x.shape[0])
+    if kind == "gather" and x.dim() and x.numel():
+        dim = chosen.randrange(x.dim())
+        places = torch.arange(x.numel()).reshape(x.shape) * 7 % x.shape[dim]
+        return x.gather(dim, places)
     if kind == "count" and x.dim() and x.numel():
         return (x > 0).sum(0).to(torch.int32).mul(3).float()
     return x * 1.5

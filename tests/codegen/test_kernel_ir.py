@@ -62,9 +62,10 @@ def test_symbolic_sizes_in_text():
     assert kernel.symbols() == {"n", "m"}
 
 
-@pytest.mark.parametrize(
-    "name", ["gelu", "softmax", "layer_norm", "cat", "rotary", "pad", "cross_entropy", "cumsum"]
-)
+GOLDEN_PROGRAMS = ["gelu", "softmax", "layer_norm", "cat", "rotary", "pad", "cross_entropy"]
+
+
+@pytest.mark.parametrize("name", [*GOLDEN_PROGRAMS, "cumsum", "suffix_sums"])
 def test_golden(name):
     """A change of lowering or fusion shows here; rewrite the file when it is meant."""
     fn, args = PROGRAMS[name]

@@ -95,6 +95,15 @@ class Affine:
             tuple((n, mul(c, factor)) for n, c in self.values),
         )
 
+    def turn(self, axis: str, extent: Dim) -> Affine:
+        """This with an axis walked from its end."""
+        back = Affine(add(extent, -1), ((axis, -1),))
+        kept = tuple((n, c) for n, c in self.axes if n != axis)
+        total = Affine(self.constant, kept, self.values)
+        for name, coefficient in self.axes:
+            total = total + back.scale(coefficient) if name == axis else total
+        return total
+
     def divmod(self, by: Dim, extents: Mapping[str, Dim]) -> tuple[Affine, Affine]:
         """Quotient and remainder by ``by``; NotAffine where they are no affine expressions."""
         if by == 1:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from dovetail.ir.affine import Affine, NotAffine
+from dovetail.ir.size import Dim
 from dovetail.lower.values import (
     Host,
     Indices,
@@ -40,6 +41,7 @@ class Cluster:
     domain: Domain
     members: list[Value] = field(default_factory=list)
     rows: set[Value] = field(default_factory=set)  # members without the folded axes
+    turned: set[Value] = field(default_factory=set)  # members that go down the folded axis
     inlined: set[Value] = field(default_factory=set)  # of later clusters, computed here as well
     library: LibraryCall | None = None
     barrier: bool = False
@@ -51,7 +53,18 @@ class Cluster:
             return domain.index(value.shape, row=True)
         if isinstance(value, Scanned) and scan_flags(domain, value.shape, value.dim) is None:
             return None
-        return domain.index(value.shape, row=value in self.rows)
+        return place(domain, value.shape, row=value in self.rows, turned=value in self.turned)
+
+
+def place(
+    domain: Domain, shape: Sequence[Dim], *, row: bool = False, turned: bool = False
+) -> Indices | None:
+    """The index of a value of this shape at a point; ``turned``: the folded axis backwards."""
+    index = domain.index(shape, row=row)
+    if index is None or not turned:
+        return index
+    axis = domain.folded_name()
+    return None if axis is None else tuple(i.turn(axis, domain.extents()[axis]) for i in index)
 
 
 class Conflict(Exception):
@@ -130,47 +143,51 @@ class Clusterer:
             raise AssertionError(f"{value} fits no cluster of its own")
 
     def _join(self, cluster: Cluster, value: Value, *, alone: bool = False) -> bool:
-        for domain, row in self._fits(cluster, value):
+        for domain, kind in self._fits(cluster, value):
             probe = Probe(cluster, domain, self._home_number)
-            if alone or self._compatible(cluster, value, domain, row, probe):
+            if alone or self._compatible(cluster, value, domain, kind, probe):
                 cluster.domain = domain
                 cluster.inlined |= probe.inlined
                 cluster.members.append(value)
                 self.home[value] = cluster
-                if row:
+                if kind == "row":
                     cluster.rows.add(value)
+                if kind == "turned":
+                    cluster.turned.add(value)
                 return True
         return False
 
-    def _fits(self, cluster: Cluster, value: Value) -> Iterable[tuple[Domain, bool]]:
-        """Domains in which the cluster could take the value, and whether it is a row value."""
+    def _fits(self, cluster: Cluster, value: Value) -> Iterable[tuple[Domain, str]]:
+        """Domains in which the cluster could take the value, and as what."""
         if isinstance(value, Reduction):
             refined = refine(cluster.domain, value.source_shape)
             if refined is not None:
                 flagged = reduce_flags(refined, value.source_shape, value.dims)
                 if flagged is not None:
-                    yield flagged, False
+                    yield flagged, "full"
             return
         refined = refine(cluster.domain, value.shape)
         if isinstance(value, Scanned):
             flagged = refined and scan_flags(refined, value.shape, value.dim)
             if flagged is not None:
-                yield flagged, False
+                yield flagged, "full"
             return
         if refined is not None:
-            yield refined, False
+            yield refined, "full"
         if cluster.domain.reduced is not None:
             if cluster.domain.index(value.shape, row=True) is not None:
-                yield cluster.domain, True
+                yield cluster.domain, "row"
+        if refined is not None and any(isinstance(m, Scanned) for m in cluster.members):
+            yield refined, "turned"
 
     def _compatible(
-        self, cluster: Cluster, value: Value, domain: Domain, row: bool, probe: Probe
+        self, cluster: Cluster, value: Value, domain: Domain, kind: str, probe: Probe
     ) -> bool:
         if domain is not cluster.domain:
             if any(cluster.index(m, domain) is None for m in cluster.members):
                 return False
         try:
-            probe.run(value, row)
+            probe.run(value, kind)
         except (Conflict, NotAffine):
             return False
         return True
@@ -186,15 +203,15 @@ class Probe:
         self.inlined: set[Value] = set()
         self.left, self.work = _BUDGET, AGAIN
 
-    def run(self, value: Value, row: bool) -> None:
+    def run(self, value: Value, kind: str) -> None:
         """Raise Conflict unless the cluster can compute ``value`` at each of its points."""
         if isinstance(value, Reduction):
             index = self.domain.index(value.source_shape, row=False)
         else:
-            index = self.domain.index(value.shape, row=row)
+            index = place(self.domain, value.shape, row=kind == "row", turned=kind == "turned")
         if index is None:
             raise Conflict
-        if row:
+        if kind == "row":
             self.work = float("inf")  # once a row is nothing beside the row
         value.body(self, index)  # type: ignore[attr-defined]
 

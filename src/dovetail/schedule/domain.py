@@ -33,6 +33,11 @@ class Domain:
         reduced = self.reduced or (False,) * len(self.sizes)
         return tuple(n for n, r in zip(self.names(), reduced, strict=True) if not r)
 
+    def folded_name(self) -> str | None:
+        """The name of the axis that is folded, if it is one."""
+        folded = set(self.names()) - set(self.kept_names())
+        return folded.pop() if len(folded) == 1 else None
+
     def extents(self) -> dict[str, Dim]:
         """Sizes by axis name."""
         return dict(zip(self.names(), self.sizes, strict=True))

@@ -8,7 +8,7 @@ from dovetail.ir.kernel import Apply, Kernel, Load, Scan, Store
 # The unit is a load that hits the cache, about 0.03 ns an element with vectors of sixteen; the
 # rest was measured beside it. A second thread costs a few microseconds to start.
 GRAIN = 98304
-_ORDINARY, _GATHER, _SCAN, _UNKNOWN = 0.5, 4.0, 8.0, 256
+_ORDINARY, _GATHER, _SCAN, _UNKNOWN = 0.5, 4.0, 12.0, 256
 _OPERATIONS = {
     **dict.fromkeys(("exp", "exp_normal"), 4.0),
     **dict.fromkeys(("sigmoid", "div_int", "floordiv", "floormod"), 6.0),

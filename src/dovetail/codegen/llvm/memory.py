@@ -81,7 +81,7 @@ class _Access:
                 start = _address(c, start, _times(r, r.axes[inner[0]], stride), dtype)
         step: Dim = 0 if r.axis is None else index.stride(r.axis.name)
         gathered = _gathered(r, index)
-        self.dense = step == 1
+        self.dense, self.backwards = step in (1, -1), step == -1
         if gathered is not None:
             if gathered.lanes == 1:
                 start = _address(c, start, gathered, dtype)
@@ -94,6 +94,9 @@ class _Access:
                 offsets = gathered if offsets is None else c.op("add", offsets, gathered)
             assert offsets is not None
             self.address = _address(c, start, offsets, dtype)
+        elif self.dense and self.backwards and r.lanes > 1:
+            self.address = _address(c, start, c.const(1 - r.lanes, "int64"), dtype)
+        self.backwards = self.backwards and self.dense
         self.lanes = r.lanes if self.dense else self.address.lanes
 
 
@@ -111,7 +114,11 @@ def load(r: Renderer, instruction: Load, inner: Inner) -> Val:
     else:
         lanes_in_use = _both(c, mask, r.mask)
         lanes_in_use = None if lanes_in_use is None else c.splat(lanes_in_use, r.lanes)
-        if access.dense:
+        if access.backwards:
+            lanes_in_use = None if lanes_in_use is None else _backwards(c, lanes_in_use)
+            raw = _load_dense(c, stored, access.address, lanes_in_use, r.lanes)
+            raw = _backwards(c, raw)
+        elif access.dense:
             raw = _load_dense(c, stored, access.address, lanes_in_use, r.lanes)
         else:
             raw = _gather(c, stored, access.address, lanes_in_use)
@@ -122,6 +129,15 @@ def _both(c: Code, left: Val | None, right: Val | None) -> Val | None:
     if left is None or right is None:
         return left if right is None else right
     return c.op("and", left, right)
+
+
+def _backwards(c: Code, value: Val) -> Val:
+    """The lanes in opposite order."""
+    if value.lanes == 1:
+        return value
+    picks = ", ".join(f"i32 {n}" for n in reversed(range(value.lanes)))
+    text = f"{value.type} {value.text}, {value.type} poison, <{value.lanes} x i32> <{picks}>"
+    return c.new(f"shufflevector {text}", value.dtype, value.lanes)
 
 
 def _load_scalar(c: Code, dtype: str, address: Val, mask: Val | None) -> Val:
@@ -194,10 +210,13 @@ def store(r: Renderer, instruction: Store, inner: Inner) -> None:
         c.line(f"store {value.type} {value.text}, ptr {access.address.text}")
         return
     value, size = c.splat(value, r.lanes), item_bytes(dtype)
-    if access.dense and r.mask is None:
+    mask = r.mask
+    if access.backwards:
+        value, mask = _backwards(c, value), None if mask is None else _backwards(c, mask)
+    if access.dense and mask is None:
         c.line(f"store {value.type} {value.text}, ptr {access.address.text}, align {size}")
         return
-    mask = r.mask or c.const(True, "bool", r.lanes)
+    mask = mask or c.const(True, "bool", r.lanes)
     name = "masked.store" if access.dense else "masked.scatter"
     place = "p0" if access.dense else f"v{r.lanes}p0"
     full = f"llvm.{name}.{suffix(value.dtype, r.lanes)}.{place}"

@@ -38,6 +38,7 @@ NARROWEST = 64  # but at least these along it
 WIDE = 4  # vectors next to each other that are folded together
 CHUNK = 8192  # elements summed before their sum is added to the total
 COLUMN_CHUNK = 32  # the same for sums down a column
+SHORT = 12  # instructions beside a scan for which there are registers, however wide they are
 UNROLL = 4  # independent accumulators along the vector axis
 
 SizeOf = Callable[[Dim], Val]
@@ -78,7 +79,7 @@ def _score(kernel: Kernel, axis: Axis) -> float:
             if isinstance(instruction, Load | Store):
                 stride = instruction.index.stride(name)
                 weight = 2.0 if isinstance(instruction, Store) else 1.0
-                score += weight if stride == 1 else (0 if stride == 0 else -2 * weight)
+                score += weight if stride in (1, -1) else (0 if stride == 0 else -2 * weight)
     if isinstance(axis.extent, int) and axis.extent < 16:
         score -= 4 * (16 - axis.extent) / 16
     return score
@@ -105,8 +106,10 @@ def block_of(kernel: Kernel) -> int:
 
 def _is_light(kernel: Kernel) -> bool:
     """Whether several vectors' worth of a kernel's values fit the registers."""
-    for i in kernel.instructions():
-        if i.dtype in ("float64", "int64") and not isinstance(i, Const):
+    body = list(kernel.instructions())
+    scans = len(body) <= SHORT and any(isinstance(i, Scan) for i in body)
+    for i in body:
+        if i.dtype in ("float64", "int64") and not isinstance(i, Const) and not scans:
             return False
         if isinstance(i, Apply) and (
             i.op in math.FUNCTIONS or i.op in (*math.BINARY, "div", *CHECKS)
