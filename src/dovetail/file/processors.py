@@ -5,9 +5,8 @@
 
 from __future__ import annotations
 
+import importlib
 import platform
-
-from dovetail import _native
 
 AARCH64 = 183 << 8 | 1  # any of ARMv8-A with NEON
 PROCESSORS = {**{f"x86-64-v{n}": n for n in range(1, 5)}, "armv8-a": AARCH64}
@@ -28,7 +27,10 @@ def family() -> str:
 
 def no_code_here() -> str:
     """Why generated code does not run on this machine; empty when it does."""
-    number = _native.processor()
+    try:
+        number = importlib.import_module("dovetail._native").processor()
+    except ImportError:
+        return "it needs the C runtime, which is not built"
     if number >= _LEAST:
         return ""
     if number:
