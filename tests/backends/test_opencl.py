@@ -116,7 +116,7 @@ UNARY = {
 }
 BINARY = {
     "float32": "add sub mul div min max pow copysign atan2 fmod hypot eq lt ge",
-    "int64": "add sub mul floordiv floormod div_int min max and shl shr ne le",
+    "int64": "add sub mul floordiv floormod div_int min max pow and shl shr ne le",
     "int16": "add mul floordiv floormod xor",
     "uint8": "add sub floordiv floormod max shr",
     "bool": "add mul and or xor eq",
