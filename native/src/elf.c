@@ -264,8 +264,9 @@ static dvt_status relocate_one(dvt_code *c, uint32_t target, const elf_rela *r,
         return bad(error, "a relocation lies outside its section");
     uint64_t to = address_of(c, &c->symbols[symbol]);
     if (to == UINT64_MAX) {
-        const char *name = "?";
-        symbol_name(c, &c->symbols[symbol], &name);
+        const char *name;
+        if (!symbol_name(c, &c->symbols[symbol], &name))
+            name = "?";
         return dvt_fail(error, DVT_ERROR_UNSUPPORTED,
                         "code section: calls %.100s, which it may not", name);
     }
