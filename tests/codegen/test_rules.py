@@ -114,7 +114,7 @@ LONG = {
 
 
 @pytest.mark.parametrize("name", LONG)
-@pytest.mark.parametrize("shape", [(1024, 1024), (1 << 18,), (64, 33, 40), (1021, 101)])
+@pytest.mark.parametrize("shape", [(1024, 1024), (131101,), (64, 33, 40), (17, 30011)])
 def test_long_folds(name, shape):
     """Beside eager's error, and the same whatever the threads."""
     fn, x = LONG[name], data(*shape) + 0.5
@@ -133,7 +133,46 @@ def test_long_folds(name, shape):
     assert mine <= max(2 * theirs, 4 * 2.0**-24), (mine, theirs)
 
 
-def test_a_long_sum_is_shared():
-    first, second = plan_of(LONG["sum"], data(1024, 1024)).steps
-    assert first.kernel.axes
-    assert not second.kernel.axes
+@pytest.mark.parametrize("shape", [(1024, 1024), (131101,), (17, 30011), (1, 200003)])
+def test_a_long_sum_is_shared(shape):
+    *parts, last = plan_of(LONG["sum"], data(*shape)).steps
+    assert any(step.kernel.axes for step in parts)
+    assert not last.kernel.axes
+
+
+ALONG = {
+    "columns": lambda x: x.sum(0),
+    "columns_of_three": lambda x: x.reshape(-1, 3, 2).sum((0, 2)),
+    "few_rows": lambda x: x.t().reshape(2, -1).sum(1),
+    "mean": lambda x: x.mean(0, keepdim=True),
+    "var": lambda x: x.var(0),
+    "prod": lambda x: (1 + x * 1e-3).prod(0),
+    "extremes": lambda x: x.amax(0) - x.amin(0),
+    "whole": lambda x: x.sum(),
+    "softmax": lambda x: x.reshape(1, -1).softmax(1),
+}
+
+
+@pytest.mark.parametrize("constant", [False, True])
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("name", ALONG)
+def test_folds_along_dimensions(name, dynamic, constant):
+    """As near to float64 as eager's, whatever is folded: the sizes have no round parts."""
+    fn = ALONG[name]
+    compiled = torch.compile(fn, backend="cpu", dynamic=dynamic)
+    for rows in (30011, 70003):
+        x = torch.full((rows, 6), 0.1) if constant else data(rows, 6) + 0.5
+        exact = fn(x.double())
+        scale = max(exact.abs().max(), 1e-7)
+        mine, theirs = ((v.double() - exact).abs().max() / scale for v in (compiled(x), fn(x)))
+        assert mine <= max(2 * theirs, 4 * 2.0**-24), (mine, theirs)
+
+
+@pytest.mark.parametrize("rows", [1, 3, 1024, 2049, 5000])
+def test_folds_of_sizes_that_vary(rows):
+    fns = {"sum": lambda x: (x.sum(), x.sum(0)), "max": lambda x: (x.amax(), x.amax(0))}
+    fns |= {"integers": lambda x: (x.long().sum(), (x > 0).all(0), (x > 3).any())}
+    for fn in fns.values():
+        compiled = torch.compile(fn, backend="cpu", dynamic=True)
+        for size in (7, rows):
+            torch.testing.assert_close(compiled(data(size, 5)), fn(data(size, 5)))

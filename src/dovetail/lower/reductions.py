@@ -13,6 +13,7 @@ from dovetail.ir.size import Dim
 from dovetail.ir.tensor import TensorDesc
 from dovetail.lower.pointwise import element
 from dovetail.lower.rules import Lower, Refused, argument, compute, dims_of, number, rule, tensor
+from dovetail.lower.staged import Fold, fold
 from dovetail.lower.values import (
     Builder,
     Indices,
@@ -35,65 +36,14 @@ def reduction(
     dtype: str,
     accumulate: str,
     prologue: Prologue | None = None,
-) -> Reduction:
+) -> Value:
     """A fold of ``source`` over ``dims``; ``dtype`` is the result's storage type."""
 
     def body(b: Builder, index: Indices) -> tuple[str, ...]:
         value = b.cast(b.read(source, index), accumulate)
         return (value if prologue is None else prologue(b, value),)
 
-    return staged(lower, op, source.shape, dims, body, (source,), dtype, accumulate)
-
-
-# A fold of this many elements to one is worth sharing among threads, in this many parts.
-LONG, PARTS = 1 << 16, 16
-_AGAIN = {"sum", "prod", "max", "min", "any", "all"}
-
-
-def staged(
-    lower: Lower,
-    op: str,
-    shape: tuple[Dim, ...],
-    dims: tuple[int, ...],
-    body: Callable[[Builder, Indices], tuple[str, ...]],
-    reads: tuple[Value, ...],
-    dtype: str,
-    accumulate: str,
-) -> Reduction:
-    """A fold; a long one to a single element first to parts that threads share, then to one.
-
-    The parts depend on the shape alone, so the result does not depend on the threads.
-    """
-    place = _divisible(op, shape, dims)
-    if place is None:
-        return Reduction(lower.fresh(op), dtype, op, shape, dims, body, reads, accumulate)
-    each = int(shape[place]) // PARTS  # type: ignore[arg-type]
-    finer = (*shape[:place], PARTS, each, *shape[place + 1 :])
-
-    def part(b: Builder, index: Indices) -> tuple[str, ...]:
-        whole = index[place].scale(each) + index[place + 1]
-        return body(b, (*index[:place], whole, *index[place + 2 :]))
-
-    others = tuple(d for d in range(len(finer)) if d != place)
-    parts = Reduction(lower.fresh(op), dtype, op, finer, others, part, reads, accumulate)
-
-    def last(b: Builder, index: Indices) -> tuple[str, ...]:
-        return (b.cast(b.read(parts, index), accumulate),)
-
-    return Reduction(lower.fresh(op), dtype, op, (PARTS,), (0,), last, (parts,), accumulate)
-
-
-def _divisible(op: str, shape: tuple[Dim, ...], dims: tuple[int, ...]) -> int | None:
-    """The outermost dimension that can be cut in parts, for a long fold to one element."""
-    total = product(shape)
-    if op not in _AGAIN or not isinstance(total, int) or total < LONG:
-        return None
-    if len(dims) != len(shape):
-        return None
-    for d, size in enumerate(shape):
-        if size != 1:
-            return d if isinstance(size, int) and size % PARTS == 0 else None
-    return None
+    return fold(lower, Fold(op, source.shape, dims, body, (source,), dtype, accumulate))
 
 
 def kept_index(dims: tuple[int, ...], rank: int) -> Callable[[Indices, Any], Indices]:
@@ -324,7 +274,7 @@ def moments(
         off = b.apply("sub", dtype, b.cast(b.read(source, index), dtype), centre)
         return (b.apply("mul", dtype, off, off),)
 
-    squares = staged(lower, "sum", source.shape, dims, body, (source, mean), dtype, dtype)
+    squares = fold(lower, Fold("sum", source.shape, dims, body, (source, mean), dtype, dtype))
     return mean, _scaled(lower, squares, divide_by(count, correction))
 
 

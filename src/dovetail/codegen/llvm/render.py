@@ -36,8 +36,8 @@ from dovetail.ir.size import Dim, Size
 BLOCK = 4096  # elements in one unit of work, where the vector axis is parallel
 NARROWEST = 64  # but at least these along it
 WIDE = 4  # vectors next to each other that are folded together
-CHUNK = 8192  # elements summed before their sum is added to the total
-COLUMN_CHUNK = 32  # the same for sums down a column
+CHUNK = 1024  # elements summed before their sum is added to the total
+COLUMN_CHUNK = 16  # the same for sums down a column
 SHORT = 12  # instructions beside a scan for which there are registers, however wide they are
 UNROLL = 4  # independent accumulators along the vector axis
 
