@@ -9,7 +9,6 @@ from dovetail.ir.call import OpCall
 from dovetail.ir.kernel import FLOATS
 from dovetail.ir.size import Dim
 from dovetail.ir.tensor import TensorDesc
-from dovetail.lower.reductions import PARTS
 from dovetail.lower.reindex import reshape
 from dovetail.lower.rules import Lower, Refused, argument, compute, rule, static, tensor
 from dovetail.lower.values import (
@@ -24,6 +23,7 @@ from dovetail.lower.values import (
 )
 
 LONG = 1 << 18  # elements from which on a scan that has few beside it is shared among threads
+PARTS = 16  # that it is then done in
 # A dtype that is asked for is what elements are converted to before they are added.
 _ROUND = {"float16": "round_half", "bfloat16": "round_brain"}
 
