@@ -35,7 +35,7 @@ MOVES = {
     "diagonal_scatter_below": lambda x: (x * 1).diagonal_scatter(x[1, :5], -2),
     "diag_embed": lambda x: torch.diag_embed(x, 1),
     "diag": lambda x: torch.diag(x) + torch.diag(torch.diag(x))[0],
-    "trace": lambda x: x.trace(),
+    "trace": lambda x: x.diagonal().sum(),
     "windows": lambda x: x.unfold(1, 3, 2) * 2,
     "windows_computed": lambda x: (x * x).unfold(0, 4, 1).sum(-1),
     "windows_twice": lambda x: x.unfold(0, 3, 2).unfold(1, 5, 3) * 2,
@@ -119,11 +119,15 @@ def test_sizes_that_vary(name):
         torch.testing.assert_close(compiled(data(*shape)), VARYING[name](data(*shape)))
 
 
-PADS = [(mode, rank) for mode in ("reflect", "replicate", "circular") for rank in (1, 2, 3)]
+# Three dimensions of unknown sizes take PyTorch itself many seconds to trace.
+PADS = [
+    (mode, rank, dynamic)
+    for mode in ("reflect", "replicate", "circular")
+    for rank, dynamic in ((1, True), (1, False), (2, True), (2, False), (3, False))
+]
 
 
-@pytest.mark.parametrize(("mode", "rank"), PADS)
-@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize(("mode", "rank", "dynamic"), PADS)
 def test_padding(mode, rank, dynamic):
     x = data(2, 3, *(4, 5, 7)[-rank:])
 
@@ -131,9 +135,9 @@ def test_padding(mode, rank, dynamic):
         return F.pad(x, (1, 2, 2, 0, 3, 1)[: 2 * rank], mode=mode) * 2
 
     assert_same(fn, x, backend="cpu", dynamic=dynamic)
-    assert_same(fn, x.requires_grad_(), backend="cpu", grad=True, dynamic=dynamic)
     if not dynamic:
-        assert all(isinstance(step, Built) for step in plan_of(fn, x.detach()).steps)
+        assert all(isinstance(step, Built) for step in plan_of(fn, x).steps)
+        assert_same(fn, x.requires_grad_(), backend="cpu", grad=True, dynamic=False)
 
 
 INDICES = {
