@@ -410,6 +410,17 @@ def test_library_operations_are_refused_with_a_reason():
     )
 
 
+def test_running_sums_need_double_precision(opened, monkeypatch):
+    def verdicts(fn, x):
+        torch.testing.assert_close(torch.compile(fn, backend="opencl")(x), fn(x))
+        return {v.op: v.backend for v in history.recent()[-1].graphs[0].verdicts}
+
+    x = torch.randn(4, 30)
+    assert verdicts(lambda x: x.cumsum(1) + 1, x)["aten.cumsum.default"] == "opencl"
+    monkeypatch.setattr(opened.device, "has_double", False)
+    assert verdicts(lambda x: x.cumsum(1) + 2, x)["aten.cumsum.default"] == "aten"
+
+
 def test_a_blob_is_portable_and_loads_in_a_new_backend():
     segment = plan_of(lambda x: torch.softmax(x, -1), torch.randn(3, 5)).segment
     blob = registry.get_backend("opencl").compile(segment)

@@ -63,7 +63,9 @@ def test_integers_wrap_as_in_eager():
     assert_same(lambda x: (x.long() << 50).cumprod(1), x, backend="cpu")
 
 
-@pytest.mark.parametrize("shape", [(1,), (7,), (16,), (17,), (3, 1, 5), (2, 3, 4, 33), (1, 1)])
+@pytest.mark.parametrize(
+    "shape", [(1,), (7,), (16,), (17,), (3, 1, 5), (2, 3, 4, 33), (1, 1), (90, 3), (2, 40, 2)]
+)
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_dimension(kind, shape):
     x = data(*shape)

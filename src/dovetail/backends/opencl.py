@@ -36,9 +36,11 @@ class OpenCLBackend(RendererBackend):
         return render(kernel)
 
     def refuses(self, call: OpCall) -> str:
-        """Double precision is optional in OpenCL."""
+        """Double precision is optional in OpenCL; running sums and products are made in it."""
         dtypes = {desc.dtype for desc in (*call.inputs, *call.outputs)}
-        if "float64" in dtypes and not self.device_of().has_double:
+        running = call.op in ("aten.cumsum.default", "aten.cumprod.default")
+        wide = "float64" in dtypes or (running and "float32" in dtypes)
+        if wide and not self.device_of().has_double:
             return "the device has no double precision"
         return ""
 

@@ -122,7 +122,9 @@ class KernelBuilder:
 
     def _parks(self, value: Value, root: Value) -> bool:
         inside = value in self.members and value not in self.roots
-        return inside and value not in self.parked and self.stage(value) < self.stage(root)
+        if not inside or self.cluster.index(value) != self.cluster.index(root):
+            return False
+        return value not in self.parked and self.stage(value) < self.stage(root)
 
     def _is_row(self, value: Value) -> bool:
         return isinstance(value, Reduction) or value in self.cluster.rows

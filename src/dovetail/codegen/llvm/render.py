@@ -126,7 +126,7 @@ class Renderer:
         self.c = Code(lanes)
         self.axis = vector_axis(kernel)
         self.is_row = self.axis is not None and self.axis not in kernel.axes
-        self.lanes = lanes * self._width(lanes) if self.axis is not None else 1
+        self.lanes = self._lanes(lanes) if self.axis is not None else 1
         self.block = block_of(kernel)
         self.axes: dict[str, Val] = {}
         self.values: dict[str, Val] = {}
@@ -152,6 +152,14 @@ class Renderer:
         c.line("ret void")
         head = f"define internal void @{self.name}(ptr %table, i64 %begin, i64 %end) #0 {{"
         return "\n".join([head, "entry:", *c.slots, *c.lines, "}"])
+
+    def _lanes(self, lanes: int) -> int:
+        """Lanes of a value that varies; a scan of a short axis has no more than it needs."""
+        extent = self.axis.extent if self.axis is not None else 1
+        scans = any(isinstance(i, Scan) for i in self.kernel.instructions())
+        if scans and isinstance(extent, int) and extent < lanes:
+            return max(2, 1 << (extent - 1).bit_length())
+        return lanes * self._width(lanes)
 
     def _width(self, lanes: int) -> int:
         """How many vectors stand next to each other: one alone would wait for its own sums."""
