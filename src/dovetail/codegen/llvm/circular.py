@@ -44,6 +44,7 @@ _PARTS = (
 )
 _PARTS_SHORT = (1.5707963267341256, 6.077100506303966e-11, 2.0222662487959506e-21)
 _STEP, _FIRST, _ROWS, _WORDS = 16, 32, 63, 4  # rows are for 2**(16 k - 32)
+_WORDS_SHORT = 3  # what a result in float32 needs of a row
 
 
 @functools.cache
@@ -99,7 +100,7 @@ def _lookup(c: Code, name: str, position: Val) -> Val:
     return c.new(text, "float64", lanes)
 
 
-def _in_table(c: Code, x: Val) -> tuple[Val, list[Val]]:
+def _in_table(c: Code, x: Val, count: int) -> tuple[Val, list[Val]]:
     """X as m 2**e, where e is one of the table's: m, and the numbers of that row."""
     bits = c.convert("bitcast", x, "int64")
     exponent = c.op("and", c.op("lshr", bits, c.like(52, bits)), c.like(0x7FF, bits))
@@ -113,7 +114,7 @@ def _in_table(c: Code, x: Val) -> tuple[Val, list[Val]]:
     m = c.convert("bitcast", c.op("or", mantissa, raised), "float64")
     _table(c, "two_over_pi", _reduction_table())
     row = c.op("shl", c.op("lshr", e, c.like(4, e)), c.like(2, e))
-    words = [_lookup(c, "two_over_pi", c.op("add", row, c.like(n, e))) for n in range(_WORDS)]
+    words = [_lookup(c, "two_over_pi", c.op("add", row, c.like(n, e))) for n in range(count)]
     return c.intrinsic("copysign", m, x), words
 
 
@@ -122,30 +123,40 @@ def _modulo_four(c: Code, x: Val) -> Val:
     return fma(c, whole, c.like(-4.0, x), x)
 
 
-def _reduce_large(c: Code, x: Val) -> tuple[Val, Pair]:
+def _reduce_large(c: Code, x: Val, *, short: bool) -> tuple[Val, Pair]:
     """The quarter turns in any number beyond 2**20, modulo 4, and the angle that is left."""
-    m, words = _in_table(c, x)
-    first, second, third = (two_product(c, m, word) for word in words[:3])
+    m, words = _in_table(c, x, _WORDS_SHORT if short else _WORDS)
+    first, second = (two_product(c, m, word) for word in words[:2])
     terms = [_modulo_four(c, v) for v in (first[0], first[1], second[0])]
-    terms += [second[1], third[0]]
+    if short:
+        rest = fma(c, m, words[2], second[1])
+    else:
+        third = two_product(c, m, words[2])
+        terms += [second[1], third[0]]
+        rest = fma(c, m, words[3], third[1])
     lead, errors = terms[0], []
     for term in terms[1:]:
         lead, error = two_sum(c, lead, term)
         errors.append(error)
     n = c.intrinsic("roundeven", lead)
     lead = sub(c, lead, n)
-    rest = fma(c, m, words[3], third[1])
     for error in errors:
-        lead, lost = two_sum(c, lead, error)
+        if short:
+            lost = error
+        else:
+            lead, lost = two_sum(c, lead, error)
         rest = add(c, rest, lost)
-    high, low = fast_two_sum(c, lead, rest)
-    angle = two_product_with(c, high, HALF_PI)
+    return _turned(c, x, n, fast_two_sum(c, lead, rest))
+
+
+def _turned(c: Code, x: Val, n: Val, part: Pair) -> tuple[Val, Pair]:
+    """Whole quarter turns as an integer, and a part of one as an angle; NaN for infinities."""
+    angle = two_product_with(c, part[0], HALF_PI)
     finite = c.compare("fcmp olt", absolute(c, x), c.like(math.inf, x))
     reduced = c.select(finite, angle[0], c.like(math.nan, x))
-    turns = c.new(f"freeze {n.type} {n.text}", "float64", n.lanes)
-    turns = c.select(finite, turns, c.like(0.0, turns))
+    turns = c.select(finite, n, c.like(0.0, n))
     integer = c.convert("fptosi", turns, "int64")
-    return integer, (reduced, fma(c, low, c.like(HALF_PI[0], x), angle[1]))
+    return integer, (reduced, fma(c, part[1], c.like(HALF_PI[0], x), angle[1]))
 
 
 def _reduce_short(c: Code, x: Val, n: Val) -> Pair:
@@ -183,7 +194,7 @@ def _quadrant(c: Code, x: Val, *, short: bool) -> tuple[Val, Pair]:
     slow, done = c.label("large"), c.label("reduced")
     c.line(f"br i1 {some.text}, label %{slow}, label %{done}")
     c.start(slow)
-    turns, angle = _reduce_large(c, x)
+    turns, angle = _reduce_large(c, x, short=short)
     for slot, value, better in zip(slots, found, (turns, *angle), strict=True):
         c.put(slot, c.select(large, better, value))
     c.block(done)
@@ -245,11 +256,11 @@ def cos(c: Code, x: Val) -> Val:
 
 def tan(c: Code, x: Val) -> Val:
     """The tangent: sine over cosine, or the negative of its reciprocal."""
+    short = x.dtype == "float32"
 
     def double(c: Code, x: Val) -> Val:
-        n, r = _quadrant(c, x, short=False)
-        sine = fast_two_sum(c, *_sine(c, r, short=False))
-        cosine = fast_two_sum(c, *_cosine(c, r, short=False))
+        n, r = _quadrant(c, x, short=short)
+        sine, cosine = (two_sum(c, *fn(c, r, short=short)) for fn in (_sine, _cosine))
         odd = _bit(c, n, 1)
         flipped = negative(c, cosine[0]), negative(c, cosine[1])
         return total(c, divide(c, _choose(c, odd, flipped, sine), _choose(c, odd, sine, cosine)))
