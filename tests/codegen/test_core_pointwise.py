@@ -38,7 +38,7 @@ def calls(op, dtype):
         kind = str(argument.type)
         if argument.name in GIVEN:
             words = [{argument.name: value} for value in GIVEN[argument.name]]
-        elif argument.name == "condition":
+        elif argument.name in ("condition", "mask"):
             given.append(tensor(torch.bool, n))
         elif "Tensor" in kind:
             given.append(tensor(dtype, n))
@@ -69,7 +69,14 @@ def plans(monkeypatch):
     return made
 
 
-@pytest.mark.parametrize("name", core_pointwise())
+# Others that are generated, whole or taken apart.
+MORE = "erfc.default hypot.default logaddexp.default floor_divide.default floor_divide.Scalar "
+MORE += "frac.default exp2.default silu.default mish.default softplus.default hardswish.default "
+MORE += "xlogy.Tensor lerp.Scalar addcmul.default addcdiv.default rsub.Scalar "
+MORE += "isfinite.default masked_fill.Scalar square.default sinc.default deg2rad.default"
+
+
+@pytest.mark.parametrize("name", [*core_pointwise(), *MORE.split()])
 def test_generated(name, plans):
     packet, overload = name.split(".")
     op = getattr(getattr(torch.ops.aten, packet), overload)
