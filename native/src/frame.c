@@ -131,13 +131,17 @@ static dvt_status shape_buffer(const program *p, frame *f, uint32_t index, dvt_e
     return DVT_OK;
 }
 
-/* A kernel writes its whole result: two elements at one address would race. */
+/* A kernel writes its whole result: two elements at one address would race. Where a dimension
+ * has no length there are none. */
 static bool overlaps_itself(const dvt_tensor *t)
 {
-    for (int32_t i = 0; i < t->ndim; i++)
-        if (t->shape[i] > 1 && t->strides[i] == 0)
-            return true;
-    return false;
+    bool found = false;
+    for (int32_t i = 0; i < t->ndim; i++) {
+        if (t->shape[i] == 0)
+            return false;
+        found = found || (t->shape[i] > 1 && t->strides[i] == 0);
+    }
+    return found;
 }
 
 /* The memory of the host's arena; a plug-in's is allocated when the device's turn comes. */

@@ -201,3 +201,17 @@ def test_inputs_that_are_only_read_may_overlap():
     result = compiled(base[:6], base[2:8], total)
     torch.testing.assert_close(result, fn(base[:6], base[2:8], expected))
     torch.testing.assert_close(total, expected)
+
+
+@pytest.mark.parametrize("dim", [0, 1])
+@pytest.mark.parametrize("op", ["amax", "amin", "sum"])
+def test_folds_of_a_size_that_varies(op, dim):
+    """Long ones go in parts; a short one has none, only what is left over."""
+
+    def fn(x):
+        return getattr(x, op)(dim)
+
+    compiled = torch.compile(fn, backend="cpu", dynamic=True)
+    for n in (7, 2, 3, 300, 20000):
+        x = torch.randint(-9, 9, (n, 5) if dim == 0 else (5, n)).float()
+        torch.testing.assert_close(compiled(x), fn(x), rtol=0, atol=0)
