@@ -47,6 +47,7 @@ GENERATED = {
     "clamp_min_tensor": lambda x: x.clamp(min=x.mean(-1, keepdim=True)),
     "arange_floats": lambda x: x + torch.arange(12.0),
     "cat_eight": lambda x: torch.cat([x * n for n in range(8)], -1),
+    "cat_twelve": lambda x: torch.cat([x * n for n in range(12)], -1) + 1,
     "triangle": lambda x: x.tril() + x.triu(1),
     "batch_norm": lambda x: F.batch_norm(x, None, None, training=True),
 }
