@@ -74,6 +74,24 @@ def test_backward(name):
     assert_same(fn, data(2, 6, 12, 12), backend="cpu", grad=True)
 
 
+UPSAMPLING = {
+    "nearest": lambda x: F.interpolate(x, size=(7, 19)),
+    "nearest_exact": lambda x: F.interpolate(x, scale_factor=1.7, mode="nearest-exact"),
+    "bilinear": lambda x: F.interpolate(x, scale_factor=1.7, mode="bilinear"),
+    "bilinear_corners": lambda x: F.interpolate(x, (9, 5), mode="bilinear", align_corners=True),
+    "linear": lambda x: F.interpolate(x[0], 17, mode="linear"),
+    "trilinear": lambda x: F.interpolate(x[None], (3, 4, 5), mode="trilinear"),
+}
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("name", UPSAMPLING)
+def test_gradients_of_upsampling(name, dynamic):
+    """Whole operators to autograd where sizes are fixed, indices where they vary."""
+    x = data(2, 6, 12, 12).requires_grad_()
+    assert_same(UPSAMPLING[name], x, backend="cpu", grad=True, dynamic=dynamic)
+
+
 LIBRARY = {
     "large_window": lambda x: F.avg_pool2d(x, 7),
     "rounding_up": lambda x: F.max_pool2d(x, 5, 2, ceil_mode=True),
