@@ -144,6 +144,17 @@ def test_random_draws_are_kept_by_configuration():
     assert config.fallback_random == before
 
 
+def test_upsampling_is_whole_to_autograd_within_the_context():
+    op = aten.upsample_bilinear2d.vec
+    before = dict(op.py_kernels)
+    with _torch.whole_upsampling():
+        assert len(op.py_kernels) < len(before)
+        with _torch.whole_upsampling():
+            pass
+        assert len(op.py_kernels) < len(before)
+    assert op.py_kernels == before
+
+
 def test_operators():
     overload, packet, higher_order = _torch.operator_types()
     assert isinstance(aten.add.Tensor, overload)

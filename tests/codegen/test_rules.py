@@ -47,6 +47,7 @@ GENERATED = {
     "clamp_min_tensor": lambda x: x.clamp(min=x.mean(-1, keepdim=True)),
     "arange_floats": lambda x: x + torch.arange(12.0),
     "cat_eight": lambda x: torch.cat([x * n for n in range(8)], -1),
+    "cat_twelve": lambda x: torch.cat([x * n for n in range(12)], -1) + 1,
     "triangle": lambda x: x.tril() + x.triu(1),
     "batch_norm": lambda x: F.batch_norm(x, None, None, training=True),
 }
@@ -71,6 +72,24 @@ def test_backward(name):
         return (result[0] if isinstance(result, tuple) else result) * 2
 
     assert_same(fn, data(2, 6, 12, 12), backend="cpu", grad=True)
+
+
+UPSAMPLING = {
+    "nearest": lambda x: F.interpolate(x, size=(7, 19)),
+    "nearest_exact": lambda x: F.interpolate(x, scale_factor=1.7, mode="nearest-exact"),
+    "bilinear": lambda x: F.interpolate(x, scale_factor=1.7, mode="bilinear"),
+    "bilinear_corners": lambda x: F.interpolate(x, (9, 5), mode="bilinear", align_corners=True),
+    "linear": lambda x: F.interpolate(x[0], 17, mode="linear"),
+    "trilinear": lambda x: F.interpolate(x[None], (3, 4, 5), mode="trilinear"),
+}
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("name", UPSAMPLING)
+def test_gradients_of_upsampling(name, dynamic):
+    """Whole operators to autograd where sizes are fixed, indices where they vary."""
+    x = data(2, 6, 12, 12).requires_grad_()
+    assert_same(UPSAMPLING[name], x, backend="cpu", grad=True, dynamic=dynamic)
 
 
 LIBRARY = {

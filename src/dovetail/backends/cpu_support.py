@@ -16,9 +16,11 @@ import dovetail.lower.pooling_backward
 import dovetail.lower.products
 import dovetail.lower.reductions
 import dovetail.lower.reindex
-import dovetail.lower.scans  # noqa: F401  # registers rules
+import dovetail.lower.scans
+import dovetail.lower.scatters  # noqa: F401  # registers rules
 from dovetail.capture.ops import resolve_op
 from dovetail.errors import UnsupportedGraph
+from dovetail.ir.size import UNKNOWN
 from dovetail.ir.tensor import TensorDesc
 from dovetail.lower.library import is_library
 from dovetail.schedule.plan import verdict
@@ -88,6 +90,8 @@ def _callable(call: OpCall) -> bool:
         return False
     for desc in (*call.inputs, *call.outputs):
         if desc.device != "cpu" or len(desc.strides) != len(desc.shape):  # sparse has no strides
+            return False
+        if UNKNOWN in (*desc.shape, *desc.strides):  # two of them need not be equal
             return False
     if not _only_tensors(call.output):
         return False

@@ -196,6 +196,38 @@ def keep_random_draws() -> Any:
     return config.patch(fallback_random=True)
 
 
+@contextlib.contextmanager
+def whole_upsampling() -> Iterator[None]:
+    """Within the context, autograd sees upsampling as operators with gradients of their own.
+
+    Otherwise they are taken apart before it, and the gradients add up at indices, one by one.
+    """
+    from torch._C import DispatchKey
+
+    keys = (DispatchKey.Autograd, DispatchKey.CompositeImplicitAutograd)
+    held = []
+    try:
+        for op in _upsampling():
+            kernels = op.py_kernels
+            held.append((op, {key: kernels.pop(key) for key in keys if key in kernels}))
+            op._dispatch_cache.clear()
+        yield
+    finally:
+        for op, kernels in held:
+            op.py_kernels.update(kernels)
+            op._dispatch_cache.clear()
+
+
+def _upsampling() -> Iterator[Any]:
+    import torch
+
+    names = [f"upsample_nearest{n}d" for n in (1, 2, 3)]
+    names += [f"_upsample_nearest_exact{n}d" for n in (1, 2, 3)]
+    for name in (*names, "upsample_linear1d", "upsample_bilinear2d", "upsample_trilinear3d"):
+        packet = getattr(torch.ops.aten, name)
+        yield from (packet.default, packet.vec)
+
+
 def min_cut_partition(joint: Any, inputs: Any, **kwargs: Any) -> tuple[Any, Any]:
     """Forward and backward graph from a joint graph, saving as little as possible between."""
     from torch._functorch.partitioners import min_cut_rematerialization_partition

@@ -49,9 +49,12 @@ class Capture:
             decompositions=dict(self.decompositions),
         )
         wrapped = _torch.autocast_is_on() or has_state(gm)
-        keep = self.composites and not needs_grad(gm, example_inputs)
+        trains = needs_grad(gm, example_inputs)
+        keep = self.composites and not trains
         composites = _torch.keep_composites(self.composites) if keep else nullcontext()
-        with composites, _torch.keep_random_draws():
+        fixed = trains and has_fixed_sizes(example_inputs)  # else its sizes would become so
+        gradients = _torch.whole_upsampling() if fixed else nullcontext()
+        with composites, gradients, _torch.keep_random_draws():
             compiled = aot(gm, example_inputs)
         if not wrapped and len(plain) == 1 and plain[0].count == len(example_inputs):
             return _torch.without_grad(plain[0].run)
@@ -108,6 +111,12 @@ def needs_grad(gm: fx.GraphModule, inputs: Sequence[Any]) -> bool:
         return False
     tensors = [x for x in inputs if isinstance(x, torch.Tensor)]
     return any(t.requires_grad for t in (*tensors, *gm.parameters()))
+
+
+def has_fixed_sizes(inputs: Sequence[Any]) -> bool:
+    """Whether no size among the inputs varies."""
+    sizes = [n for x in inputs for n in (x.shape if isinstance(x, torch.Tensor) else (x,))]
+    return not any(isinstance(n, torch.SymInt) for n in sizes)
 
 
 def calls_custom_operators(gm: fx.GraphModule) -> bool:

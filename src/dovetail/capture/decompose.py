@@ -148,4 +148,7 @@ EXTRA = (
     "addcdiv",
     "lerp",
     "_fused_rms_norm",
+    "upsample_linear1d",
+    "upsample_bilinear2d",
+    "upsample_trilinear3d",
 )

@@ -13,7 +13,9 @@ from dovetail.lower.rules import Lower, Refused, argument, compute, number, rule
 from dovetail.lower.values import Builder, Indices, Pointwise, Value, broadcast_index
 
 _MOST_PIECES = 4  # more are better copied one by one
-_MOST_INNER = 8
+_MOST_INNER = 16  # along the last dimension, where loops are cut at the borders
+_MOST_SHORT = 8  # and where that is too short for it
+_SHORT = 64
 
 
 def between(b: Builder, place: Affine, low: Dim | None, high: Dim | None) -> str:
@@ -39,10 +41,13 @@ def lower_cat(lower: Lower, call: OpCall) -> Pointwise:
     pieces = [lower.value(ref) for ref in call.args[0]]
     pieces = [p for p in pieces if p.shape != (0,)]
     dim = static(argument(call, 1, "dim", 0), "a dimension") % len(desc.shape)
-    inner = dim == len(desc.shape) - 1  # loops are cut at the borders there
+    most = _MOST_PIECES
+    if dim == len(desc.shape) - 1:
+        size = desc.shape[dim]
+        most = _MOST_INNER if isinstance(size, int) and size >= _SHORT else _MOST_SHORT
     if not pieces:
         raise Refused("nothing to join")
-    if len(pieces) > (_MOST_INNER if inner else _MOST_PIECES):
+    if len(pieces) > most:
         raise Refused("too many pieces")
     starts: list[Dim] = [0]
     for piece in pieces:
@@ -142,7 +147,12 @@ def lower_copy_over(lower: Lower, call: OpCall) -> Pointwise:
     return lower.pointwise(call, body, (source,))
 
 
-@rule("empty.memory_format", "empty_strided.default")
+@rule(
+    "empty.memory_format",
+    "empty_strided.default",
+    "new_empty.default",
+    "new_empty_strided.default",
+)
 def lower_empty(lower: Lower, call: OpCall) -> Pointwise:
     """Memory that nothing is promised of: nothing is written where it is written over."""
     dtype = compute(tensor(call.output).dtype)
@@ -259,7 +269,8 @@ def checked(b: Builder, name: str, extent: Dim, kind: str) -> Affine:
     return Affine.value(b.apply(kind, "int64", name, b.position(Affine(extent)), b.mask_or_true()))
 
 
-def _index_value(lower: Lower, arg: Any) -> Value:
+def index_value(lower: Lower, arg: Any) -> Value:
+    """A tensor of indices."""
     value = lower.value(arg)
     if value.dtype not in ("int64", "int32"):
         raise Refused(f"an index of {value.dtype}")
@@ -269,7 +280,7 @@ def _index_value(lower: Lower, arg: Any) -> Value:
 @rule("embedding.default")
 def lower_embedding(lower: Lower, call: OpCall) -> Pointwise:
     """Rows of a table."""
-    table, places = lower.value(call.args[0]), _index_value(lower, call.args[1])
+    table, places = lower.value(call.args[0]), index_value(lower, call.args[1])
     if len(table.shape) != 2:
         raise Refused("a table that is no matrix")
 
@@ -283,7 +294,7 @@ def lower_embedding(lower: Lower, call: OpCall) -> Pointwise:
 @rule("index_select.default")
 def lower_index_select(lower: Lower, call: OpCall) -> Pointwise:
     """Positions of one dimension."""
-    source, places = lower.value(call.args[0]), _index_value(lower, call.args[2])
+    source, places = lower.value(call.args[0]), index_value(lower, call.args[2])
     if len(places.shape) != 1 or not source.shape:
         raise Refused("an index that is no vector")
     dim = static(call.args[1], "a dimension") % len(source.shape)
@@ -298,7 +309,7 @@ def lower_index_select(lower: Lower, call: OpCall) -> Pointwise:
 @rule("gather.default")
 def lower_gather(lower: Lower, call: OpCall) -> Pointwise:
     """Along one dimension, the position an index tensor names."""
-    source, places = lower.value(call.args[0]), _index_value(lower, call.args[2])
+    source, places = lower.value(call.args[0]), index_value(lower, call.args[2])
     rank = len(source.shape)
     if len(places.shape) != rank or not rank:
         raise Refused("ranks that differ")
@@ -319,7 +330,7 @@ def lower_index(lower: Lower, call: OpCall) -> Pointwise:
     used = [n for n, g in enumerate(given) if isinstance(g, Ref)]
     if not used:
         raise Refused("no index")
-    places = {n: _index_value(lower, given[n]) for n in used}
+    places = {n: index_value(lower, given[n]) for n in used}
     adjacent = used == list(range(used[0], used[-1] + 1))
     first = used[0] if adjacent else 0
     broad = len(tensor(call.output).shape) - (len(source.shape) - len(used))

@@ -8,7 +8,7 @@ from typing import Any
 
 from dovetail.ir.affine import Affine
 from dovetail.ir.call import Attr, OpCall, Ref
-from dovetail.ir.kernel import FLOATS
+from dovetail.ir.kernel import FLOATS, INTEGERS
 from dovetail.ir.size import Size
 from dovetail.lower.rules import (
     Lower,
@@ -317,9 +317,9 @@ def lower_arange(lower: Lower, call: OpCall) -> Pointwise:
     """Integers in steps, or whole floating-point numbers that are exact."""
     start, step = call.args[0], argument(call, 2, "step", 1)
     desc = tensor(call.output)
-    if "iota" in call.op or desc.dtype not in ("int64", "float32", "float64"):
+    if "iota" in call.op or desc.dtype not in (*INTEGERS, "float32", "float64"):
         raise Refused("only integers")
-    if desc.dtype != "int64":
+    if desc.dtype not in INTEGERS:
         start, step = _whole(start), _whole(step)
         last = start + step * (desc.numel or _EXACT)
         if max(abs(start), abs(last)) >= _EXACT:

@@ -8,7 +8,7 @@ from typing import Any
 
 from dovetail.ir.call import OpCall, Ref
 from dovetail.ir.kernel import COMPUTE, FLOATS
-from dovetail.ir.size import Dim, Size
+from dovetail.ir.size import UNKNOWN, Dim, Size
 from dovetail.ir.tensor import TensorDesc
 from dovetail.lower.values import Body, Indices, Pointwise, Value, View
 
@@ -128,7 +128,7 @@ def problem(call: OpCall) -> str:
             return f"no code for {desc.dtype}"
         if len(desc.strides) != len(desc.shape):
             return "a tensor without strides"
-        if any("?" in str(d) for d in (*desc.shape, *desc.strides)):
+        if UNKNOWN in (*desc.shape, *desc.strides):
             return "a size without an expression"
     return ""
 

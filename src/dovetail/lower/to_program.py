@@ -37,7 +37,7 @@ from dovetail.ir.program import (
 )
 from dovetail.ir.program_verify import verify_program
 from dovetail.ir.segment import Segment, is_write
-from dovetail.ir.size import Size
+from dovetail.ir.size import UNKNOWN, Size
 from dovetail.ir.tensor import Desc, ScalarDesc, TensorDesc
 from dovetail.lower.portable import ASSERTIONS, RESHAPES, Match, Operand, is_elementwise, match
 from dovetail.lower.views import view_offsets
@@ -353,7 +353,7 @@ def input_symbols(name: str, desc: TensorDesc) -> list[Symbol]:
     return [
         Symbol(size.args[0], name, axis)
         for axis, size in enumerate(desc.shape)
-        if isinstance(size, Size) and size.is_symbol
+        if isinstance(size, Size) and size.is_symbol and size != UNKNOWN
     ]
 
 

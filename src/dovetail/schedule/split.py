@@ -27,7 +27,7 @@ from dovetail.ir.kernel import (
 )
 
 SHORTEST = 64  # an axis that is worth cutting
-MOST_PIECES = 8
+MOST_PIECES = 16
 PARALLEL = 16  # points left for threads where a parallel axis is cut
 _BORDERS = {"ge": 0, "lt": 0, "gt": 1, "le": 1}
 
