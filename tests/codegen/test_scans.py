@@ -217,6 +217,15 @@ def test_long_rows_are_shared():
     assert results[0][300_000:].isnan().all()
 
 
+def test_dear_work_is_not_done_by_the_one_thread_of_a_scan():
+    x = data(300_001)
+    assert len(kernels_of(lambda x: (x * 2).cumsum(0) - 1, x)) == 1
+    for fn in (lambda x: x.tanh().cumsum(0), lambda x: x.cumsum(0).tanh()):
+        assert len(kernels_of(fn, x)) == 2
+        assert len(kernels_of(fn, x[:300])) == 1
+        assert_same(fn, x, backend="cpu")
+
+
 # ---- fusion ------------------------------------------------------------------------------------
 
 FUSED = {

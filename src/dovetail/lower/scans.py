@@ -23,6 +23,7 @@ from dovetail.lower.values import (
 )
 
 LONG = 1 << 18  # elements from which on a scan that has few beside it is shared among threads
+FEW = 4  # so many beside it keep the threads busy
 PARTS = 16  # that it is then done in
 # A dtype that is asked for is what elements are converted to before they are added.
 _ROUND = {"float16": "round_half", "bfloat16": "round_brain"}
@@ -60,7 +61,7 @@ def _is_shared(desc: TensorDesc, dim: int) -> bool:
     if not isinstance(size, int) or not isinstance(total, int) or size % PARTS != 0:
         return False
     dense = desc.strides == contiguous_strides(desc.shape)
-    return dense and total >= LONG and total // size < PARTS
+    return dense and total >= LONG and total // size < FEW
 
 
 def _shared(lower: Lower, call: OpCall, source: Value, wide: str, dim: int, element: Body) -> Value:

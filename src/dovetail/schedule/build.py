@@ -33,9 +33,8 @@ from dovetail.lower.values import (
     View,
     root_of,
 )
-from dovetail.schedule.cluster import Cluster, reads_of
+from dovetail.schedule.cluster import Cluster, is_dear, reads_of
 
-DEAR = 8.0  # what is worth a store and a load rather than computing it twice
 _RESULTS_BOOL = frozenset({"eq", "ne", "lt", "le", "gt", "ge", "isnan"})
 
 
@@ -114,9 +113,8 @@ class KernelBuilder:
             if self._is_row(root) or not isinstance(root, Pointwise):
                 continue
             for value in root.reads:
-                dear = isinstance(value, Pointwise) and value.cost >= DEAR
                 same = value.dtype == root.dtype and value.shape == root.shape
-                if dear and same and value in folded and self._parks(value, root):
+                if is_dear(value) and same and value in folded and self._parks(value, root):
                     self.parked[value] = root
                     break
 

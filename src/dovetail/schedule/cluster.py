@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from dovetail.ir.affine import Affine, NotAffine
+from dovetail.ir.affine import Affine, NotAffine, product
 from dovetail.ir.size import Dim
+from dovetail.lower.scans import FEW, LONG
 from dovetail.lower.values import (
     Host,
     Indices,
@@ -30,6 +31,7 @@ MOST_MEMBERS = 48
 WINDOW = 12  # clusters that a value tries to join: the first it could, and the latest
 INLINE = 4.0  # what may be computed again in every kernel that reads it
 AGAIN = 16.0  # what a kernel may compute again at another point than its own
+DEAR = 8.0  # what is worth a store and a load rather than doing it twice, or on one thread
 _BUDGET = 200  # expressions looked at to decide whether one value may join
 
 
@@ -65,6 +67,19 @@ def place(
         return index
     axis = domain.folded_name()
     return None if axis is None else tuple(i.turn(axis, domain.extents()[axis]) for i in index)
+
+
+def is_serial(domain: Domain, members: Iterable[Value]) -> bool:
+    """Whether a long scan leaves threads little to share: dear work is better done elsewhere."""
+    if not any(isinstance(m, Scanned) for m in members):
+        return False
+    rows, total = product(domain.kept), product(domain.sizes)
+    return isinstance(rows, int) and rows < FEW and isinstance(total, int) and total >= LONG
+
+
+def is_dear(value: Value) -> bool:
+    """Whether an element is better stored and loaded than computed once more."""
+    return isinstance(value, Pointwise) and value.cost >= DEAR
 
 
 class Conflict(Exception):
@@ -183,6 +198,9 @@ class Clusterer:
     def _compatible(
         self, cluster: Cluster, value: Value, domain: Domain, kind: str, probe: Probe
     ) -> bool:
+        together = (*cluster.members, value)
+        if is_serial(domain, together) and any(map(is_dear, together)):
+            return False
         if domain is not cluster.domain:
             if any(cluster.index(m, domain) is None for m in cluster.members):
                 return False

@@ -24,7 +24,7 @@ from dovetail.lower.values import (
     root_of,
 )
 from dovetail.schedule.build import Built, KernelBuilder, NeedsMemory
-from dovetail.schedule.cluster import Cluster, Clusterer, reads_of
+from dovetail.schedule.cluster import Cluster, Clusterer, is_dear, is_serial, reads_of
 from dovetail.schedule.simplify import simplify
 
 log = logging.getLogger(__name__)
@@ -198,6 +198,8 @@ class _Storage:
             return False
         if self._cost(value) <= CHEAP:
             return not self._is_read_often(value, cluster)
+        if is_dear(value) and is_serial(cluster.domain, cluster.members):
+            return False
         alone = room and self.readers.get(value, set()) <= {cluster.number}
         return alone and value.numel == product(cluster.domain.sizes)
 
