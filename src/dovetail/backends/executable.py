@@ -17,6 +17,7 @@ from dovetail.errors import (
     GuardFailed,
     IndexOutOfBounds,
     IndexOutOfRange,
+    InvalidArtifact,
     RunFailed,
 )
 from dovetail.file.container import Section, chunks, lay_out
@@ -28,7 +29,9 @@ from dovetail.lower.to_program import Lowered
 
 _INT = 0  # DLPack's code for signed integers
 # Runs a segment's inputs by other means, given what was wrong with them.
-Instead = Callable[[RunFailed | GuardFailed, list[Any]], list[Any]]
+Failure = RunFailed | GuardFailed | InvalidArtifact
+NOT_AS_PLANNED = (RunFailed, GuardFailed, InvalidArtifact)
+Instead = Callable[[Failure, list[Any]], list[Any]]
 # {"output": k}, {"input": position}, either with "shape", "strides" and "offset" for a window, and
 # "laid" for one on an input: the strides the input must have for the window to lie there;
 # {"size": expression}; {"value": plain value}.
@@ -115,7 +118,7 @@ def load(data: bytes, flags: int = 0) -> Callable[[list[Any]], list[Any]]:
 _AS_EAGER = (IndexOutOfRange, IndexOutOfBounds, DividedByZero)
 
 
-def as_eager(error: RunFailed | GuardFailed) -> Exception:
+def as_eager(error: Failure) -> Exception:
     """What eager raises for an index out of range or a divisor of zero; the rest is our own."""
     if isinstance(error, IndexOutOfRange):
         return IndexError(str(error))
@@ -172,7 +175,7 @@ class Executable:
         def run(inputs: list[Any]) -> list[Any]:
             try:
                 made = native(*pick(inputs))
-            except (RunFailed, GuardFailed) as error:
+            except NOT_AS_PLANNED as error:
                 own = [inputs[n] for n in taken]
                 inputs.clear()
                 return self._otherwise(error, own)
@@ -185,7 +188,7 @@ class Executable:
         """Run; the list is emptied."""
         try:
             made: list[Any] = self.run(*[inputs[n] for n in self.given])
-        except (RunFailed, GuardFailed) as error:
+        except NOT_AS_PLANNED as error:
             return self._otherwise(error, inputs)
         if self.from_nothing and made:
             made = [self.from_dlpack(tensor) for tensor in made]
@@ -195,7 +198,7 @@ class Executable:
         inputs.clear()
         return made
 
-    def _otherwise(self, error: RunFailed | GuardFailed, inputs: list[Any]) -> list[Any]:
+    def _otherwise(self, error: Failure, inputs: list[Any]) -> list[Any]:
         if self.instead is None or isinstance(error, _AS_EAGER):
             raise as_eager(error) from None
         return self.instead(error, inputs)

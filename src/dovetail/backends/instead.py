@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from dovetail.backends.executable import Failure
 from dovetail.backends.interpreter import Interpreter
-from dovetail.errors import GuardFailed, RunFailed
+from dovetail.errors import GuardFailed
 from dovetail.ir.segment import Segment, is_write
 
 
@@ -24,7 +25,7 @@ class CallByCall:
         self.interpreter: Interpreter | None = None
         self.noted = False
 
-    def __call__(self, error: RunFailed | GuardFailed, inputs: list[Any]) -> list[Any]:
+    def __call__(self, error: Failure, inputs: list[Any]) -> list[Any]:
         """The segment's outputs, unless what failed may have written to its inputs."""
         if self.writes and not isinstance(error, GuardFailed):
             raise error

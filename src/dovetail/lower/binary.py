@@ -7,8 +7,8 @@ from typing import Any
 from dovetail.ir.call import OpCall, Ref
 from dovetail.ir.kernel import FLOATS
 from dovetail.lower.pointwise import (
-    ROUNDING,
     Element,
+    check_number,
     float_type,
     lower_elements,
     one,
@@ -38,6 +38,7 @@ def lower_add(lower: Lower, call: OpCall) -> Pointwise:
     op = call.op.split(".")[1]
     if dtype == "bool" and (op != "add" or (alpha is not True and alpha != 1)):
         raise Refused("not for bool")
+    check_number(alpha, dtype)
 
     def body(b: Builder, dtype: str, x: str, y: str) -> str:
         if op == "rsub":
@@ -126,7 +127,8 @@ def lower_remainder(lower: Lower, call: OpCall) -> Pointwise:
     truncated = "fmod" in call.op
     if dtype in FLOATS:
         fn = simple("fmod") if truncated else _remainder
-        return lower_elements(lower, call, call.args[:2], dtype, fn, 60)
+        stored = tensor(call.output).dtype
+        return lower_elements(lower, call, call.args[:2], dtype, fn, 60, stored)
     fn = _integer_rest if truncated else simple("floormod")
     return lower_elements(lower, call, call.args[:2], dtype, _checked(call, dtype, fn), 8)
 
@@ -145,9 +147,9 @@ def _integer_rest(b: Builder, dtype: str, x: str, y: str) -> str:
 @rule("maximum.default", "minimum.default")
 def lower_extreme(lower: Lower, call: OpCall) -> Pointwise:
     """The larger or smaller; a NaN wins."""
-    dtype = compute(tensor(call.output).dtype)
+    stored = tensor(call.output).dtype
     op = "max" if "maximum" in call.op else "min"
-    return lower_elements(lower, call, call.args[:2], dtype, simple(op))
+    return lower_elements(lower, call, call.args[:2], compute(stored), simple(op), stored=stored)
 
 
 @rule(
@@ -161,28 +163,20 @@ def lower_compare(lower: Lower, call: OpCall) -> Pointwise:
     """Comparisons in the operands' common type."""
     stored = promoted(call.args[:2])
     for arg in call.args[:2]:
-        if type(arg) in (int, float) and not is_float(stored):
-            _check_range(arg, stored)
-    dtype = compute(stored)
-    op = call.op.split(".")[1]
-    rounding = ROUNDING.get(stored)  # a number is rounded to half precision before it is compared
+        if not is_float(stored):
+            check_number(arg, stored)
+        elif isinstance(arg, float) and not is_float(promoted(_tensors(call))):
+            raise Refused("a type that depends on PyTorch's default")
+    op = simple(call.op.split(".")[1])
 
     def body(b: Builder, dtype: str, x: str, y: str) -> str:
-        if rounding is not None and not isinstance(call.args[1], Ref):
-            y = b.apply(rounding, dtype, y)
-        return b.apply(op, "bool", x, y)
+        return op(b, "bool", x, y)
 
-    return lower_elements(lower, call, call.args[:2], dtype, body)
+    return lower_elements(lower, call, call.args[:2], compute(stored), body, stored=stored)
 
 
-_RANGE = {"int64": 63, "int32": 31, "int16": 15, "int8": 7, "uint8": 8, "bool": 1}
-
-
-def _check_range(value: Any, dtype: str) -> None:
-    limit = 1 << _RANGE[dtype]
-    low = 0 if dtype in ("uint8", "bool") else -limit
-    if isinstance(value, float) or not low <= value < limit:
-        raise Refused(f"{value} does not fit {dtype}")
+def _tensors(call: OpCall) -> tuple[Any, ...]:
+    return tuple(arg for arg in call.args[:2] if isinstance(arg, Ref))
 
 
 @rule(

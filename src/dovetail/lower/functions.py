@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from dovetail.ir.call import OpCall
 from dovetail.ir.kernel import FLOATS
-from dovetail.lower.pointwise import Element, float_type, lower_elements, one, simple
+from dovetail.lower.pointwise import Element, check_number, float_type, lower_elements, one, simple
 from dovetail.lower.rules import Lower, Refused, argument, compute, number, rule, tensor
 from dovetail.lower.values import Builder, Pointwise
 
@@ -118,6 +118,7 @@ def lower_pow_scalar(lower: Lower, call: OpCall) -> Pointwise:
     if dtype not in FLOATS:
         if type(exponent) is not int or exponent < 0 or dtype == "bool":
             raise Refused("an integer power")  # of a negative one eager raises
+        check_number(exponent, dtype)
     return lower_elements(
         lower, call, call.args[:1], dtype, lambda b, t, x: _power(b, t, x, exponent), 8
     )

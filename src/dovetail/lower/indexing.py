@@ -8,6 +8,7 @@ from typing import Any
 from dovetail.ir.affine import Affine, add, mul
 from dovetail.ir.call import OpCall, Ref
 from dovetail.ir.size import Dim, Size
+from dovetail.lower.pointwise import check_number, element
 from dovetail.lower.reindex import diagonal_of, from_front
 from dovetail.lower.rules import Lower, Refused, argument, compute, number, rule, static, tensor
 from dovetail.lower.values import Builder, Indices, Pointwise, Value, broadcast_index
@@ -76,6 +77,7 @@ def lower_pad(lower: Lower, call: OpCall) -> Pointwise:
     pads = call.args[1]
     if not number(fill) or not all(isinstance(p, int) for p in pads):
         raise Refused("padding that is not constant")
+    check_number(fill, desc.dtype)
     rank, dtype = len(source.shape), compute(desc.dtype)
     before = {rank - 1 - n // 2: pads[n] for n in range(0, len(pads), 2)}
     after = {rank - 1 - n // 2: pads[n + 1] for n in range(0, len(pads), 2)}
@@ -93,7 +95,7 @@ def lower_pad(lower: Lower, call: OpCall) -> Pointwise:
         for other in masks[1:]:
             mask = b.apply("and", "bool", mask, other)
         value = b.masked(mask, lambda: b.read(source, place))
-        return b.apply("where", dtype, mask, value, b.const(fill, dtype))
+        return b.apply("where", dtype, mask, value, element(b, fill, (), dtype, desc.dtype))
 
     return lower.pointwise(call, body, (source,), 3.0)
 
@@ -137,12 +139,10 @@ def lower_roll(lower: Lower, call: OpCall) -> Pointwise:
 def lower_copy_over(lower: Lower, call: OpCall) -> Pointwise:
     """One value in the shape and type of another, of which nothing else is used."""
     source, desc = lower.value(call.args[1]), tensor(call.output)
-    rounding = {"bfloat16": "round_brain", "float16": "round_half"}.get(desc.dtype, "")
     dtype = compute(desc.dtype)
 
     def body(b: Builder, index: Indices) -> str:
-        x = b.cast(b.read(source, broadcast_index(index, source.shape)), dtype)
-        return b.apply(rounding, dtype, x) if rounding and source.dtype != desc.dtype else x
+        return element(b, source, index, dtype, desc.dtype)
 
     return lower.pointwise(call, body, (source,))
 
@@ -191,7 +191,8 @@ def lower_slice_scatter(lower: Lower, call: OpCall) -> Pointwise:
 def _scatter_in_steps(
     lower: Lower, call: OpCall, source: Value, piece: Value, dim: int, start: Dim, step: int
 ) -> Pointwise:
-    dtype = compute(tensor(call.output).dtype)
+    stored = tensor(call.output).dtype
+    dtype = compute(stored)
     end = add(start, mul(piece.shape[dim], step))
 
     def body(b: Builder, index: Indices) -> str:
@@ -201,7 +202,7 @@ def _scatter_in_steps(
         mask = b.apply("and", "bool", on, between(b, index[dim], start, end))
         place = Affine.value(b.apply("floordiv", "int64", moved, by))
         at = (*index[:dim], place, *index[dim + 1 :])
-        inside = b.cast(b.masked(mask, lambda: b.read(piece, at)), dtype)
+        inside = b.masked(mask, lambda: element(b, piece, at, dtype, stored))
         return b.apply("where", dtype, mask, inside, b.cast(b.read(source, index), dtype))
 
     return lower.pointwise(call, body, (source, piece), 6.0)
@@ -211,7 +212,8 @@ def _scatter_in_steps(
 def lower_diagonal_scatter(lower: Lower, call: OpCall) -> Pointwise:
     """A value with a diagonal replaced."""
     source, piece = lower.value(call.args[0]), lower.value(call.args[1])
-    dtype, rank = compute(tensor(call.output).dtype), len(source.shape)
+    stored, rank = tensor(call.output).dtype, len(source.shape)
+    dtype = compute(stored)
     rows, columns, down, right = diagonal_of(call, 2, rank)
 
     def body(b: Builder, index: Indices) -> str:
@@ -220,8 +222,9 @@ def lower_diagonal_scatter(lower: Lower, call: OpCall) -> Pointwise:
         on = b.apply("eq", "bool", b.position(along), across)
         mask = b.apply("and", "bool", on, between(b, along, 0, None))
         others = (i for d, i in enumerate(index) if d not in (rows, columns))
-        inside = b.masked(mask, lambda: b.read(piece, (*others, along)))
-        return b.apply("where", dtype, mask, b.cast(inside, dtype), b.read(source, index))
+        at = (*others, along)
+        inside = b.masked(mask, lambda: element(b, piece, at, dtype, stored))
+        return b.apply("where", dtype, mask, inside, b.read(source, index))
 
     return lower.pointwise(call, body, (source, piece), 4.0)
 
@@ -246,7 +249,8 @@ def _scatter(
     *,
     squeezed: bool,
 ) -> Pointwise:
-    dtype = compute(tensor(call.output).dtype)
+    stored = tensor(call.output).dtype
+    dtype = compute(stored)
     end = add(start, count)
 
     def body(b: Builder, index: Indices) -> str:
@@ -254,7 +258,7 @@ def _scatter(
         place = _moved(index, dim, mul(start, -1))
         if squeezed:
             place = tuple(i for n, i in enumerate(place) if n != dim)
-        inside = b.cast(b.masked(mask, lambda: b.read(piece, place)), dtype)
+        inside = b.masked(mask, lambda: element(b, piece, place, dtype, stored))
         return b.apply("where", dtype, mask, inside, b.read(source, index))
 
     return lower.pointwise(call, body, (source, piece), 3.0)

@@ -26,6 +26,13 @@ from dovetail.lower.values import Builder, Indices, Pointwise, Value, broadcast_
 Element = Callable[..., str]
 # What rounds a float32 to half precision.
 ROUNDING = {"bfloat16": "round_brain", "float16": "round_half"}
+_BITS = {"int64": 63, "int32": 31, "int16": 15, "int8": 7, "uint8": 8, "bool": 1}
+_LARGEST = {
+    "float16": 65504.0,
+    "bfloat16": 3.3895313892515355e38,
+    "float32": 3.4028234663852886e38,
+    "float64": math.inf,
+}
 _ORDER = (
     *("bool", "uint8", "int8", "int16", "int32", "int64"),
     *("float16", "bfloat16", "float32", "float64"),
@@ -77,24 +84,60 @@ def operand(lower: Lower, arg: Any) -> Value | float | int | bool | Size:
     raise Refused(f"an operand {arg!r}")
 
 
-def element(b: Builder, given: Any, index: Indices, dtype: str) -> str:
-    """An operand's element in a computing type."""
+def element(b: Builder, given: Any, index: Indices, dtype: str, stored: str = "") -> str:
+    """An operand's element in a computing type, converted to ``stored`` first where that is given.
+
+    Conversion to half precision rounds; what is of that type already needs none.
+    """
     if isinstance(given, Value):
-        return b.cast(b.read(given, broadcast_index(index, given.shape)), dtype)
-    if isinstance(given, Size):
-        return b.cast(b.position(Affine(given)), dtype)
-    return b.const(given, dtype)
+        x = b.cast(b.read(given, broadcast_index(index, given.shape)), dtype)
+    elif isinstance(given, Size):
+        x = b.cast(b.position(Affine(given)), dtype)
+    else:
+        x = b.const(given, dtype)
+    own = given.dtype if isinstance(given, Value) else ""
+    return x if own == stored else rounded(b, x, stored)
+
+
+def rounded(b: Builder, x: str, stored: str) -> str:
+    """An element as it is when it has been stored in a type and read back."""
+    return b.apply(ROUNDING[stored], "float32", x) if stored in ROUNDING else x
+
+
+def check_number(value: Any, dtype: str) -> None:
+    """Refuse numbers that a type does not hold: eager raises, or wraps them."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return
+    if dtype in _BITS:
+        limit = 1 << _BITS[dtype]
+        low = 0 if dtype in ("uint8", "bool") else -limit
+        if isinstance(value, float) or not low <= value < limit:
+            raise Refused(f"{value} does not fit {dtype}")
+    elif math.isfinite(value) and abs(value) > _LARGEST[dtype]:
+        raise Refused(f"{value} does not fit {dtype}")
 
 
 def lower_elements(
-    lower: Lower, call: OpCall, args: tuple[Any, ...], dtype: str, fn: Element, cost: float = 1.0
+    lower: Lower,
+    call: OpCall,
+    args: tuple[Any, ...],
+    dtype: str,
+    fn: Element,
+    cost: float = 1.0,
+    stored: str = "",
 ) -> Pointwise:
-    """A pointwise value that applies ``fn`` to its operands in ``dtype``."""
+    """A pointwise value that applies ``fn`` to its operands in ``dtype``.
+
+    ``stored`` is a type that they are converted to first, where that makes a difference.
+    """
     operands = [operand(lower, a) for a in args]
     result = compute(tensor(call.output).dtype)
+    for given in operands:
+        if dtype in _BITS and dtype != "bool":
+            check_number(given, dtype)
 
     def body(b: Builder, index: Indices) -> str:
-        values = [element(b, o, index, dtype) for o in operands]
+        values = [element(b, o, index, dtype, stored) for o in operands]
         return b.cast(fn(b, dtype, *values), result)
 
     reads = tuple(o for o in operands if isinstance(o, Value))
@@ -208,16 +251,17 @@ def lower_is(lower: Lower, call: OpCall) -> Pointwise:
 @rule("where.self", "where.ScalarSelf", "where.ScalarOther", "where.Scalar")
 def lower_where(lower: Lower, call: OpCall) -> Pointwise:
     """Lane by lane, one of two."""
-    dtype = compute(tensor(call.output).dtype)
+    stored = tensor(call.output).dtype
+    dtype = compute(stored)
     mask, yes, no = (operand(lower, a) for a in call.args[:3])
     if not isinstance(mask, Value) or mask.dtype != "bool":
         raise Refused("a mask that is not bool")
+    for given in (yes, no):
+        check_number(given, stored)
 
     def body(b: Builder, index: Indices) -> str:
-        chosen = element(b, mask, index, "bool")
-        return b.apply(
-            "where", dtype, chosen, element(b, yes, index, dtype), element(b, no, index, dtype)
-        )
+        values = (element(b, v, index, dtype, stored) for v in (yes, no))
+        return b.apply("where", dtype, element(b, mask, index, "bool"), *values)
 
     reads = tuple(v for v in (mask, yes, no) if isinstance(v, Value))
     return lower.pointwise(call, body, reads)
@@ -226,11 +270,13 @@ def lower_where(lower: Lower, call: OpCall) -> Pointwise:
 @rule("masked_fill.Scalar", "masked_fill.Tensor")
 def lower_masked_fill(lower: Lower, call: OpCall) -> Pointwise:
     """A number where the mask holds."""
-    dtype = compute(tensor(call.output).dtype)
+    stored = tensor(call.output).dtype
+    dtype = compute(stored)
     source, mask, fill = (operand(lower, a) for a in call.args[:3])
+    check_number(fill, stored)
 
     def body(b: Builder, index: Indices) -> str:
-        values = element(b, fill, index, dtype), element(b, source, index, dtype)
+        values = element(b, fill, index, dtype, stored), element(b, source, index, dtype)
         return b.apply("where", dtype, element(b, mask, index, "bool"), *values)
 
     reads = tuple(v for v in (source, mask, fill) if isinstance(v, Value))
@@ -250,14 +296,17 @@ def lower_clamp(lower: Lower, call: OpCall) -> Pointwise:
         low, high = argument(call, 1, "min_val", -1.0), argument(call, 2, "max_val", 1.0)
     if any(bound is not None and not number(bound) for bound in (low, high)):
         raise Refused("a bound that is no number")
-    dtype = compute(tensor(call.output).dtype)
+    stored = tensor(call.output).dtype
+    dtype = compute(stored)
     if dtype == "bool":
         raise Refused("not for bool")
+    for bound in (low, high):
+        check_number(bound, stored)
 
     def body(b: Builder, dtype: str, x: str) -> str:
         if low is not None:
-            x = b.apply("max", dtype, x, b.const(low, dtype))
-        return x if high is None else b.apply("min", dtype, x, b.const(high, dtype))
+            x = b.apply("max", dtype, x, element(b, low, (), dtype, stored))
+        return x if high is None else b.apply("min", dtype, x, element(b, high, (), dtype, stored))
 
     return lower_elements(lower, call, call.args[:1], dtype, body)
 
@@ -308,8 +357,11 @@ def lower_full(lower: Lower, call: OpCall) -> Pointwise:
     fill = call.args[0] if "scalar_tensor" in call.op else call.args[1]
     if not number(fill) and not isinstance(fill, Size):
         raise Refused("a fill value that is no number")
-    dtype = compute(tensor(call.output).dtype)
-    return lower.pointwise(call, lambda b, index: element(b, fill, index, dtype), (), 0)
+    stored = tensor(call.output).dtype
+    dtype = compute(stored)
+    if dtype != "bool":
+        check_number(int(fill) if isinstance(fill, float) and fill.is_integer() else fill, stored)
+    return lower.pointwise(call, lambda b, index: element(b, fill, index, dtype, stored), (), 0)
 
 
 @rule("arange.start_step", "iota.default")

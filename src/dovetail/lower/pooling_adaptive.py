@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from dovetail.ir.affine import Affine
+from dovetail.ir.affine import Affine, mul
 from dovetail.ir.call import OpCall
 from dovetail.ir.kernel import FLOATS
 from dovetail.lower.pooling import (
@@ -138,7 +138,7 @@ def _equal_parts(lower: Lower, call: OpCall, source: Value, parts: Sequence[Part
     steps = [
         step
         for stride, length in zip(source.strides[before:], each, strict=True)
-        for step in (stride * length, stride)  # type: ignore[operator]
+        for step in (mul(stride, length), stride)
     ]
     strides = (*source.strides[:before], *steps)
     view = View(lower.fresh("parts"), source, shape, strides, 0, index)

@@ -11,7 +11,6 @@ from dovetail.ir.call import OpCall
 from dovetail.ir.kernel import FLOATS
 from dovetail.ir.size import Dim
 from dovetail.ir.tensor import TensorDesc
-from dovetail.lower.pointwise import element
 from dovetail.lower.rules import Lower, Refused, argument, compute, dims_of, number, rule, tensor
 from dovetail.lower.staged import Fold, fold
 from dovetail.lower.values import (
@@ -87,14 +86,13 @@ def _source(lower: Lower, call: OpCall) -> Value:
 
 def _nonempty(source: Value, dims: tuple[int, ...]) -> None:
     """Extremes of nothing raise in eager."""
-    if any(not isinstance(source.shape[d], int) or source.shape[d] == 0 for d in dims):
-        if any(source.shape[d] == 0 for d in dims):
-            raise Refused("an extreme of nothing")
+    if any(source.shape[d] == 0 for d in dims):
+        raise Refused("an extreme of nothing")
 
 
 @rule("sum.default", "sum.dim_IntList", "mean.default", "mean.dim", "prod.default", "prod.dim_int")
 def lower_sum(lower: Lower, call: OpCall) -> Value:
-    """Sums, means and products, folded in float32 (or the integer type of the result)."""
+    """Sums, means and products, folded in float32 (products in float64) or the integer type."""
     source, desc = _source(lower, call), tensor(call.output)
     rank = len(source.shape)
     kind, overload = call.op.split(".")[1:]
@@ -104,7 +102,9 @@ def lower_sum(lower: Lower, call: OpCall) -> Value:
     if accumulate == "bool":
         raise Refused("not for bool")
     op = "prod" if kind == "prod" else "sum"
-    folded = reduction(lower, source, op, dims, _stored(accumulate), accumulate)
+    if op == "prod" and accumulate == "float32":
+        accumulate = "float64"  # parts that each start at 1 would repeat the same roundings
+    folded = reduction(lower, source, op, dims, accumulate, accumulate)
     last = None
     if kind == "mean":
         count = product(source.shape[d] for d in dims)
@@ -135,11 +135,6 @@ def lowest(dtype: str) -> float | int:
     return 0 if dtype.startswith("u") else -(2 ** (int(dtype.removeprefix("int")) - 1))
 
 
-def _stored(accumulate: str) -> str:
-    """Folds keep the precision they are computed in."""
-    return accumulate
-
-
 @rule(
     "amax.default",
     "amin.default",
@@ -162,7 +157,7 @@ def lower_extreme(lower: Lower, call: OpCall) -> Value:
         _nonempty(source, dims)
         accumulate = compute(source.dtype)
         op = _extreme(kind[1:], accumulate)
-        folded = reduction(lower, source, op, dims, _stored(accumulate), accumulate)
+        folded = reduction(lower, source, op, dims, accumulate, accumulate)
     return finish(lower, call, desc, folded, dims, rank)
 
 
@@ -359,8 +354,3 @@ def lower_softmax(lower: Lower, call: OpCall) -> Value:
         lambda b, i: b.apply("mul", dtype, b.read(powers, i), b.read(inverse, keep(i, None))),
         (powers, inverse),
     )
-
-
-def affine_element(b: Builder, given: Value | None, index: Indices, dtype: str) -> str | None:
-    """An element of a weight or bias, if there is one."""
-    return None if given is None else element(b, given, index, dtype)

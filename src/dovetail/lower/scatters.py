@@ -6,12 +6,11 @@ PyTorch's own kernels write them one after another.
 
 from __future__ import annotations
 
-from typing import Any
-
 from dovetail.ir.affine import Affine
 from dovetail.ir.call import OpCall
 from dovetail.ir.size import Dim
 from dovetail.lower.indexing import between, checked, index_value
+from dovetail.lower.pointwise import check_number, element
 from dovetail.lower.pooling import all_of
 from dovetail.lower.rules import Lower, Refused, compute, number, rule, static, tensor
 from dovetail.lower.values import Builder, Indices, Pointwise, Value
@@ -33,6 +32,7 @@ def lower_scatter(lower: Lower, call: OpCall) -> Pointwise:
         raise Refused("more places than are worth comparing with")
     given = call.args[3]
     piece = given if number(given) else lower.value(given)
+    check_number(piece, desc.dtype)
 
     def body(b: Builder, index: Indices) -> str:
         here = b.position(index[dim])
@@ -44,7 +44,7 @@ def lower_scatter(lower: Lower, call: OpCall) -> Pointwise:
             hits = [b.apply("eq", "bool", here, named), *([covered] if covered else [])]
             hit = all_of(b, hits)
             assert hit is not None
-            new = _new(b, piece, at, hit, dtype)
+            new = b.masked(hit, lambda at=at: element(b, piece, at, dtype, desc.dtype))  # type: ignore[misc]
             new = b.apply("add", dtype, total, new) if "add" in call.op else new
             total = b.apply("where", dtype, hit, new, total)
         return total
@@ -67,9 +67,3 @@ def _named(b: Builder, places: Value, at: Indices, extent: Dim, mask: str | None
         return name
 
     return named() if mask is None else b.masked(mask, named)
-
-
-def _new(b: Builder, piece: Any, at: Indices, hit: str, dtype: str) -> str:
-    if not isinstance(piece, Value):
-        return b.const(piece, dtype)
-    return b.cast(b.masked(hit, lambda: b.read(piece, at)), dtype)

@@ -333,9 +333,12 @@ class Renderer:
         """Lanes of what a scan carries on."""
         if not self.is_row:
             return self.lanes if self.varies[s.name] else 1
-        # Parts of a product may leave the range that the whole stays in, unless they are narrower.
-        in_order = s.op == "prod" and s.dtype in FLOATS and s.args[0] not in self.widened
-        return at_a_time(self.c, s, self.lanes, in_order=in_order)
+        most = self.lanes
+        if s.op == "prod" and s.dtype in FLOATS:
+            # Parts of a product may leave the range that the whole stays in; four factors that
+            # were float32 do not leave that of float64.
+            most = 4 if s.args[0] in self.widened else 1
+        return at_a_time(self.c, s, min(most, self.lanes))
 
     def _scan(self, s: Scan) -> Val:
         given = self.values[s.args[0]]

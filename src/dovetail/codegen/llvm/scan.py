@@ -46,9 +46,9 @@ class Scans:
         return _joined(c, pieces)
 
 
-def at_a_time(c: Code, s: Scan, lanes: int, *, in_order: bool) -> int:
-    """How many points are scanned together: what a register holds, or one after the other."""
-    return 1 if in_order else min(lanes, 4 * c.lanes // item_bytes(s.dtype))
+def at_a_time(c: Code, s: Scan, most: int) -> int:
+    """How many points are scanned together: what a register holds, or fewer."""
+    return min(most, 4 * c.lanes // item_bytes(s.dtype))
 
 
 def _fold(c: Code, s: Scan, earlier: Val, later: Val) -> Val:
