@@ -28,7 +28,7 @@ demo: $(INSTALLED)
 
 test: $(INSTALLED) $(C_TESTS)
 	@for test in $(C_TESTS); do $$test || exit 1; done
-	@$(BIN)/python -m pytest -q -n 2 --dist loadgroup $(ARGS)
+	@$(BIN)/python -m pytest -q -n 2 --dist loadgroup -m "not arm" $(ARGS)
 
 GRAPHS ?= 2000
 sweep: $(INSTALLED)

@@ -2,12 +2,21 @@
  * oneDNN into memory of its own. */
 #include "aten_internal.h"
 
+#include <stdatomic.h>
+
+/* The sizes of products that oneDNN gets, which lower/library.py knows too: so many
+ * multiplications at least (more where it has to copy an operand), in sums of at most so many.
+ */
+#define LARGE       (1 << 23)
+#define LARGE_MOVED (1 << 28)
+#define LONGEST_SUM 1024
+
 /* MKL, which PyTorch's products go to, uses vectors of 512 bits on Intel's processors only;
  * oneDNN uses them wherever there are any. */
 bool aten_prefers_onednn(void)
 {
 #ifdef __x86_64__
-    static int known; /* 0: not asked, 1: no, 2: yes; any thread finds the same */
+    static _Atomic int known; /* 0: not asked, 1: no, 2: yes; any thread finds the same */
     if (known == 0) {
         __builtin_cpu_init();
         known = !__builtin_cpu_is("intel") && __builtin_cpu_supports("avx512f") ? 2 : 1;
@@ -54,10 +63,10 @@ static bool suits_onednn(const dvt_tensor *left, const dvt_tensor *right, const 
 {
     if (torch.linear == NULL || !aten_prefers_onednn() || !is_float32_matrix(left) ||
         !is_float32_matrix(right) || !is_float32_matrix(out) || !has_rows(out) ||
-        !(has_rows(right) || has_columns(right)) || left->shape[1] > 1024)
+        !(has_rows(right) || has_columns(right)) || left->shape[1] > LONGEST_SUM)
         return false;
     double work = (double)out->shape[0] * (double)out->shape[1] * (double)left->shape[1];
-    return has_rows(left) ? work >= 1 << 23 : has_columns(left) && work >= 1 << 28;
+    return has_rows(left) ? work >= LARGE : has_columns(left) && work >= LARGE_MOVED;
 }
 
 /* Whether addmm(bias, left, right, beta, alpha) adds one row to each of a product's. */

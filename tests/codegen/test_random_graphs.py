@@ -6,7 +6,7 @@ import pytest
 
 from tests.codegen.random_graphs import check
 
-COUNT = int(os.environ.get("DOVETAIL_RANDOM_GRAPHS", "60"))
+COUNT = int(os.environ.get("DOVETAIL_RANDOM_GRAPHS", "40"))
 GROUP = 10
 
 

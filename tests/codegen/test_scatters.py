@@ -9,7 +9,7 @@ from tests.codegen.kernels import plan_of
 from tests.differential import assert_same
 
 SCATTERS = {
-    "number": lambda x, i, s: (x * 2).scatter(1, i, -1),
+    "number": lambda x, i, s: (x * 2).scatter(1, i, 5),
     "values": lambda x, i, s: (x * 2).scatter(1, i, s),
     "sums": lambda x, i, s: (x * 2).scatter_add(1, i, s),
     "other_dimension": lambda x, i, s: (x * 2).scatter(0, i.t()[:, :17] % 7, s.t()),
@@ -55,7 +55,7 @@ def test_many_places_are_left_to_a_library():
 
 def test_sizes_that_vary():
     def fn(x, i):
-        return (x * 2).scatter(1, i, -1)
+        return (x * 2).scatter(1, i, 5)
 
     compiled = torch.compile(fn, backend="cpu", dynamic=True)
     for shape in [(5, 8), (7, 9), (6, 33)]:

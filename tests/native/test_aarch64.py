@@ -30,7 +30,7 @@ from tests.native import aarch64
 from tests.native.random_kernels import RandomKernel
 
 pytest.importorskip("llvmlite", reason="code is generated with llvmlite")
-pytestmark = pytest.mark.xdist_group("aarch64")
+pytestmark = [pytest.mark.arm, pytest.mark.xdist_group("aarch64")]
 ARM = ("armv8-a",)
 
 

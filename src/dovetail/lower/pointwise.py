@@ -26,7 +26,7 @@ from dovetail.lower.values import Builder, Indices, Pointwise, Value, broadcast_
 Element = Callable[..., str]
 # What rounds a float32 to half precision.
 ROUNDING = {"bfloat16": "round_brain", "float16": "round_half"}
-_BITS = {"int64": 63, "int32": 31, "int16": 15, "int8": 7, "uint8": 8, "bool": 1}
+_BITS = {"int64": 63, "int32": 31, "int16": 15, "int8": 7, "uint8": 8}
 _LARGEST = {
     "float16": 65504.0,
     "bfloat16": 3.3895313892515355e38,
@@ -106,12 +106,12 @@ def rounded(b: Builder, x: str, stored: str) -> str:
 
 def check_number(value: Any, dtype: str) -> None:
     """Refuse numbers that a type does not hold: eager raises, or wraps them."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
+    if isinstance(value, bool) or not isinstance(value, int | float) or dtype == "bool":
         return
     if dtype in _BITS:
         limit = 1 << _BITS[dtype]
-        low = 0 if dtype in ("uint8", "bool") else -limit
-        if isinstance(value, float) or not low <= value < limit:
+        low = 0 if dtype == "uint8" else -limit
+        if value != value // 1 or not low <= value < limit:
             raise Refused(f"{value} does not fit {dtype}")
     elif math.isfinite(value) and abs(value) > _LARGEST[dtype]:
         raise Refused(f"{value} does not fit {dtype}")
@@ -133,7 +133,7 @@ def lower_elements(
     operands = [operand(lower, a) for a in args]
     result = compute(tensor(call.output).dtype)
     for given in operands:
-        if dtype in _BITS and dtype != "bool":
+        if dtype in _BITS:
             check_number(given, dtype)
 
     def body(b: Builder, index: Indices) -> str:
@@ -359,8 +359,7 @@ def lower_full(lower: Lower, call: OpCall) -> Pointwise:
         raise Refused("a fill value that is no number")
     stored = tensor(call.output).dtype
     dtype = compute(stored)
-    if dtype != "bool":
-        check_number(int(fill) if isinstance(fill, float) and fill.is_integer() else fill, stored)
+    check_number(fill, stored)
     return lower.pointwise(call, lambda b, index: element(b, fill, index, dtype, stored), (), 0)
 
 
