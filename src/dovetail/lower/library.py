@@ -62,7 +62,7 @@ def fills(call: OpCall) -> bool:
     left, right = operands
     if not isinstance(left, TensorDesc) or not isinstance(right, TensorDesc):
         return True
-    sizes = (*left.shape, right.shape[-1])
-    if left.dtype != "float32" or not all(isinstance(d, int) for d in sizes):
+    sizes = [d for d in (*left.shape, right.shape[-1]) if isinstance(d, int)]
+    if left.dtype != "float32" or len(sizes) != 3:
         return True
-    return left.shape[1] > _LONGEST_SUM or math.prod(sizes) < _LARGE_PRODUCT  # type: ignore
+    return sizes[1] > _LONGEST_SUM or math.prod(sizes) < _LARGE_PRODUCT
