@@ -23,16 +23,14 @@ SECONDS = 1.0
 def leave_out(choice: str) -> None:
     """Turn a choice off in this process."""
     from dovetail.backends.cpu import CpuBackend
-    from dovetail.lower import library
+    from dovetail.lower.library import FILLING
     from dovetail.passes.base import Passes
+    from dovetail.schedule import program
 
     if choice == "channels_last":
         CpuBackend.passes = lambda _: Passes()  # type: ignore[method-assign]
-    elif choice == "onednn":
-        library.fills = lambda call: call.op in library.FILLING
-        from dovetail.schedule import program
-
-        program.fills = library.fills
+    else:
+        program.fills = lambda call: call.op in FILLING
 
 
 def measure(name: str, left_out: str) -> dict[str, float]:

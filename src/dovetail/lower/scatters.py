@@ -6,6 +6,8 @@ PyTorch's own kernels write them one after another.
 
 from __future__ import annotations
 
+from functools import partial
+
 from dovetail.ir.affine import Affine
 from dovetail.ir.call import OpCall
 from dovetail.ir.size import Dim
@@ -44,7 +46,7 @@ def lower_scatter(lower: Lower, call: OpCall) -> Pointwise:
             hits = [b.apply("eq", "bool", here, named), *([covered] if covered else [])]
             hit = all_of(b, hits)
             assert hit is not None
-            new = b.masked(hit, lambda at=at: element(b, piece, at, dtype, desc.dtype))  # type: ignore[misc]
+            new = b.masked(hit, partial(element, b, piece, at, dtype, desc.dtype))
             new = b.apply("add", dtype, total, new) if "add" in call.op else new
             total = b.apply("where", dtype, hit, new, total)
         return total
