@@ -17,7 +17,8 @@ import dovetail.lower.products
 import dovetail.lower.reductions
 import dovetail.lower.reindex
 import dovetail.lower.scans
-import dovetail.lower.scatters  # noqa: F401  # registers rules
+import dovetail.lower.scatters
+import dovetail.lower.softmax  # noqa: F401  # registers rules
 from dovetail.capture.ops import resolve_op
 from dovetail.errors import UnsupportedGraph
 from dovetail.ir.size import UNKNOWN

@@ -7,7 +7,7 @@ sums exact: no running value takes more than a part's elements, as in PyTorch's 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from dovetail.ir.affine import mul, product
 from dovetail.ir.size import Dim, Size
@@ -58,18 +58,58 @@ class Fold:
         )
 
 
+@dataclass(frozen=True)
+class Piece:
+    """Elements of a fold: all whole parts, which have a dimension of their own, or the rest."""
+
+    shape: tuple[Dim, ...]
+    dims: tuple[int, ...]  # folded in the first step
+    parts: int | None  # folded in the second: the parts, among the dimensions that remain
+    at: Callable[[Indices], Indices]  # where in the whole an element stands
+
+    def first(self, lower: Lower, whole: Fold) -> Reduction:
+        """One element for every part."""
+        body = lambda b, index: whole.body(b, self.at(index))  # noqa: E731
+        return replace(whole, shape=self.shape, dims=self.dims, body=body).value(lower)
+
+    def second(self, lower: Lower, whole: Fold, first: Value) -> Value:
+        """The parts' fold."""
+        if self.parts is None:
+            return first
+        wide = whole.wide
+
+        def body(b: Builder, index: Indices) -> tuple[str, ...]:
+            return (b.cast(b.read(first, index), wide),)
+
+        return Fold(whole.op, first.shape, (self.parts,), body, (first,), wide, wide).value(lower)
+
+
+def pieces(whole: Fold, place: int, length: int) -> list[Piece]:
+    """A fold's elements in parts along a dimension, and what is left behind the last one."""
+    size, before, behind = whole.shape[place], whole.shape[:place], whole.shape[place + 1 :]
+    count, rest = Size.binary("floordiv", size, length), Size.binary("mod", size, length)
+
+    def in_part(i: Indices) -> Indices:
+        return (*i[:place], i[place].scale(length) + i[place + 1], *i[place + 2 :])
+
+    def in_rest(i: Indices) -> Indices:
+        return (*i[:place], i[place].shift(mul(count, length)), *i[place + 1 :])
+
+    dims = tuple(d + (d >= place) for d in whole.dims)
+    kept = sum(d not in whole.dims for d in range(place))
+    found = [Piece((*before, count, length, *behind), dims, kept, in_part)]
+    if rest != 0:
+        found.append(Piece((*before, rest, *behind), whole.dims, None, in_rest))
+    return found
+
+
 def fold(lower: Lower, whole: Fold) -> Value:
     """The fold, in two steps where it is long."""
     cut = where_to_cut(whole)
     if cut is None:
         return whole.value(lower)
-    place, length = cut
-    size = whole.shape[place]
-    count, rest = Size.binary("floordiv", size, length), Size.binary("mod", size, length)
-    found: list[Value] = [_parts(lower, whole, place, count, length)]
-    if rest != 0:
-        found.append(_rest(lower, whole, place, mul(count, length), rest))
-    return _join(lower, whole, found)
+    found = [(piece, piece.first(lower, whole)) for piece in pieces(whole, *cut)]
+    return join(lower, whole, [piece.second(lower, whole, first) for piece, first in found])
 
 
 def where_to_cut(whole: Fold) -> tuple[int, int] | None:
@@ -111,40 +151,7 @@ def _symbolic_cut(whole: Fold, wanted: int) -> tuple[int, int] | None:
     return place, max(wanted // others, 1) if isinstance(others, int) else ROWS
 
 
-def _parts(lower: Lower, whole: Fold, place: int, count: Dim, length: int) -> Reduction:
-    """The fold of all whole parts."""
-    finer = (*whole.shape[:place], count, length, *whole.shape[place + 1 :])
-
-    def part(b: Builder, index: Indices) -> tuple[str, ...]:
-        at = index[place].scale(length) + index[place + 1]
-        return whole.body(b, (*index[:place], at, *index[place + 2 :]))
-
-    dims = tuple(d + (d >= place) for d in whole.dims)
-    first = Fold(whole.op, finer, dims, part, whole.reads, whole.dtype, whole.accumulate)
-    parts = first.value(lower)
-
-    wide = whole.wide
-
-    def last(b: Builder, index: Indices) -> tuple[str, ...]:
-        return (b.cast(b.read(parts, index), wide),)
-
-    kept_before = sum(d not in whole.dims for d in range(place))
-    again = Fold(whole.op, parts.shape, (kept_before,), last, (parts,), wide, wide)
-    return again.value(lower)
-
-
-def _rest(lower: Lower, whole: Fold, place: int, start: Dim, rest: Dim) -> Reduction:
-    """The fold of what is left behind the last part."""
-    shape = (*whole.shape[:place], rest, *whole.shape[place + 1 :])
-
-    def body(b: Builder, index: Indices) -> tuple[str, ...]:
-        return whole.body(b, (*index[:place], index[place].shift(start), *index[place + 1 :]))
-
-    left = Fold(whole.op, shape, whole.dims, body, whole.reads, whole.dtype, whole.accumulate)
-    return left.value(lower)
-
-
-def _join(lower: Lower, whole: Fold, found: list[Value]) -> Value:
+def join(lower: Lower, whole: Fold, found: list[Value]) -> Value:
     """The parts' fold, and what was left over, rounded once."""
 
     def body(b: Builder, index: Indices) -> str:
