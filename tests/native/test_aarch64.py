@@ -154,6 +154,7 @@ CASES = {
     "rows": (lambda x: (x.sum(1), x.amax(1), x.var(1)), (data(40, 131),)),
     "columns": (lambda x: (x.sum(0), x.amin(0), x.prod(0)), (data(40, 131),)),
     "scans": (lambda x: (x.cumsum(1), x.cumprod(0), x.cumsum(0)), (data(21, 45),)),
+    "turned": (lambda x: (x.t().contiguous(), x.double().t() + x.view(45, 23)), (data(23, 45),)),
     "arg": (lambda x: (x.argmax(1), x.argmin(0)), (data(23, 45),)),
     "gather": (lambda x, i: x[i] * 2, (data(9, 21), torch.tensor([3, 0, 8, -1]))),
     "embedding": (

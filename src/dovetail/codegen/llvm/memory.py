@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from dovetail.codegen.llvm.render import Renderer
 
 Inner = tuple[str, dict[Instruction, Val]] | None
-_STORED = {"bool": "uint8", "bfloat16": "int16"}
+# What elements are in memory, where no LLVM type of their own is used.
+STORED = {"bool": "uint8", "bfloat16": "int16"}
 
 
 def lane_numbers(lanes: int) -> Val:
@@ -26,13 +27,14 @@ def lane_numbers(lanes: int) -> Val:
 def base(r: Renderer, buffer: str, index: Index, skip: str) -> Val:
     """The address of an access with the axis ``skip`` at zero and no gathered values."""
     total = _scalar_offset(r, index, skip)
-    return _address(r.c, r.pointers[buffer], total, r.dtypes[buffer])
+    return address(r.c, r.pointers[buffer], total, r.dtypes[buffer])
 
 
-def _address(c: Code, pointer: Val, offset: Val, dtype: str) -> Val:
+def address(c: Code, pointer: Val, offset: Val, dtype: str) -> Val:
+    """The place of an element of a buffer."""
     if offset.text == "0":
         return pointer
-    kind = TYPES[_STORED.get(dtype, dtype)]
+    kind = TYPES[STORED.get(dtype, dtype)]
     text = f"getelementptr {kind}, ptr {pointer.text}, {offset.type} {offset.text}"
     return c.new(text, "ptr", offset.lanes)
 
@@ -78,13 +80,13 @@ class _Access:
             start = inner[1][access]
             stride = index.stride(inner[0])
             if stride != 0:
-                start = _address(c, start, _times(r, r.axes[inner[0]], stride), dtype)
+                start = address(c, start, _times(r, r.axes[inner[0]], stride), dtype)
         step: Dim = 0 if r.axis is None else index.stride(r.axis.name)
         gathered = _gathered(r, index)
         self.dense, self.backwards = step in (1, -1), step == -1
         if gathered is not None:
             if gathered.lanes == 1:
-                start = _address(c, start, gathered, dtype)
+                start = address(c, start, gathered, dtype)
             else:
                 self.dense = False
         self.address = start
@@ -93,9 +95,9 @@ class _Access:
             if gathered is not None and gathered.lanes > 1:
                 offsets = gathered if offsets is None else c.op("add", offsets, gathered)
             assert offsets is not None
-            self.address = _address(c, start, offsets, dtype)
+            self.address = address(c, start, offsets, dtype)
         elif self.dense and self.backwards and r.lanes > 1:
-            self.address = _address(c, start, c.const(1 - r.lanes, "int64"), dtype)
+            self.address = address(c, start, c.const(1 - r.lanes, "int64"), dtype)
         self.backwards = self.backwards and self.dense
         self.lanes = r.lanes if self.dense else self.address.lanes
 
@@ -103,10 +105,12 @@ class _Access:
 def load(r: Renderer, instruction: Load, inner: Inner) -> Val:
     """The loaded value, in the type it is computed in."""
     c = r.c
+    if instruction in r.turned:
+        return _load_turned(r, instruction)
     access = _Access(r, instruction, inner)
     mask = None if instruction.mask is None else r.values[instruction.mask]
     dtype = r.dtypes[instruction.buffer]
-    stored = _STORED.get(dtype, dtype)
+    stored = STORED.get(dtype, dtype)
     if access.lanes == 1 and mask is not None and mask.lanes > 1:
         raw = _gather(c, stored, c.splat(access.address, r.lanes), _both(c, mask, r.mask))
     elif access.lanes == 1:
@@ -116,13 +120,22 @@ def load(r: Renderer, instruction: Load, inner: Inner) -> Val:
         lanes_in_use = None if lanes_in_use is None else c.splat(lanes_in_use, r.lanes)
         if access.backwards:
             lanes_in_use = None if lanes_in_use is None else _backwards(c, lanes_in_use)
-            raw = _load_dense(c, stored, access.address, lanes_in_use, r.lanes)
+            raw = load_dense(c, stored, access.address, lanes_in_use, r.lanes)
             raw = _backwards(c, raw)
         elif access.dense:
-            raw = _load_dense(c, stored, access.address, lanes_in_use, r.lanes)
+            raw = load_dense(c, stored, access.address, lanes_in_use, r.lanes)
         else:
             raw = _gather(c, stored, access.address, lanes_in_use)
     return _widen(c, raw, dtype)
+
+
+def _load_turned(r: Renderer, instruction: Load) -> Val:
+    """A row of a tile that lies in a buffer already."""
+    assert r.axis is not None
+    c, dtype = r.c, r.dtypes[instruction.buffer]
+    offset = c.op("add", r.tile_row, r.axes[r.axis.name])
+    place = address(c, r.turned[instruction], offset, dtype)
+    return _widen(c, load_dense(c, STORED.get(dtype, dtype), place, r.mask, r.lanes), dtype)
 
 
 def _both(c: Code, left: Val | None, right: Val | None) -> Val | None:
@@ -150,7 +163,8 @@ def _load_scalar(c: Code, dtype: str, address: Val, mask: Val | None) -> Val:
     return c.new(f"load {kind}, ptr {place.text}", dtype, 1)
 
 
-def _load_dense(c: Code, dtype: str, address: Val, mask: Val | None, lanes: int) -> Val:
+def load_dense(c: Code, dtype: str, address: Val, mask: Val | None, lanes: int) -> Val:
+    """Elements next to each other; where the mask is false none is read."""
     kind, size = vector_type(dtype, lanes), item_bytes(dtype)
     if mask is None:
         return c.new(f"load {kind}, ptr {address.text}, align {size}", dtype, lanes)

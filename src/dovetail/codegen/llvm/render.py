@@ -11,10 +11,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 
-from dovetail.codegen.llvm import error_function, math, memory, scalar
+from dovetail.codegen.llvm import error_function, math, memory, scalar, tile
 from dovetail.codegen.llvm.emit import Code, Val
 from dovetail.codegen.llvm.reduce import Accumulators
 from dovetail.codegen.llvm.scan import Scans, at_a_time
+from dovetail.codegen.llvm.tile import tile_of
 from dovetail.ir.affine import mul, product
 from dovetail.ir.kernel import (
     CHECKS,
@@ -88,6 +89,9 @@ def _score(kernel: Kernel, axis: Axis) -> float:
 def units(kernel: Kernel) -> Dim:
     """How many units of work a kernel has."""
     axis = vector_axis(kernel)
+    tiles = tile_of(kernel, axis)
+    if tiles is not None:
+        return tiles.units(kernel)
     outer = product(a.extent for a in kernel.axes if a is not axis)
     if axis is None or axis not in kernel.axes:
         return outer
@@ -132,6 +136,9 @@ class Renderer:
         self.values: dict[str, Val] = {}
         self.pointers: dict[str, Val] = {}
         self.sizes: dict[Dim, Val] = {}
+        self.tile = tile_of(kernel, self.axis)
+        self.turned: dict[Load, Val] = {}  # buffers that a tile's loads were brought to
+        self.tile_row = Val("0", "int64")  # where the present row starts in each of them
         self.mask: Val | None = None  # the lanes in use, None for all
         self.dtypes = {b.name: b.dtype for b in kernel.buffers}
         self.types = {i.name: i.dtype for i in kernel.instructions()}
@@ -148,7 +155,9 @@ class Renderer:
         """The function's text."""
         c = self.c
         self._load_table()
-        self._for(Val("%begin", "int64"), Val("%end", "int64"), 1, self._unit)
+        if self.tile is not None:
+            self.turned = tile.buffers(self, self.tile)
+        self.each(Val("%begin", "int64"), Val("%end", "int64"), 1, self._unit)
         c.line("ret void")
         head = f"define internal void @{self.name}(ptr %table, i64 %begin, i64 %end) #0 {{"
         return "\n".join([head, "entry:", *c.slots, *c.lines, "}"])
@@ -196,20 +205,23 @@ class Renderer:
     # ---- units of work ---------------------------------------------------------------------
 
     def _unit(self, number: Val) -> None:
+        if self.tile is not None:
+            tile.unit(self, self.tile, number)
+            return
         c = self.c
         outer = [a for a in self.kernel.axes if a is not self.axis]
         block = c.const(0, "int64")
         if self.axis is not None and not self.is_row:
             number, block = self._split_block(number)
-        self._decode(number, outer)
+        self.decode(number, outer)
         if self.axis is None or self.is_row:
-            self._loops()
+            self.loops()
             return
         low = c.op("mul", block, c.const(self.block, "int64"))
         high = c.op("add", low, c.const(self.block, "int64"))
         extent = self.size(self.axis.extent)
         high = c.select(c.compare("icmp slt", extent, high), extent, high)
-        self.along_vector(low, high, self._divides(), lambda _: self._loops())
+        self.along_vector(low, high, self._divides(), lambda _: self.loops())
 
     def _divides(self) -> bool:
         extent = self.axis.extent if self.axis is not None else 0
@@ -225,7 +237,7 @@ class Renderer:
         blocks = c.op("udiv", more, c.const(self.block, "int64"))
         return c.op("udiv", number, blocks), c.op("urem", number, blocks)
 
-    def _decode(self, number: Val, outer: list[Axis]) -> None:
+    def decode(self, number: Val, outer: list[Axis]) -> None:
         """A unit's number as a position on each outer axis."""
         for axis in reversed(outer[1:]):
             extent = self.size(axis.extent)
@@ -236,7 +248,7 @@ class Renderer:
 
     # ---- loops -----------------------------------------------------------------------------
 
-    def _for(self, low: Val, high: Val, step: int, body: Callable[[Val], None]) -> None:
+    def each(self, low: Val, high: Val, step: int, body: Callable[[Val], None]) -> None:
         """``for i in range(low, high, step)``."""
         c = self.c
         slot = c.slot("int64", 1)
@@ -278,7 +290,7 @@ class Renderer:
             step = c.const(width * count, "int64")
             whole = c.op("mul", c.op("sdiv", span, step), step)
             stop = c.op("add", low, whole)
-            self._for(low, stop, width * count, copies(count))
+            self.each(low, stop, width * count, copies(count))
             low = stop
         if not exact:
             self._masked(low, high, body)
@@ -304,7 +316,8 @@ class Renderer:
         body()
         self.values = values
 
-    def _loops(self) -> None:
+    def loops(self) -> None:
+        """The kernel's loops, at the point that ``axes`` says."""
         for loop in self.kernel.loops:
             if loop.axes:
                 self._nest(loop)
@@ -377,7 +390,7 @@ class Renderer:
                 self.axes[axis.name] = i
                 self._scoped(lambda: self._level(loop, level + 1, depth, sums))
 
-            self._for(low, high, 1, inside)
+            self.each(low, high, 1, inside)
             return
         self._innermost(loop, axis, depth, sums)
 
@@ -409,7 +422,7 @@ class Renderer:
 
         def walk(start: Val, stop: Val) -> None:
             sums.begin()
-            self._for(start, stop, 1, step)
+            self.each(start, stop, 1, step)
             sums.end()
 
         self._in_chunks(axis, sums, COLUMN_CHUNK, low, high, walk)
@@ -433,7 +446,7 @@ class Renderer:
             stop = c.op("add", start, c.const(size, "int64"))
             walk(start, c.select(c.compare("icmp slt", high, stop), high, stop))
 
-        self._for(low, high, size, chunk)
+        self.each(low, high, size, chunk)
 
     def _along_row(
         self, axis: Axis, sums: Accumulators, run: Callable[[int], None], high: Val

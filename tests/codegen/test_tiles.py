@@ -1,0 +1,100 @@
+"""Loads that lie across the vectors: turned tile by tile, on every machine code is made for."""
+
+import re
+
+import numpy as np
+import pytest
+import torch
+
+from dovetail.codegen.llvm.emit import Code, Val
+from dovetail.codegen.llvm.render import vector_axis
+from dovetail.codegen.llvm.target import host, named, stored
+from dovetail.codegen.llvm.tile import tile_of
+from dovetail.codegen.llvm.turn import turned
+from dovetail.ir.kernel_reference import run_kernel
+from tests.codegen.kernels import kernels_of
+from tests.codegen.test_random_kernels import run_code
+from tests.differential import assert_same
+
+LAST = torch.channels_last
+PROGRAMS = {
+    "transposed": (lambda x: x.t().contiguous(), (150, 70)),
+    "one_tile": (lambda x: (x.t() * 2).contiguous(), (64, 64)),
+    "short_axes": (lambda x: x.t().contiguous(), (9, 8)),
+    "less_than_a_vector": (lambda x: x.t().contiguous(), (8, 200)),
+    "batch": (lambda x: (x.transpose(1, 2) + 2).contiguous(), (3, 65, 31)),
+    "reversed": (lambda x: x.permute(2, 1, 0).contiguous(), (17, 3, 67)),
+    "twice": (lambda x: (x[1:].t() + x[:-1].t()).contiguous(), (66, 33)),
+    "both_ways": (lambda x: x.t() - x.reshape(70, 40) * 2, (40, 70)),
+    "with_a_row": (lambda x: (x.t() * x[:, 0] + x[0][:, None]).contiguous(), (70, 40)),
+    "channels_last": (lambda x: x.to(memory_format=LAST), (2, 19, 9, 13)),
+    "channels_first": (lambda x: x.permute(0, 3, 1, 2).contiguous(), (2, 9, 13, 19)),
+}
+DTYPES = ("float32", "float64", "bfloat16", "int64", "int16", "uint8", "bool")
+
+
+def data(shape, dtype):
+    g = torch.Generator().manual_seed(sum(shape))
+    return torch.randint(0, 2 if dtype == "bool" else 9, shape, generator=g).to(
+        getattr(torch, dtype)
+    )
+
+
+def test_a_square_is_turned():
+    """Whatever the shuffles are: lanes are followed through them by name."""
+    for dtype, count in (("float32", 16), ("int16", 16), ("int8", 16), ("float64", 8), ("int8", 4)):
+        c = Code(16)
+        content = {f"%row{n}": [(n, lane) for lane in range(count)] for n in range(count)}
+        rows = turned(c, [Val(name, dtype, count) for name in content])
+        for line in c.lines:
+            name, left, right = re.findall(r"%\w+", line)
+            picks = [int(p) for p in re.findall(r"i32 (\d+)", line)]
+            both = [*content[left], *content[right]]
+            content[name] = [both[p] for p in picks]
+        for lane, row in enumerate(rows):
+            assert content[row.text] == [(n, lane) for n in range(count)], (dtype, count)
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_tiles_on_every_target(name):
+    fn, shape = PROGRAMS[name]
+    targets = {host(), *(t for t in map(named, stored()) if t.level <= host().level)}
+    for kernel in kernels_of(fn, data(shape, "float32")):
+        assert tile_of(kernel, vector_axis(kernel)) is not None
+        arrays = {}
+        for b in kernel.buffers:
+            sizes = shape if b.role == "in" else [axis.extent for axis in kernel.axes]
+            arrays[b.name] = np.arange(np.prod(sizes)).astype(b.dtype) * (b.role == "in")
+        found = [run_code(kernel, arrays, {}, target) for target in targets]
+        run_kernel(kernel, arrays, {})
+        for results in found:
+            for out, result in results.items():
+                np.testing.assert_array_equal(result, arrays[out], err_msg=name)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_every_type(dtype):
+    def fn(*all_of_them):
+        return [PROGRAMS[n][0](x) for n, x in zip(PROGRAMS, all_of_them, strict=True)]
+
+    if dtype == "bool":
+        fn = lambda *xs: [~x.t() for x in xs if x.ndim == 2]  # noqa: E731
+    given = [data(shape, dtype) for _, shape in PROGRAMS.values()]
+    assert_same(fn, *given, backend="cpu", dynamic=False)
+
+
+def test_sizes_that_vary():
+    fn = torch.compile(
+        lambda x: (x.transpose(-1, -2) * 3).contiguous(), backend="cpu", dynamic=True
+    )
+    torch._dynamo.reset()
+    for shape in ((2, 100, 65), (3, 7, 130), (4, 300, 5), (2, 2, 2)):
+        x = data(shape, "float32")
+        assert torch.equal(fn(x), x.transpose(-1, -2) * 3)
+
+
+def test_a_matrix_that_lies_otherwise_stays_whole():
+    """No tiles where a load has no dense axis at all, or is dense where the vectors are."""
+    for fn, shape in ((lambda x: x[:, ::2] * 1, (40, 80)), (lambda x: x * x[0], (40, 80))):
+        for kernel in kernels_of(fn, data(shape, "float32")):
+            assert tile_of(kernel, vector_axis(kernel)) is None
