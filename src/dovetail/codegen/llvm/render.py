@@ -89,7 +89,7 @@ def _score(kernel: Kernel, axis: Axis) -> float:
 def units(kernel: Kernel) -> Dim:
     """How many units of work a kernel has."""
     axis = vector_axis(kernel)
-    tiles = tile_of(kernel, axis)
+    tiles = tile_of(kernel, axis, block_of(kernel))
     if tiles is not None:
         return tiles.units(kernel)
     outer = product(a.extent for a in kernel.axes if a is not axis)
@@ -136,7 +136,7 @@ class Renderer:
         self.values: dict[str, Val] = {}
         self.pointers: dict[str, Val] = {}
         self.sizes: dict[Dim, Val] = {}
-        self.tile = tile_of(kernel, self.axis)
+        self.tile = tile_of(kernel, self.axis, self.block)
         self.turned: dict[Load, Val] = {}  # buffers that a tile's loads were brought to
         self.tile_row = Val("0", "int64")  # where the present row starts in each of them
         self.mask: Val | None = None  # the lanes in use, None for all

@@ -1,9 +1,11 @@
-"""Tiles: loads that are dense along another axis than the vectors, turned in registers.
+"""Tiles: units of work that span two axes, the vectors' and another.
 
 The stores of an elementwise kernel decide which way its vectors run. A load from memory that lies
 the other way (a transposed matrix, channels last) would gather its elements one by one, each from
-a cache line of its own. So a unit of work is a tile of both axes there: such loads are read along
-their own axis, turned, and kept in a buffer on the stack, which the rows of the tile are read from.
+a cache line of its own. So such loads are read along their own axis, turned, and kept in a buffer
+on the stack, which the rows of the tile are read from.
+
+Where the vectors' axis is short, a tile spares most of the divisions that find a unit's place.
 """
 
 from __future__ import annotations
@@ -30,16 +32,18 @@ MOST = 4  # buffers, so that all stay in a near cache
 
 @dataclass(frozen=True)
 class Tile:
-    """The axis that loads are dense along, the vectors' axis, and those loads."""
+    """Some points of an axis by some of the vectors' axis, and the loads that lie across."""
 
     across: Axis
     along: Axis
-    loads: tuple[Load, ...]
+    rows: int
+    columns: int
+    loads: tuple[Load, ...] = ()
 
     def units(self, kernel: Kernel) -> Dim:
         """How many tiles there are."""
         outer = product(a.extent for a in self.outer(kernel))
-        return mul(outer, mul(_parts(self.across, ROWS), _parts(self.along, COLUMNS)))
+        return mul(outer, mul(_parts(self.across, self.rows), _parts(self.along, self.columns)))
 
     def outer(self, kernel: Kernel) -> list[Axis]:
         """The axes of the tiles themselves."""
@@ -50,23 +54,34 @@ def _parts(axis: Axis, length: int) -> Dim:
     return Size.binary("floordiv", Size.binary("add", axis.extent, length - 1), length)
 
 
-def tile_of(kernel: Kernel, along: Axis | None) -> Tile | None:
-    """The tile a kernel is best done in; None where its loads lie as its vectors do."""
-    if along is None or along not in kernel.axes or any(loop.axes for loop in kernel.loops):
+def tile_of(kernel: Kernel, along: Axis | None, block: int) -> Tile | None:
+    """The tile a kernel is best done in; None where one axis is enough for a unit of work.
+
+    ``block`` is how many points of the vectors' axis a unit has otherwise.
+    """
+    others = [a for a in kernel.axes if a is not along]
+    if along is None or along not in kernel.axes or not others:
         return None
-    others = {a.name: a for a in kernel.axes if a is not along}
-    found: dict[str, list[Load]] = {}
-    for i in kernel.instructions():
-        if isinstance(i, Load) and i.mask is None and not i.index.values:
-            if i.index.stride(along.name) not in (0, 1, -1):
-                for name in (n for n, stride in i.index.axes if stride == 1 and n in others):
-                    found.setdefault(name, []).append(i)
-    if not found or _is_short(along):
+    if not any(loop.axes for loop in kernel.loops) and not _is_short(along):
+        found = {a: _across(kernel, a, along) for a in others if not _is_short(a)}
+        axis = max(found, key=lambda a: len(found[a]), default=along)
+        if found.get(axis):
+            return Tile(axis, along, ROWS, COLUMNS, found[axis][:MOST])
+    if not isinstance(along.extent, int) or 2 * along.extent > block:
         return None
-    name = max(found, key=lambda n: len(found[n]))
-    if _is_short(others[name]):
-        return None
-    return Tile(others[name], along, tuple(dict.fromkeys(found[name]))[:MOST])
+    return Tile(others[-1], along, block // along.extent, block)
+
+
+def _across(kernel: Kernel, axis: Axis, along: Axis) -> tuple[Load, ...]:
+    """The loads that are dense along ``axis``, and are not along the vectors' axis."""
+    return tuple(
+        dict.fromkeys(
+            i
+            for i in kernel.instructions()
+            if isinstance(i, Load) and i.mask is None and not i.index.values
+            if i.index.stride(along.name) not in (0, 1, -1) and i.index.stride(axis.name) == 1
+        )
+    )
 
 
 def _is_short(axis: Axis) -> bool:
@@ -91,8 +106,8 @@ def _stored(r: Renderer, load: Load) -> str:
 def unit(r: Renderer, tile: Tile, number: Val) -> None:
     """One tile: bring what lies across, then run the kernel row by row."""
     c = r.c
-    number, columns = _span(r, number, tile.along, COLUMNS)
-    number, rows = _span(r, number, tile.across, ROWS)
+    number, columns = _span(r, number, tile.along, tile.columns)
+    number, rows = _span(r, number, tile.across, tile.rows)
     r.decode(number, tile.outer(r.kernel))
     for load in tile.loads:
         _bring(r, tile, load, rows, columns)
