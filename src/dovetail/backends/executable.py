@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from operator import itemgetter
-from typing import Any
+from typing import Any, Protocol
 
 from dovetail.errors import (
     DividedByZero,
@@ -22,16 +22,14 @@ from dovetail.errors import (
 )
 from dovetail.file.container import Section, chunks, lay_out
 from dovetail.file.encode import encode_program, scalar_bytes
-from dovetail.ir.program import VALUE, Result
+from dovetail.ir.program import VALUE, Host, Program, Result, writes
 from dovetail.ir.segment import Segment
 from dovetail.ir.size import Dim, Size, SizeProgram, parse_size, symbols_of
 from dovetail.lower.to_program import Lowered
 
 _INT = 0  # DLPack's code for signed integers
-# Runs a segment's inputs by other means, given what was wrong with them.
 Failure = RunFailed | GuardFailed | InvalidArtifact
 NOT_AS_PLANNED = (RunFailed, GuardFailed, InvalidArtifact)
-Instead = Callable[[Failure, list[Any]], list[Any]]
 # {"output": k}, {"input": position}, either with "shape", "strides" and "offset" for a window, and
 # "laid" for one on an input: the strides the input must have for the window to lie there;
 # {"size": expression}; {"value": plain value}.
@@ -77,6 +75,7 @@ def artifact_bytes(
         "given": _given(segment, lowered),
         "results": list(results),
         "symbols": _symbols(segment, results),
+        "writes_last": writes_last(lowered.program),
     }
     sections, features = encode_program(
         lowered.program, contents, manifest, generated=generated, debug=False
@@ -108,6 +107,18 @@ def _symbols(segment: Segment, results: Sequence[Entry]) -> list[tuple[str, int,
     return [(name, *found[name]) for name in sorted(needed)]
 
 
+def writes_last(program: Program) -> bool:
+    """Whether a host call that fails leaves the inputs as they were.
+
+    Generated kernels fail only as eager does, which is not made up for.
+    """
+    inputs = {b.name for b in program.buffers if b.kind == "input"}
+    inputs |= {b.name for b in program.buffers if b.of in inputs}
+    written = [n for n, i in enumerate(program.instructions) if inputs & {*writes(i)}]
+    calls = [n for n, i in enumerate(program.instructions) if isinstance(i, Host)]
+    return not written or not calls or calls[-1] < written[0]
+
+
 def load(data: bytes, flags: int = 0) -> Callable[[list[Any]], list[Any]]:
     """The function that runs an artifact of ``artifact_bytes``."""
     from dovetail.runtime.loaded import MAY_OVERLAP, open_native
@@ -116,6 +127,11 @@ def load(data: bytes, flags: int = 0) -> Callable[[list[Any]], list[Any]]:
 
 
 _AS_EAGER = (IndexOutOfRange, IndexOutOfBounds, DividedByZero)
+
+
+def raises_as_eager(error: Failure) -> bool:
+    """Whether eager fails too where a program fails like this."""
+    return isinstance(error, _AS_EAGER)
 
 
 def as_eager(error: Failure) -> Exception:
@@ -137,11 +153,18 @@ def laid_out(tensor: Any, strides: list[int]) -> Any:
     return Host.fit(tensor, tensor.shape, strides)
 
 
-class Executable:
-    """Calls a native program with a segment's inputs, which it takes as one list.
+class Instead(Protocol):
+    """Runs a segment by other means."""
 
-    ``instead`` runs the segment where a tensor is not what it was described as.
-    """
+    def __call__(self, error: Failure, inputs: list[Any], /) -> list[Any]:
+        """The segment's outputs, given what was wrong with its inputs."""
+
+    def rewinding(self, run: Callable[..., list[Any]], /) -> Callable[..., list[Any]]:
+        """``run`` such that nothing can tell that it was tried once it has failed."""
+
+
+class Executable:
+    """Calls a native program with a segment's inputs, which it takes as one list."""
 
     def __init__(self, native: Any) -> None:
         self.native = native
@@ -149,6 +172,7 @@ class Executable:
         self.run = native.run
         manifest = json.loads(native.section(1))
         self.given: list[int] = manifest["given"]
+        self.writes_last: bool = manifest["writes_last"]
         self.symbols: list[tuple[str, int, int]] = manifest["symbols"]
         self.sizes: dict[Dim, int] = {}
         entries: list[Entry] = manifest["results"]
@@ -162,6 +186,10 @@ class Executable:
             self.from_dlpack = torch.from_dlpack
         names = [name for name, _, _ in self.symbols]
         self.program = SizeProgram(names, self.sizes) if self.sizes else None
+
+    def or_else(self, instead: Instead) -> None:
+        """Have this run the segment where a tensor is not what it was described as."""
+        self.instead, self.run = instead, instead.rewinding(self.run)
 
     def arranged(self, taken: Sequence[int]) -> Callable[[list[Any]], list[Any]] | None:
         """The same for inputs of which ``taken`` are the segment's; None: not worth it.
@@ -199,8 +227,10 @@ class Executable:
         return made
 
     def _otherwise(self, error: Failure, inputs: list[Any]) -> list[Any]:
-        if self.instead is None or isinstance(error, _AS_EAGER):
+        if self.instead is None or raises_as_eager(error):
             raise as_eager(error) from None
+        if not self.writes_last and not isinstance(error, GuardFailed):  # guards come first
+            raise error  # what it wrote would be written twice
         return self.instead(error, inputs)
 
     def _sizes(self, inputs: list[Any]) -> Sequence[int]:
