@@ -75,7 +75,7 @@ def artifact_bytes(
         "given": _given(segment, lowered),
         "results": list(results),
         "symbols": _symbols(segment, results),
-        "writes_last": writes_last(lowered.program),
+        "writes": when_it_writes(lowered.program),
     }
     sections, features = encode_program(
         lowered.program, contents, manifest, generated=generated, debug=False
@@ -107,16 +107,15 @@ def _symbols(segment: Segment, results: Sequence[Entry]) -> list[tuple[str, int,
     return [(name, *found[name]) for name in sorted(needed)]
 
 
-def writes_last(program: Program) -> bool:
-    """Whether a host call that fails leaves the inputs as they were.
-
-    Generated kernels fail only as eager does, which is not made up for.
-    """
+def when_it_writes(program: Program) -> str:
+    """When a program writes to its inputs: "never", "last" (no host call follows) or "early"."""
     inputs = {b.name for b in program.buffers if b.kind == "input"}
     inputs |= {b.name for b in program.buffers if b.of in inputs}
     written = [n for n, i in enumerate(program.instructions) if inputs & {*writes(i)}]
-    calls = [n for n, i in enumerate(program.instructions) if isinstance(i, Host)]
-    return not written or not calls or calls[-1] < written[0]
+    if not written:
+        return "never"
+    follow = program.instructions[written[0] :]
+    return "early" if any(isinstance(i, Host) for i in follow) else "last"
 
 
 def load(data: bytes, flags: int = 0) -> Callable[[list[Any]], list[Any]]:
@@ -127,11 +126,6 @@ def load(data: bytes, flags: int = 0) -> Callable[[list[Any]], list[Any]]:
 
 
 _AS_EAGER = (IndexOutOfRange, IndexOutOfBounds, DividedByZero)
-
-
-def raises_as_eager(error: Failure) -> bool:
-    """Whether eager fails too where a program fails like this."""
-    return isinstance(error, _AS_EAGER)
 
 
 def as_eager(error: Failure) -> Exception:
@@ -172,7 +166,7 @@ class Executable:
         self.run = native.run
         manifest = json.loads(native.section(1))
         self.given: list[int] = manifest["given"]
-        self.writes_last: bool = manifest["writes_last"]
+        self.writes: str = manifest["writes"]
         self.symbols: list[tuple[str, int, int]] = manifest["symbols"]
         self.sizes: dict[Dim, int] = {}
         entries: list[Entry] = manifest["results"]
@@ -227,10 +221,15 @@ class Executable:
         return made
 
     def _otherwise(self, error: Failure, inputs: list[Any]) -> list[Any]:
-        if self.instead is None or raises_as_eager(error):
+        """The outputs by other means, if nothing can have been written to the inputs yet.
+
+        Where eager fails too, that is how its own words are found.
+        """
+        untouched = self.writes == "never" or isinstance(error, GuardFailed)  # guards come first
+        if self.writes == "last" and not isinstance(error, _AS_EAGER):
+            untouched = True
+        if self.instead is None or not untouched:
             raise as_eager(error) from None
-        if not self.writes_last and not isinstance(error, GuardFailed):  # guards come first
-            raise error  # what it wrote would be written twice
         return self.instead(error, inputs)
 
     def _sizes(self, inputs: list[Any]) -> Sequence[int]:

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from dovetail.backends.executable import NOT_AS_PLANNED, Failure, raises_as_eager
+from dovetail.backends.executable import NOT_AS_PLANNED, Failure
 from dovetail.backends.interpreter import Interpreter
 from dovetail.capture.ops import is_random, resolve_op
 from dovetail.ir.segment import Segment
@@ -47,9 +47,8 @@ class CallByCall:
             before = generator.get_state()
             try:
                 return run(*inputs)
-            except NOT_AS_PLANNED as error:
-                if not raises_as_eager(error):
-                    generator.set_state(before)
+            except NOT_AS_PLANNED:
+                generator.set_state(before)
                 raise
 
         return rewound
