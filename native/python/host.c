@@ -100,6 +100,7 @@ static dvt_status through_python(const host_binding *self, const dvt_host_operat
                                  dvt_error *error)
 {
     PyGILState_STATE state = PyGILState_Ensure();
+    PyErr_Clear(); /* a call through C that reached Python and raised there: it is made again */
     PyObject *results = call_python(self, o);
     int failed = results == NULL;
     for (size_t i = 0; !failed && i < o->output_count; i++) {

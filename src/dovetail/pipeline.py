@@ -13,7 +13,6 @@ from torch import fx
 
 from dovetail import history
 from dovetail.backend import Backend, Executable
-from dovetail.backends.executable import Executable as NativeExecutable
 from dovetail.backends.instead import CallByCall
 from dovetail.capture import _torch
 from dovetail.capture.aot import Capture, has_calls
@@ -197,9 +196,10 @@ class Compiler:
         executable = backend.load(backend.compile(segment))
         if not callable(executable):
             raise BackendContract(backend.name, "load()", f"returned {executable!r}")
-        if isinstance(executable, NativeExecutable) and not self.options.strict:
+        or_else = getattr(executable, "or_else", None)  # one that relies on what it was told
+        if or_else is not None and not self.options.strict:
             told = f"{segment.name} runs call by call on PyTorch, not on {backend.name}: "
-            executable.instead = CallByCall(segment, lambda why: self.warn(told + why))
+            or_else(CallByCall(segment, lambda why: self.warn(told + why)))
         return Timed(executable) if self.options.profile else executable
 
     def run_by_torch(self, gm: fx.GraphModule, kind: str, error: DovetailError) -> Run:

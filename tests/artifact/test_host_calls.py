@@ -1,13 +1,16 @@
 """Host calls: through libtorch's C functions and through Python, equal to eager to the bit."""
 
+import ctypes
 import threading
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from dovetail import errors
 from dovetail.ir.program_text import parse_program
 from dovetail.ir.program_verify import verify_program
+from dovetail.runtime.host import Host
 from dovetail.runtime.loaded import open_native
 from tests.artifact.files import file_bytes
 from tests.artifact.host_files import HostFile
@@ -230,6 +233,37 @@ def test_errors_are_eagers(case, bad):
         assert str(got.value).splitlines()[0] == str(expected.value).splitlines()[0]
     assert native.host_counts() == (1, 2)
     assert len(native(*file.tensors)) == len(file.program.outputs)
+
+
+class _Raising(TorchDispatchMode):
+    """What PyTorch's C functions cannot pass on: an exception of Python's."""
+
+    def __init__(self, often):
+        super().__init__()
+        self.left = often
+
+    def __torch_dispatch__(self, func, _types, args=(), kwargs=None):
+        if func is torch.ops.aten.cumsum.default and self.left:
+            self.left -= 1
+            raise LookupError("on purpose")
+        return func(*args, **(kwargs or {}))
+
+
+def test_an_exception_below_the_c_functions(monkeypatch):
+    through_python, raise_pending = Host.call, ctypes.pythonapi.PyErr_Occurred
+
+    def call(*args):
+        raise_pending()
+        return through_python(*args)
+
+    monkeypatch.setattr(Host, "call", call)
+    file = HostFile("aten.cumsum.default", (rand(3, 4), 1), {})
+    native = file.open()
+    with _Raising(1):  # the second way is tried as if nothing had happened
+        assert torch.equal(native(*file.tensors)[0], file.eager()[0])
+    with _Raising(2), pytest.raises(LookupError, match="on purpose"):
+        native(*file.tensors)
+    assert torch.equal(native(*file.tensors)[0], file.eager()[0])
 
 
 def test_gradients_and_autocast_stay_out():

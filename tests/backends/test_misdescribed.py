@@ -4,8 +4,14 @@ import warnings
 
 import pytest
 import torch
+from torch.nn import functional as F
 
 from dovetail import errors, history
+from dovetail.backends.executable import when_it_writes
+from dovetail.capture.ops import resolve_op
+from dovetail.ir.call import Ref
+from dovetail.ir.program import Buffer, Copy, Host, Program
+from dovetail.ir.tensor import TensorDesc
 from dovetail.lower import rules
 
 pytest.importorskip("llvmlite")
@@ -137,3 +143,63 @@ def test_a_fault_is_raised_in_strict_mode(stage, monkeypatch):
     compiled = torch.compile(lambda x: x.cos() + 1, backend="cpu", options={"strict": True})
     with pytest.raises(errors.BackendFailed, match="on purpose"):
         compiled(torch.randn(4, 9))
+
+
+# ---- a call that fails half way through a segment -----------------------------------------------
+
+_FAILING = "aten.logcumsumexp.default"  # one that goes through Python
+
+
+@pytest.fixture
+def failing(monkeypatch):
+    """One operator of PyTorch's gives another shape than it promises, inside a segment."""
+
+    def resolve(op):
+        target = resolve_op(op)
+        return (lambda *args: target(*args)[:-1]) if op == _FAILING else target
+
+    monkeypatch.setattr("dovetail.runtime.host.resolve_op", resolve)
+
+
+def _draws_twice(x, y):
+    noise = torch.rand(5, 7)
+    return (y + noise).logcumsumexp(0) * torch.rand(5, 7)
+
+
+def _writes_afterwards(x, y):
+    made = y.logcumsumexp(0) + 1
+    x.mul_(2)
+    return made + x
+
+
+def _draws_and_writes(x, y):
+    x.add_(torch.rand(5, 7))
+    return F.dropout(y.logcumsumexp(0), 0.5) + x
+
+
+@pytest.mark.filterwarnings("ignore::dovetail.errors.FallbackWarning")
+@pytest.mark.parametrize("fn", [_draws_twice, _writes_afterwards, _draws_and_writes])
+def test_nothing_is_drawn_or_written_twice(fn, failing):
+    x, y = torch.randn(5, 7), torch.randn(5, 7)
+    written, compiled = x.clone(), torch.compile(fn, backend="cpu")
+    for seed in range(2):
+        torch.manual_seed(seed)
+        expected, after = fn(x, y), torch.rand(3)
+        torch.manual_seed(seed)
+        _assert_equal(compiled(written, y), expected)
+        _assert_equal(written, x)
+        _assert_equal(torch.rand(3), after)
+    assert any("was promised" in n for c in history.recent() for n in c.notes)
+
+
+_DESC = TensorDesc("float32", (5,), (1,))
+_BUFFERS = tuple(
+    Buffer(name, kind, _DESC) for name, kind in [("x", "input"), ("y", "input"), ("z", "host")]
+)
+
+
+def test_when_a_program_writes():
+    writes, fails = Copy("x", "y"), Host(_FAILING, ("z",), (Ref("y"),), {})
+    orders = [((fails,), "never"), ((fails, writes), "last"), ((writes, fails), "early")]
+    for order, when in orders:
+        assert when_it_writes(Program("p", _BUFFERS, order, ())) == when

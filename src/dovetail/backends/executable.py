@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from operator import itemgetter
-from typing import Any
+from typing import Any, Protocol
 
 from dovetail.errors import (
     DividedByZero,
@@ -22,16 +22,14 @@ from dovetail.errors import (
 )
 from dovetail.file.container import Section, chunks, lay_out
 from dovetail.file.encode import encode_program, scalar_bytes
-from dovetail.ir.program import VALUE, Result
+from dovetail.ir.program import VALUE, Host, Program, Result, writes
 from dovetail.ir.segment import Segment
 from dovetail.ir.size import Dim, Size, SizeProgram, parse_size, symbols_of
 from dovetail.lower.to_program import Lowered
 
 _INT = 0  # DLPack's code for signed integers
-# Runs a segment's inputs by other means, given what was wrong with them.
 Failure = RunFailed | GuardFailed | InvalidArtifact
 NOT_AS_PLANNED = (RunFailed, GuardFailed, InvalidArtifact)
-Instead = Callable[[Failure, list[Any]], list[Any]]
 # {"output": k}, {"input": position}, either with "shape", "strides" and "offset" for a window, and
 # "laid" for one on an input: the strides the input must have for the window to lie there;
 # {"size": expression}; {"value": plain value}.
@@ -77,6 +75,7 @@ def artifact_bytes(
         "given": _given(segment, lowered),
         "results": list(results),
         "symbols": _symbols(segment, results),
+        "writes": when_it_writes(lowered.program),
     }
     sections, features = encode_program(
         lowered.program, contents, manifest, generated=generated, debug=False
@@ -108,6 +107,17 @@ def _symbols(segment: Segment, results: Sequence[Entry]) -> list[tuple[str, int,
     return [(name, *found[name]) for name in sorted(needed)]
 
 
+def when_it_writes(program: Program) -> str:
+    """When a program writes to its inputs: "never", "last" (no host call follows) or "early"."""
+    inputs = {b.name for b in program.buffers if b.kind == "input"}
+    inputs |= {b.name for b in program.buffers if b.of in inputs}
+    written = [n for n, i in enumerate(program.instructions) if inputs & {*writes(i)}]
+    if not written:
+        return "never"
+    follow = program.instructions[written[0] :]
+    return "early" if any(isinstance(i, Host) for i in follow) else "last"
+
+
 def load(data: bytes, flags: int = 0) -> Callable[[list[Any]], list[Any]]:
     """The function that runs an artifact of ``artifact_bytes``."""
     from dovetail.runtime.loaded import MAY_OVERLAP, open_native
@@ -137,11 +147,18 @@ def laid_out(tensor: Any, strides: list[int]) -> Any:
     return Host.fit(tensor, tensor.shape, strides)
 
 
-class Executable:
-    """Calls a native program with a segment's inputs, which it takes as one list.
+class Instead(Protocol):
+    """Runs a segment by other means."""
 
-    ``instead`` runs the segment where a tensor is not what it was described as.
-    """
+    def __call__(self, error: Failure, inputs: list[Any], /) -> list[Any]:
+        """The segment's outputs, given what was wrong with its inputs."""
+
+    def rewinding(self, run: Callable[..., list[Any]], /) -> Callable[..., list[Any]]:
+        """``run`` such that nothing can tell that it was tried once it has failed."""
+
+
+class Executable:
+    """Calls a native program with a segment's inputs, which it takes as one list."""
 
     def __init__(self, native: Any) -> None:
         self.native = native
@@ -149,6 +166,7 @@ class Executable:
         self.run = native.run
         manifest = json.loads(native.section(1))
         self.given: list[int] = manifest["given"]
+        self.writes: str = manifest["writes"]
         self.symbols: list[tuple[str, int, int]] = manifest["symbols"]
         self.sizes: dict[Dim, int] = {}
         entries: list[Entry] = manifest["results"]
@@ -162,6 +180,10 @@ class Executable:
             self.from_dlpack = torch.from_dlpack
         names = [name for name, _, _ in self.symbols]
         self.program = SizeProgram(names, self.sizes) if self.sizes else None
+
+    def or_else(self, instead: Instead) -> None:
+        """Have this run the segment where a tensor is not what it was described as."""
+        self.instead, self.run = instead, instead.rewinding(self.run)
 
     def arranged(self, taken: Sequence[int]) -> Callable[[list[Any]], list[Any]] | None:
         """The same for inputs of which ``taken`` are the segment's; None: not worth it.
@@ -199,7 +221,14 @@ class Executable:
         return made
 
     def _otherwise(self, error: Failure, inputs: list[Any]) -> list[Any]:
-        if self.instead is None or isinstance(error, _AS_EAGER):
+        """The outputs by other means, if nothing can have been written to the inputs yet.
+
+        Where eager fails too, that is how its own words are found.
+        """
+        untouched = self.writes == "never" or isinstance(error, GuardFailed)  # guards come first
+        if self.writes == "last" and not isinstance(error, _AS_EAGER):
+            untouched = True
+        if self.instead is None or not untouched:
             raise as_eager(error) from None
         return self.instead(error, inputs)
 

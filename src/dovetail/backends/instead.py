@@ -10,10 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from dovetail.backends.executable import Failure
+import torch
+
+from dovetail.backends.executable import NOT_AS_PLANNED, Failure
 from dovetail.backends.interpreter import Interpreter
-from dovetail.errors import GuardFailed
-from dovetail.ir.segment import Segment, is_write
+from dovetail.capture.ops import is_random, resolve_op
+from dovetail.ir.segment import Segment
 
 
 class CallByCall:
@@ -21,14 +23,12 @@ class CallByCall:
 
     def __init__(self, segment: Segment, note: Callable[[str], None]) -> None:
         self.segment, self.note = segment, note
-        self.writes = any(map(is_write, segment.all_calls()))
+        self.draws = any(is_random(resolve_op(call.op)) for call in segment.all_calls())
         self.interpreter: Interpreter | None = None
         self.noted = False
 
     def __call__(self, error: Failure, inputs: list[Any]) -> list[Any]:
-        """The segment's outputs, unless what failed may have written to its inputs."""
-        if self.writes and not isinstance(error, GuardFailed):
-            raise error
+        """The segment's outputs."""
         if self.interpreter is None:
             self.interpreter = Interpreter(self.segment)
         results = self.interpreter(inputs)
@@ -36,3 +36,19 @@ class CallByCall:
             self.noted = True
             self.note(str(error))
         return results
+
+    def rewinding(self, run: Callable[..., list[Any]]) -> Callable[..., list[Any]]:
+        """``run`` such that where it fails the random numbers it drew can be drawn once more."""
+        if not self.draws:
+            return run
+        generator = torch.default_generator
+
+        def rewound(*inputs: Any) -> list[Any]:
+            before = generator.get_state()
+            try:
+                return run(*inputs)
+            except NOT_AS_PLANNED:
+                generator.set_state(before)
+                raise
+
+        return rewound

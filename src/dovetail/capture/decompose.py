@@ -113,7 +113,28 @@ def _arg(value: Any) -> Arg:
 def extra_decompositions() -> Mapping[Any, Rule]:
     """Rules for operators that core ATen keeps but generated code is better off without."""
     table = _torch.named_decompositions(EXTRA)
-    return {op: rule for op, rule in table.items() if not is_random(op)}
+    rules = {op: rule for op, rule in table.items() if not is_random(op)}
+    for name in ("aten.nll_loss_forward.default", "aten.nll_loss2d_forward.default"):
+        rules[resolve_op(name)] = _with_classes_checked(rules[resolve_op(name)])
+    return rules
+
+
+def _with_classes_checked(rule: Rule) -> Rule:
+    """The rule of a loss by classes, with eager's IndexError for one that does not exist.
+
+    The rule gathers by class, and a gather out of range is a RuntimeError.
+    """
+
+    def loss(scores: Any, target: Any, weight: Any, reduction: int, ignore_index: int) -> Any:
+        classes = scores.shape[1 if scores.dim() > 1 else 0]
+        target = target.to(torch.int64)
+        kept = target != ignore_index
+        place = torch.where(kept, target, 0)
+        place = torch.where(place < 0, place - classes, place)  # no class counts from the end
+        named = torch.arange(classes, device=target.device)[place]
+        return rule(scores, torch.where(kept, named, ignore_index), weight, reduction, ignore_index)
+
+    return loss
 
 
 EXTRA = (
@@ -133,6 +154,7 @@ EXTRA = (
     "_native_batch_norm_legit_functional",
     "_native_batch_norm_legit_no_training",
     "nll_loss_forward",
+    "nll_loss2d_forward",
     "nll_loss_backward",
     "mse_loss",
     "mse_loss_backward",
