@@ -1,4 +1,7 @@
-"""Kernel to kernel: axes in the order memory has them, neighbours merged, size 1 dropped."""
+"""Kernel to kernel: axes in the order memory has them, neighbours merged, size 1 dropped.
+
+And nothing is left in it that no store needs.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,18 @@ from dataclasses import replace
 from itertools import pairwise
 
 from dovetail.ir.affine import mul
-from dovetail.ir.kernel import Axis, Index, Instruction, Kernel, Load, Loop, Position, Store
+from dovetail.ir.kernel import (
+    CHECKS,
+    Apply,
+    Axis,
+    Index,
+    Instruction,
+    Kernel,
+    Load,
+    Loop,
+    Position,
+    Store,
+)
 from dovetail.schedule.split import split
 
 
@@ -16,7 +30,23 @@ def simplify(kernel: Kernel) -> Kernel:
     kernel = _reorder(_drop_unit_axes(kernel))
     while (pair := _mergeable(kernel)) is not None:
         kernel = _merge(kernel, *pair)
-    return split(kernel)
+    return _needed(split(kernel))
+
+
+def _needed(kernel: Kernel) -> Kernel:
+    """The kernel without what no store needs; a check of an index is needed by itself."""
+    wanted: set[str] = set()
+    loops: list[Loop] = []
+    for loop in reversed(kernel.loops):
+        body: list[Instruction] = []
+        for i in reversed(loop.body):
+            checks = isinstance(i, Apply) and i.op in CHECKS
+            if isinstance(i, Store) or checks or i.name in wanted:
+                wanted |= set(i.uses)
+                body.append(i)
+        if body:
+            loops.append(replace(loop, body=tuple(reversed(body))))
+    return replace(kernel, loops=tuple(reversed(loops)))
 
 
 def _indices(kernel: Kernel) -> Iterable[Index]:

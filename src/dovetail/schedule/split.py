@@ -114,7 +114,7 @@ class _Piece:
                 self.known[i.name] = decided
                 self._add(Const(i.name, "bool", decided))
         axis = Axis(self._axis_name(), self.high - self.low)
-        return Loop((*loop.axes[:-1], axis), _used(self.body))
+        return Loop((*loop.axes[:-1], axis), tuple(self.body))
 
     def _axis_name(self) -> str:
         return f"{self.axis.name}_{self.suffix}"
@@ -184,15 +184,3 @@ class _Piece:
         if i.name:
             self.names[i.name] = name
         self.body.append(new)
-
-
-def _used(body: list[Instruction]) -> tuple[Instruction, ...]:
-    """What the stores need; a check of an index is needed by itself."""
-    wanted: set[str] = set()
-    kept: list[Instruction] = []
-    for i in reversed(body):
-        checks = isinstance(i, Apply) and i.op.startswith("check")
-        if isinstance(i, Store) or checks or i.name in wanted:
-            wanted |= set(i.uses)
-            kept.append(i)
-    return tuple(reversed(kept))

@@ -6,12 +6,12 @@ of the remaining parallel axes, times (where the vector axis is parallel) one bl
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
 from dovetail.codegen.llvm import error_function, math, memory, scalar, tile
+from dovetail.codegen.llvm.analysis import erf_plus_one, summed_products, varying
 from dovetail.codegen.llvm.emit import Code, Val
 from dovetail.codegen.llvm.reduce import Accumulators
 from dovetail.codegen.llvm.scan import Scans, at_a_time
@@ -142,8 +142,8 @@ class Renderer:
         self.mask: Val | None = None  # the lanes in use, None for all
         self.dtypes = {b.name: b.dtype for b in kernel.buffers}
         self.types = {i.name: i.dtype for i in kernel.instructions()}
-        self.varies = _varying(kernel, self.axis)
-        self.grown, self.unused = _erf_plus_one(kernel)
+        self.varies = varying(kernel, self.axis)
+        self.grown, self.unused = erf_plus_one(kernel)
         self.widened = {
             i.name
             for i in kernel.instructions()
@@ -221,11 +221,34 @@ class Renderer:
         high = c.op("add", low, c.const(self.block, "int64"))
         extent = self.size(self.axis.extent)
         high = c.select(c.compare("icmp slt", extent, high), extent, high)
-        self.along_vector(low, high, self._divides(), lambda _: self.loops())
+        self.row(low, high)
 
     def _divides(self) -> bool:
         extent = self.axis.extent if self.axis is not None else 0
         return isinstance(extent, int) and extent % self.lanes == 0
+
+    def row(self, low: Val, high: Val) -> None:
+        """Part of the vector axis; in straight-line code what is alike all along comes first."""
+        straight = not any(loop.axes for loop in self.kernel.loops)
+        code = [i for i in self.kernel.instructions() if straight]
+        alike = [i for i in code if not isinstance(i, Store) and not self.varies[i.name]]
+        rest = [i for i in code if isinstance(i, Store) or self.varies[i.name]]
+
+        def body(_: int) -> None:
+            if straight:
+                self._run(rest)
+            else:
+                self.loops()
+
+        def whole() -> None:
+            self._run(alike)
+            self.along_vector(low, high, self._divides(), body)
+
+        self._scoped(whole)
+
+    def _run(self, code: Sequence[Instruction]) -> None:
+        for instruction in code:
+            self._emit(instruction, None)
 
     def _split_block(self, number: Val) -> tuple[Val, Val]:
         assert self.axis is not None
@@ -322,8 +345,7 @@ class Renderer:
             if loop.axes:
                 self._nest(loop)
             else:
-                for instruction in loop.body:
-                    self._emit(instruction, None)
+                self._run(loop.body)
 
     def _nest(self, loop: Loop) -> None:
         """A loop over its axes; what depends on outer axes only is computed outside."""
@@ -398,7 +420,7 @@ class Renderer:
         last = len(loop.axes)
         body = [i for i in loop.body if isinstance(i, Reduce | Store) or depth[i.name] == last]
         bases = self._bases(body, axis.name)
-        products = _summed_products(loop)
+        products = summed_products(loop)
 
         def run(copy: int) -> None:
             for instruction in body:
@@ -500,51 +522,3 @@ class Renderer:
         if instruction.op in CHECKS:
             return memory.check(self, instruction.op, *args)
         return scalar.apply(self.c, instruction.op, instruction.dtype, args)
-
-
-def _summed_products(loop: Loop) -> dict[str, tuple[str, ...]]:
-    """Products that are only summed: a fused multiply-add is faster, and rounds once less."""
-    used = Counter(name for i in loop.body for name in i.uses)
-    summed = {i.args[0]: i.dtype for i in loop.body if isinstance(i, Reduce) and i.op == "sum"}
-    return {
-        i.name: i.args
-        for i in loop.body
-        if isinstance(i, Apply) and i.op == "mul" and i.dtype in FLOATS
-        if used[i.name] == 1 and summed.get(i.name) == i.dtype
-    }
-
-
-def _erf_plus_one(kernel: Kernel) -> tuple[dict[str, str], set[str]]:
-    """Sums of 1 and an error function: what the function is applied to, by the sum's name.
-
-    They need no more than the sum's own accuracy, which is cheaper (GELU is made of one). Also
-    the error functions that are in no other use.
-    """
-    ones = {i.name for i in kernel.instructions() if isinstance(i, Const) and i.value == 1}
-    erfs = {
-        i.name: i.args[0] for i in kernel.instructions() if isinstance(i, Apply) and i.op == "erf"
-    }
-    sums: dict[str, str] = {}
-    used: set[str] = set()
-    for i in kernel.instructions() if erfs else ():
-        if isinstance(i, Apply) and i.op == "add" and ones & set(i.args) and erfs.keys() & i.args:
-            sums[i.name] = next(erfs[a] for a in i.args if a in erfs)
-        else:
-            used |= erfs.keys() & i.uses
-    return sums, erfs.keys() - used
-
-
-def _varying(kernel: Kernel, axis: Axis | None) -> dict[str, bool]:
-    """Which values differ along the vector axis."""
-    varies: dict[str, bool] = {}
-    along_loops = axis is not None and axis not in kernel.axes
-    for loop in kernel.loops:
-        moving = loop.axes[-1] if along_loops and loop.axes else axis
-        for i in loop.body:
-            found = any(varies.get(name, False) for name in i.uses)
-            if isinstance(i, Load | Position | Store) and moving is not None:
-                found |= i.index.stride(moving.name) != 0
-            if along_loops and isinstance(i, Reduce | Scan):
-                found = isinstance(i, Scan)
-            varies[i.name] = found
-    return varies

@@ -111,13 +111,11 @@ def unit(r: Renderer, tile: Tile, number: Val) -> None:
     r.decode(number, tile.outer(r.kernel))
     for load in tile.loads:
         _bring(r, tile, load, rows, columns)
-    extent = tile.along.extent
-    exact = isinstance(extent, int) and extent % r.lanes == 0
 
     def row(i: Val) -> None:
         r.axes[tile.across.name] = i
         r.tile_row = c.op("sub", _row(r, i, rows), columns[0])
-        r.along_vector(*columns, exact, lambda _: r.loops())
+        r.row(*columns)
 
     r.each(*rows, 1, row)
 

@@ -1,0 +1,67 @@
+"""What the LLVM renderer knows of a kernel before it writes it."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from dovetail.ir.kernel import (
+    FLOATS,
+    Apply,
+    Axis,
+    Const,
+    Kernel,
+    Load,
+    Loop,
+    Position,
+    Reduce,
+    Scan,
+    Store,
+)
+
+
+def summed_products(loop: Loop) -> dict[str, tuple[str, ...]]:
+    """Products that are only summed: a fused multiply-add is faster, and rounds once less."""
+    used = Counter(name for i in loop.body for name in i.uses)
+    summed = {i.args[0]: i.dtype for i in loop.body if isinstance(i, Reduce) and i.op == "sum"}
+    return {
+        i.name: i.args
+        for i in loop.body
+        if isinstance(i, Apply) and i.op == "mul" and i.dtype in FLOATS
+        if used[i.name] == 1 and summed.get(i.name) == i.dtype
+    }
+
+
+def erf_plus_one(kernel: Kernel) -> tuple[dict[str, str], set[str]]:
+    """Sums of 1 and an error function: what the function is applied to, by the sum's name.
+
+    They need no more than the sum's own accuracy, which is cheaper (GELU is made of one). Also
+    the error functions that are in no other use.
+    """
+    ones = {i.name for i in kernel.instructions() if isinstance(i, Const) and i.value == 1}
+    erfs = {
+        i.name: i.args[0] for i in kernel.instructions() if isinstance(i, Apply) and i.op == "erf"
+    }
+    sums: dict[str, str] = {}
+    used: set[str] = set()
+    for i in kernel.instructions() if erfs else ():
+        if isinstance(i, Apply) and i.op == "add" and ones & set(i.args) and erfs.keys() & i.args:
+            sums[i.name] = next(erfs[a] for a in i.args if a in erfs)
+        else:
+            used |= erfs.keys() & i.uses
+    return sums, erfs.keys() - used
+
+
+def varying(kernel: Kernel, axis: Axis | None) -> dict[str, bool]:
+    """Which values differ along the vector axis."""
+    varies: dict[str, bool] = {}
+    along_loops = axis is not None and axis not in kernel.axes
+    for loop in kernel.loops:
+        moving = loop.axes[-1] if along_loops and loop.axes else axis
+        for i in loop.body:
+            found = any(varies.get(name, False) for name in i.uses)
+            if isinstance(i, Load | Position | Store) and moving is not None:
+                found |= i.index.stride(moving.name) != 0
+            if along_loops and isinstance(i, Reduce | Scan):
+                found = isinstance(i, Scan)
+            varies[i.name] = found
+    return varies
