@@ -38,8 +38,8 @@ static inline uint64_t wide_bits_of(double x)
 
 #define ROUNDING 12582912.0f /* added, it leaves the nearest integer in the low bits */
 
-/* x = n ln 2 + r: e**r comes back, n in the low bits of *shifted. */
-static inline float exp_fraction(float x, float *shifted)
+/* x = n ln 2 + r: e**r - 1 comes back, n in the low bits of *shifted. */
+static inline float exp_less_one(float x, float *shifted)
 {
     *shifted = x * 1.44269504088896341f + ROUNDING;
     float n = *shifted - ROUNDING;
@@ -50,7 +50,12 @@ static inline float exp_fraction(float x, float *shifted)
     p = p * r + 0.0416664640107855562f;
     p = p * r + 0.1666666668172500176f;
     p = p * r + 0.5000000013557447029f;
-    return (r * r) * p + r + 1.0f;
+    return (r * r) * p + r;
+}
+
+static inline float exp_fraction(float x, float *shifted)
+{
+    return exp_less_one(x, shifted) + 1.0f;
 }
 
 static inline float power_of_two(uint32_t n)
@@ -76,18 +81,25 @@ static inline float exp_bounded(float x)
     return p * power_of_two(bits_of(shifted) - bits_of(ROUNDING));
 }
 
+/* 1 - 2 / (e**2x + 1), the last steps in double: their roundings would be the worst errors. */
+static inline float tanh_far(float size)
+{
+    float bounded = size > 20.0f ? 20.0f : size, shifted;
+    float t = exp_less_one(bounded + bounded, &shifted);
+    double grown = power_of_two(bits_of(shifted) - bits_of(ROUNDING));
+    return (float)(1.0 - 2.0 / (grown * t + (grown + 1.0)));
+}
+
 static inline float tanh_single(float x)
 {
-    float z = x * x, p = 0.002292744816178142343f;
-    p = p * z + -0.008343945515839152048f;
-    p = p * z + 0.02176891865102821015f;
-    p = p * z + -0.05395925957720454274f;
-    p = p * z + 0.1333330355691574177f;
-    p = p * z + -0.3333333317214036164f;
-    float near = (z * x) * p + x, size = fabsf(x);
-    float bounded = size > 20.0f ? 20.0f : size;
-    float far = 1.0f - 2.0f / (exp_bounded(bounded + bounded) + 1.0f);
-    return size < 0.625f ? near : x != x ? x : copysignf(far, x);
+    float z = x * x, size = fabsf(x), p = 0.002098952822317725196f;
+    p = p * z + -0.00815522196231633768f;
+    p = p * z + 0.02170512040127289236f;
+    p = p * z + -0.05395055347441234829f;
+    p = p * z + 0.1333326259638908944f;
+    p = p * z + -0.3333333287020081981f;
+    float near = (z * size) * p + size;
+    return x != x ? x : copysignf(size < 0.6875f ? near : tanh_far(size), x);
 }
 
 static inline float erf_single(float x)

@@ -1,13 +1,16 @@
 """``dovetail bench`` as a user runs it."""
 
+import importlib.metadata
 import importlib.util
 import json
 import subprocess
 import sys
 
 import pytest
+import torch
 
-from dovetail.bench import cases
+import dovetail
+from dovetail.bench import cases, rivals
 
 pytestmark = pytest.mark.e2e
 
@@ -57,6 +60,16 @@ def test_an_engine_that_is_not_installed_is_left_out():
     done = bench("mlp", "--backends", "openvino,eager", *settings)
     assert done.returncode == 0, done.stderr
     assert "openvino is left out: openvino is not installed" in done.stderr
+
+
+def test_versions_without_metadata(monkeypatch):
+    def version(package):
+        raise importlib.metadata.PackageNotFoundError(package)
+
+    monkeypatch.setattr("importlib.metadata.version", version)
+    found = rivals.versions()
+    assert found["dovetail"] == dovetail.__version__
+    assert found["torch"] == torch.__version__
 
 
 @pytest.mark.parametrize("name", cases.names("models"))

@@ -1,9 +1,12 @@
 """Each private PyTorch interface we use, so that a move shows here, by name."""
 
+from threading import Barrier, Event, Thread
+
 import pytest
 import torch
 from torch._subclasses import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
+from torch.nn import functional as F
 
 from dovetail import errors
 from dovetail.capture import _torch
@@ -152,6 +155,57 @@ def test_upsampling_is_whole_to_autograd_within_the_context():
         with _torch.whole_upsampling():
             pass
         assert len(op.py_kernels) < len(before)
+    assert op.py_kernels == before
+
+
+def test_upsampling_stays_whole_until_the_last_thread_is_done():
+    op = aten.upsample_bilinear2d.vec
+    before, first_is_in, second_is_in = dict(op.py_kernels), Event(), Event()
+
+    def first():
+        with _torch.whole_upsampling():
+            first_is_in.set()
+            second_is_in.wait(10)
+
+    thread = Thread(target=first)
+    thread.start()
+    first_is_in.wait(10)
+    with _torch.whole_upsampling():
+        second_is_in.set()
+        thread.join()
+        assert len(op.py_kernels) < len(before)
+    assert op.py_kernels == before
+
+
+def test_two_threads_compile_upsampling_at_once():
+    tables = {op: dict(op.py_kernels) for op in _torch._upsampling()}
+    start, found = Barrier(2), []
+
+    def train(factor):
+        def fn(x):
+            return F.interpolate(x, scale_factor=factor, mode="bilinear").square().sum()
+
+        x = torch.randn(1, 2, 3 + factor, 4, requires_grad=True)
+        (expected,) = torch.autograd.grad(fn(x), x)
+        start.wait(10)
+        (actual,) = torch.autograd.grad(torch.compile(fn, backend="dovetail")(x), x)
+        torch.testing.assert_close(actual, expected)
+        found.append(factor)
+
+    threads = [Thread(target=train, args=(factor,)) for factor in (2, 3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(found) == [2, 3]
+    assert {op: dict(op.py_kernels) for op in _torch._upsampling()} == tables
+
+
+def test_a_failed_compile_leaves_upsampling_as_it_was():
+    op = aten.upsample_bilinear2d.vec
+    before = dict(op.py_kernels)
+    with pytest.raises(ZeroDivisionError), _torch.whole_upsampling():
+        raise ZeroDivisionError
     assert op.py_kernels == before
 
 

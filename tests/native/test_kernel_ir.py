@@ -233,6 +233,26 @@ def test_integers_wrap_and_shift_as_aten():
         assert got["out"].tolist() == [expected]
 
 
+def test_powers_of_any_exponent():
+    bases = np.repeat(np.array([0, 1, -1, 2, -3], dtype="int64"), 5)
+    exponents = np.tile(np.array([-(2**63), 1 - 2**63, -1, 3, 2**63 - 1], dtype="int64"), 5)
+    buffers = {"a": bases, "b": exponents, "out": np.zeros(25, "int64")}
+    assert_same(pointwise("pow", ("int64", "int64"), "int64"), buffers, {"n": 25})
+    eager = torch.pow(torch.from_numpy(bases), torch.from_numpy(exponents))
+    np.testing.assert_array_equal(buffers["out"], eager.numpy())
+
+
+def test_tanh_is_as_exact_as_in_generated_code():
+    x = np.concatenate([np.linspace(0, 10, 200_001), np.linspace(0.4, 0.8, 200_001), [-0.0, -0.7]])
+    x = x.astype("float32")
+    kernel = pointwise("tanh", ("float32",), "float32")
+    got = interpret(kernel, {"a": x, "out": x.copy()}, {"n": len(x)})["out"].numpy()
+    exact = np.tanh(x.astype("float64"))
+    error = np.abs(got - exact) / np.spacing(np.abs(exact).astype("float32"))
+    assert error.max() < 0.9  # in units of the last place
+    assert math.copysign(1, got[-2]) == -1
+
+
 @pytest.mark.parametrize("op", ["div_int", "floordiv", "floormod"])
 @pytest.mark.parametrize("dtype", ["int64", "int32", "uint8"])
 def test_integer_division_by_zero_is_an_error(op, dtype):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import io
 from collections.abc import Callable
@@ -34,11 +35,19 @@ def known() -> set[str]:
 
 def versions() -> dict[str, str]:
     """Of everything whose speed the figures depend on."""
-    from importlib import metadata
-
     packages = ("dovetail", "torch", "llvmlite", "onnxruntime", "openvino")
     present = [name for name in packages if importlib.util.find_spec(name) is not None]
-    return {name: metadata.version(name) for name in present}
+    return {name: _version(name) for name in present}
+
+
+def _version(package: str) -> str:
+    """As installed, or as the package says: a source tree and a variant have no metadata by it."""
+    from importlib import metadata
+
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return str(getattr(importlib.import_module(package), "__version__", "unknown"))
 
 
 def prepare(

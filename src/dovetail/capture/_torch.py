@@ -201,21 +201,46 @@ def whole_upsampling() -> Iterator[None]:
     """Within the context, autograd sees upsampling as operators with gradients of their own.
 
     Otherwise they are taken apart before it, and the gradients add up at indices, one by one.
+    PyTorch has one table for the process: threads that compile at once share the change, and
+    the last one undoes it.
     """
-    from torch._C import DispatchKey
-
-    keys = (DispatchKey.Autograd, DispatchKey.CompositeImplicitAutograd)
-    held = []
+    _set_aside.enter()
     try:
-        for op in _upsampling():
-            kernels = op.py_kernels
-            held.append((op, {key: kernels.pop(key) for key in keys if key in kernels}))
-            op._dispatch_cache.clear()
         yield
     finally:
-        for op, kernels in held:
-            op.py_kernels.update(kernels)
-            op._dispatch_cache.clear()
+        _set_aside.leave()
+
+
+class _SetAside:
+    """Python kernels of upsampling that are out of PyTorch's table, and for how many contexts."""
+
+    def __init__(self) -> None:
+        self.lock, self.users = threading.Lock(), 0
+        self.held: list[tuple[Any, dict[Any, Any]]] = []
+
+    def enter(self) -> None:
+        from torch._C import DispatchKey
+
+        keys = (DispatchKey.Autograd, DispatchKey.CompositeImplicitAutograd)
+        with self.lock:
+            self.users += 1
+            if self.users > 1:
+                return
+            for op in _upsampling():
+                kernels = op.py_kernels
+                self.held.append((op, {key: kernels.pop(key) for key in keys if key in kernels}))
+                op._dispatch_cache.clear()
+
+    def leave(self) -> None:
+        with self.lock:
+            self.users -= 1
+            while self.held and not self.users:
+                op, kernels = self.held.pop()
+                op.py_kernels.update(kernels)
+                op._dispatch_cache.clear()
+
+
+_set_aside = _SetAside()
 
 
 def _upsampling() -> Iterator[Any]:

@@ -181,8 +181,9 @@ def _round_brain(np: Any, x: Array) -> Array:
 
 def _whole_power(np: Any, base: Array, exponent: Array) -> Array:
     """Powers of integers, which wrap; with a negative exponent all but 1 and -1 give 0."""
-    result, square, left = np.ones_like(base * exponent), base, np.abs(exponent)
-    while np.any(left):
+    left = np.where(exponent < 0, exponent & 1, exponent)  # of 1 and -1 only that bit counts
+    result, square = np.ones_like(base * exponent), base
+    while np.any(left):  # as often as there are bits
         result = np.where(left & 1, result * square, result)
         square, left = square * square, left >> 1
     kept = np.abs(base) == 1

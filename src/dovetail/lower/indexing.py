@@ -8,6 +8,7 @@ from typing import Any
 from dovetail.ir.affine import Affine, add, mul
 from dovetail.ir.call import OpCall, Ref
 from dovetail.ir.size import Dim, Size
+from dovetail.lower.masks import all_of, between
 from dovetail.lower.pointwise import check_number, element
 from dovetail.lower.reindex import diagonal_of, from_front
 from dovetail.lower.rules import Lower, Refused, argument, compute, number, rule, static, tensor
@@ -17,18 +18,6 @@ _MOST_PIECES = 4  # more are better copied one by one
 _MOST_INNER = 16  # along the last dimension, where loops are cut at the borders
 _MOST_SHORT = 8  # and where that is too short for it
 _SHORT = 64
-
-
-def between(b: Builder, place: Affine, low: Dim | None, high: Dim | None) -> str:
-    """Low <= place < high."""
-    position = b.position(place)
-    mask = ""
-    if low is not None:
-        mask = b.apply("ge", "bool", position, b.position(Affine(low)))
-    if high is not None:
-        below = b.apply("lt", "bool", position, b.position(Affine(high)))
-        mask = b.apply("and", "bool", mask, below) if mask else below
-    return mask or b.const(True, "bool")
 
 
 def _moved(index: Indices, dim: int, amount: Dim) -> Indices:
@@ -89,11 +78,9 @@ def lower_pad(lower: Lower, call: OpCall) -> Pointwise:
             place = _moved(place, d, -before[d])
             if before[d] > 0 or after[d] > 0:
                 masks.append(between(b, place[d], 0, source.shape[d]))
-        if not masks:
+        mask = all_of(b, masks)
+        if mask is None:
             return b.read(source, place)
-        mask = masks[0]
-        for other in masks[1:]:
-            mask = b.apply("and", "bool", mask, other)
         value = b.masked(mask, lambda: b.read(source, place))
         return b.apply("where", dtype, mask, value, element(b, fill, (), dtype, desc.dtype))
 

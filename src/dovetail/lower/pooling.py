@@ -11,7 +11,7 @@ from dovetail.ir.affine import Affine
 from dovetail.ir.call import OpCall
 from dovetail.ir.kernel import FLOATS
 from dovetail.ir.size import Dim
-from dovetail.lower.indexing import between
+from dovetail.lower.masks import all_of, between
 from dovetail.lower.reductions import lowest
 from dovetail.lower.rules import Lower, Refused, argument, compute, rule, tensor
 from dovetail.lower.values import (
@@ -87,14 +87,6 @@ def positions(sizes: Sequence[int]) -> list[tuple[int, ...]]:
     for size in sizes:
         found = [(*tap, n) for tap in found for n in range(size)]
     return found
-
-
-def all_of(b: Builder, masks: Sequence[str]) -> str | None:
-    """Whether all of these hold; None where there are none."""
-    mask = None
-    for each in masks:
-        mask = each if mask is None else b.apply("and", "bool", mask, each)
-    return mask
 
 
 def read_or(

@@ -10,10 +10,10 @@ from typing import Any
 from dovetail.ir.affine import Affine, mul
 from dovetail.ir.call import OpCall
 from dovetail.ir.kernel import FLOATS
+from dovetail.lower.masks import all_of
 from dovetail.lower.pooling import (
     MOST_TAPS,
     Window,
-    all_of,
     extremes,
     flat_place,
     pool_rank,

@@ -7,11 +7,10 @@ import math
 from dovetail.ir.affine import Affine
 from dovetail.ir.call import OpCall
 from dovetail.ir.kernel import FLOATS
-from dovetail.lower.indexing import between
+from dovetail.lower.masks import all_of, between
 from dovetail.lower.pooling import (
     MOST_TAPS,
     Window,
-    all_of,
     count_of,
     numbers,
     pool_rank,

@@ -11,9 +11,9 @@ from functools import partial
 from dovetail.ir.affine import Affine
 from dovetail.ir.call import OpCall
 from dovetail.ir.size import Dim
-from dovetail.lower.indexing import between, checked, index_value
+from dovetail.lower.indexing import checked, index_value
+from dovetail.lower.masks import all_of, between
 from dovetail.lower.pointwise import check_number, element
-from dovetail.lower.pooling import all_of
 from dovetail.lower.rules import Lower, Refused, compute, number, rule, static, tensor
 from dovetail.lower.values import Builder, Indices, Pointwise, Value
 
