@@ -1,16 +1,21 @@
-"""Loads that lie across the vectors: turned tile by tile, on every machine code is made for."""
+"""Loads that lie across the vectors, and interleaved ones, on every machine code is made for."""
 
+import itertools
+import math
 import re
 
 import numpy as np
 import pytest
 import torch
 
+from dovetail.codegen.llvm.analysis import interleaved
 from dovetail.codegen.llvm.emit import Code, Val
+from dovetail.codegen.llvm.interleave import apart, woven
 from dovetail.codegen.llvm.render import block_of, vector_axis
 from dovetail.codegen.llvm.target import host, named, stored
 from dovetail.codegen.llvm.tile import tile_of
 from dovetail.codegen.llvm.turn import turned
+from dovetail.ir.kernel import Store
 from dovetail.ir.kernel_reference import run_kernel
 from tests.codegen.kernels import kernels_of
 from tests.codegen.test_random_kernels import run_code
@@ -30,6 +35,21 @@ PROGRAMS = {
     "channels_last": (lambda x: x.to(memory_format=LAST), (2, 19, 9, 13)),
     "channels_first": (lambda x: x.permute(0, 3, 1, 2).contiguous(), (2, 9, 13, 19)),
 }
+WOVEN = {
+    "colours": (lambda x: x.to(memory_format=LAST), (2, 3, 9, 13)),
+    "colours_apart": (lambda x: x.permute(0, 3, 1, 2).contiguous() + 1, (2, 9, 13, 3)),
+    "pairs": (lambda x: torch.stack([x, x * 2], -1), (7, 33)),
+    "pairs_turned": (
+        lambda x: torch.stack([x[:, ::2] * 2 - x[:, 1::2], x[:, 1::2] + x[:, ::2]], -1).flatten(-2),
+        (5, 70),
+    ),
+    "four": (lambda x: x.transpose(0, 1).contiguous(), (4, 100)),
+    "four_apart": (lambda x: (x.view(-1, 4).t() * 3).contiguous(), (37, 4)),
+    "pixels": (lambda x: torch.pixel_shuffle(x, 2), (2, 8, 9, 11)),
+    "some_of_them": (lambda x: x[:, ::3] + x[:, 1::3], (5, 60)),
+    "folded": (lambda x: (x.view(9, 40, 2).sum(1), x.view(-1, 2)[:, 0].sum()), (9, 80)),
+    "in_place": (lambda x: x.view(-1, 3)[:, 1:].mul_(2).sum(1), (4, 33)),
+}
 DTYPES = ("float32", "float64", "bfloat16", "int64", "int16", "uint8", "bool")
 
 
@@ -45,46 +65,79 @@ def turned_loads(kernel):
     return () if tile is None else tile.loads
 
 
+def shuffled(shuffle, dtype, count, lanes):
+    """Where the lanes of a shuffle's results come from, as (vector, lane)."""
+    c = Code(16)
+    content = {f"%row{n}": [(n, lane) for lane in range(lanes)] for n in range(count)}
+    rows = shuffle(c, [Val(name, dtype, lanes) for name in content])
+    for line in c.lines:
+        name, left, right = re.findall(r"%\w+", line)
+        picks = re.findall(r"i32 (\d+|poison)", line)
+        both = [*content[left], *content[right]]
+        content[name] = [None if p == "poison" else both[int(p)] for p in picks]
+    return [content[row.text] for row in rows]
+
+
 def test_a_square_is_turned():
-    """Whatever the shuffles are: lanes are followed through them by name."""
     for dtype, count in (("float32", 16), ("int16", 16), ("int8", 16), ("float64", 8), ("int8", 4)):
-        c = Code(16)
-        content = {f"%row{n}": [(n, lane) for lane in range(count)] for n in range(count)}
-        rows = turned(c, [Val(name, dtype, count) for name in content])
-        for line in c.lines:
-            name, left, right = re.findall(r"%\w+", line)
-            picks = [int(p) for p in re.findall(r"i32 (\d+)", line)]
-            both = [*content[left], *content[right]]
-            content[name] = [both[p] for p in picks]
-        for lane, row in enumerate(rows):
-            assert content[row.text] == [(n, lane) for n in range(count)], (dtype, count)
+        found = shuffled(turned, dtype, count, count)
+        assert found == [[(n, lane) for n in range(count)] for lane in range(count)]
+
+
+def test_vectors_are_woven_and_taken_apart():
+    for count, lanes in itertools.product((2, 3, 4), (2, 4, 16)):
+        found = shuffled(woven, "float32", count, lanes)
+        assert [*itertools.chain(*found)] == [
+            (n, lane) for lane in range(lanes) for n in range(count)
+        ]
+        found = shuffled(apart, "float32", count, lanes)
+        places = [(n, lane) for n in range(count) for lane in range(lanes)]
+        assert found == [places[n::count] for n in range(count)]
+
+
+def on_every_target(kernel, shape):
+    """A kernel's results are the oracle's; its inputs have the shape's number of elements."""
+    targets = {host(), *(t for t in map(named, stored()) if t.level <= host().level)}
+    arrays = {}
+    for b in kernel.buffers:
+        stores = sum(isinstance(i, Store) for i in kernel.instructions())
+        points = stores * math.prod(axis.extent for axis in kernel.axes)
+        size = math.prod(shape) if b.role == "in" else points
+        arrays[b.name] = np.arange(size).astype(b.dtype) * (b.role == "in")
+    found = [run_code(kernel, arrays, {}, target) for target in targets]
+    run_kernel(kernel, arrays, {})
+    for results in found:
+        for out, result in results.items():
+            np.testing.assert_array_equal(result, arrays[out])
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_tiles_on_every_target(name):
     fn, shape = PROGRAMS[name]
-    targets = {host(), *(t for t in map(named, stored()) if t.level <= host().level)}
     for kernel in kernels_of(fn, data(shape, "float32")):
         assert turned_loads(kernel)
-        arrays = {}
-        for b in kernel.buffers:
-            sizes = shape if b.role == "in" else [axis.extent for axis in kernel.axes]
-            arrays[b.name] = np.arange(np.prod(sizes)).astype(b.dtype) * (b.role == "in")
-        found = [run_code(kernel, arrays, {}, target) for target in targets]
-        run_kernel(kernel, arrays, {})
-        for results in found:
-            for out, result in results.items():
-                np.testing.assert_array_equal(result, arrays[out], err_msg=name)
+        on_every_target(kernel, shape)
+
+
+@pytest.mark.parametrize(
+    "name", ["colours", "colours_apart", "pairs", "four", "four_apart", "pixels"]
+)
+def test_woven_on_every_target(name):
+    fn, shape = WOVEN[name]
+    for kernel in kernels_of(fn, data(shape, "float32")):
+        assert interleaved(kernel, vector_axis(kernel))
+        on_every_target(kernel, shape)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_every_type(dtype):
     def fn(*all_of_them):
-        return [PROGRAMS[n][0](x) for n, x in zip(PROGRAMS, all_of_them, strict=True)]
+        return [fn(x) for (fn, _), x in zip(both.values(), all_of_them, strict=True)]
 
+    both = PROGRAMS | WOVEN
     if dtype == "bool":
-        fn = lambda *xs: [~x.t() for x in xs if x.ndim == 2]  # noqa: E731
-    given = [data(shape, dtype) for _, shape in PROGRAMS.values()]
+        fn = lambda *xs: [~x.transpose(0, 1).contiguous() for x in xs]  # noqa: E731
+    given = [data(shape, dtype) for _, shape in both.values()]
     assert_same(fn, *given, backend="cpu", dynamic=False)
 
 

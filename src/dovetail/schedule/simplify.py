@@ -23,14 +23,20 @@ from dovetail.ir.kernel import (
     Store,
 )
 from dovetail.schedule.split import split
+from dovetail.schedule.unroll import unroll
 
 
 def simplify(kernel: Kernel) -> Kernel:
     """The same kernel over fewer, better ordered axes."""
-    kernel = _reorder(_drop_unit_axes(kernel))
+    kernel = _merged(_reorder(_drop_unit_axes(kernel)))
+    return _needed(split(_merged(unroll(kernel))))
+
+
+def _merged(kernel: Kernel) -> Kernel:
+    """Neighbouring axes as one, wherever every access goes through both alike."""
     while (pair := _mergeable(kernel)) is not None:
         kernel = _merge(kernel, *pair)
-    return _needed(split(kernel))
+    return kernel
 
 
 def _needed(kernel: Kernel) -> Kernel:

@@ -64,9 +64,7 @@ def _pieces(loop: Loop, number: int) -> list[Loop]:
     if not 0 < len(borders) < MOST_PIECES:
         return []
     ends = pairwise((0, *borders, axis.extent))
-    return [
-        _Piece(axis, low, high, f"{number + n}").cut(loop) for n, (low, high) in enumerate(ends)
-    ]
+    return [Piece(axis, low, high, f"{number + n}").cut(loop) for n, (low, high) in enumerate(ends)]
 
 
 def _borders(loop: Loop, axis: Axis) -> Iterator[int]:
@@ -92,7 +90,7 @@ def _operands(body: tuple[Instruction, ...], axis: Axis) -> tuple[dict[str, int]
 
 
 @dataclass
-class _Piece:
+class Piece:
     """Part of a loop: what is decided in it is folded away."""
 
     axis: Axis

@@ -9,6 +9,7 @@ from dovetail.ir.kernel import (
     Apply,
     Axis,
     Const,
+    Instruction,
     Kernel,
     Load,
     Loop,
@@ -65,3 +66,43 @@ def varying(kernel: Kernel, axis: Axis | None) -> dict[str, bool]:
                 found = isinstance(i, Scan)
             varies[i.name] = found
     return varies
+
+
+Group = tuple[Load | Store, ...]
+
+
+def interleaved(kernel: Kernel, axis: Axis | None) -> dict[Instruction, Group]:
+    """Accesses that together are dense: every second, third or fourth element each.
+
+    They are given by place; the whole group is done at its first load, or at its last store.
+    """
+    found: dict[Instruction, Group] = {}
+    roles = {b.name: b.role for b in kernel.buffers}
+    for loop in kernel.loops:
+        moving = loop.axes[-1] if axis not in kernel.axes and loop.axes else axis
+        same: dict[tuple[int, object], dict[int, Load | Store]] = {}
+        for i in loop.body:
+            if moving is None or not isinstance(i, Load | Store) or i.index.values:
+                continue
+            step, offset = i.index.stride(moving.name), i.index.offset
+            if roles[i.buffer] == "inout" or (isinstance(i, Load) and i.mask is not None):
+                continue
+            if isinstance(step, int) and 2 <= step <= 4 and isinstance(offset, int):
+                which = (type(i), i.buffer, frozenset(i.index.axes))
+                same.setdefault((step, which), {}).setdefault(offset, i)
+        for (length, _), places in same.items():
+            found |= _runs(places, length)
+    return found
+
+
+def _runs(places: dict[int, Load | Store], length: int) -> dict[Instruction, Group]:
+    """Accesses at as many neighbouring places as each skips, in groups."""
+    found: dict[Instruction, Group] = {}
+    left = dict(places)
+    for offset in sorted(places):
+        run = [left[n] for n in range(offset, offset + length) if n in left]
+        if len(run) == length:
+            found |= dict.fromkeys(run, tuple(run))
+            for n in range(offset, offset + length):
+                del left[n]
+    return found

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from dovetail.codegen.llvm import scalar
 from dovetail.codegen.llvm.emit import TYPES, Code, Val, suffix, vector_type
+from dovetail.codegen.llvm.interleave import apart, woven
 from dovetail.ir.kernel import CHECKS, COMPUTE, Index, Instruction, Load, Store
 from dovetail.ir.segment import item_bytes
 from dovetail.ir.size import Dim
@@ -68,19 +69,24 @@ def _gathered(r: Renderer, index: Index) -> Val | None:
     return total
 
 
+def _start(r: Renderer, access: Load | Store, inner: Inner) -> Val:
+    """The address of an access, the vector axis at its first lane, gathered values left out."""
+    if inner is None:
+        return base(r, access.buffer, access.index, "")
+    start, stride = inner[1][access], access.index.stride(inner[0])
+    if stride == 0:
+        return start
+    offset = _times(r, r.axes[inner[0]], stride)
+    return address(r.c, start, offset, r.dtypes[access.buffer])
+
+
 class _Access:
     """One access, sorted out: an address, and whether it is scalar, dense or scattered."""
 
     def __init__(self, r: Renderer, access: Load | Store, inner: Inner) -> None:
         c, index = r.c, access.index
         dtype = r.dtypes[access.buffer]
-        if inner is None:
-            start = base(r, access.buffer, index, "")
-        else:
-            start = inner[1][access]
-            stride = index.stride(inner[0])
-            if stride != 0:
-                start = address(c, start, _times(r, r.axes[inner[0]], stride), dtype)
+        start = _start(r, access, inner)
         step: Dim = 0 if r.axis is None else index.stride(r.axis.name)
         gathered = _gathered(r, index)
         self.dense, self.backwards = step in (1, -1), step == -1
@@ -107,6 +113,8 @@ def load(r: Renderer, instruction: Load, inner: Inner) -> Val:
     c = r.c
     if instruction in r.turned:
         return _load_turned(r, instruction)
+    if instruction in r.groups:
+        return _load_group(r, instruction, inner)
     access = _Access(r, instruction, inner)
     mask = None if instruction.mask is None else r.values[instruction.mask]
     dtype = r.dtypes[instruction.buffer]
@@ -136,6 +144,47 @@ def _load_turned(r: Renderer, instruction: Load) -> Val:
     offset = c.op("add", r.tile_row, r.axes[r.axis.name])
     place = address(c, r.turned[instruction], offset, dtype)
     return _widen(c, load_dense(c, STORED.get(dtype, dtype), place, r.mask, r.lanes), dtype)
+
+
+def _load_group(r: Renderer, instruction: Load, inner: Inner) -> Val:
+    """One of several loads that are dense together; the first of them brings all."""
+    c, group = r.c, r.groups[instruction]
+    if instruction.name not in r.values:
+        dtype = r.dtypes[instruction.buffer]
+        stored = STORED.get(dtype, dtype)
+        parts = [
+            load_dense(c, stored, place, mask, r.lanes)
+            for place, mask in _parts(r, group[0], inner, len(group))
+        ]
+        for each, value in zip(group, apart(c, parts), strict=True):
+            r.values[each.name] = _widen(c, value, dtype)
+    return r.values[instruction.name]
+
+
+def _store_group(r: Renderer, instruction: Store, inner: Inner) -> None:
+    """One of several stores that are dense together; the last of them writes all."""
+    c, group = r.c, r.groups[instruction]
+    r.waiting.add(instruction)
+    if not r.waiting.issuperset(group):
+        return
+    r.waiting.difference_update(group)
+    dtype = r.dtypes[instruction.buffer]
+    stored = [r.values[s.value] for s in group if isinstance(s, Store)]
+    values = [c.splat(_narrow(c, value, dtype), r.lanes) for value in stored]
+    places = _parts(r, group[0], inner, len(group))
+    for value, (place, mask) in zip(woven(c, values), places, strict=True):
+        _store_vector(c, value, place, mask)
+
+
+def _parts(
+    r: Renderer, first: Load | Store, inner: Inner, count: int
+) -> list[tuple[Val, Val | None]]:
+    """The vectors of ``count`` accesses that are dense together: places, and lanes in use."""
+    c, dtype, start = r.c, r.dtypes[first.buffer], _start(r, first, inner)
+    places = [address(c, start, c.const(n * r.lanes, "int64"), dtype) for n in range(count)]
+    if r.mask is None:
+        return [(place, None) for place in places]
+    return list(zip(places, woven(c, [r.mask] * count), strict=True))
 
 
 def _both(c: Code, left: Val | None, right: Val | None) -> Val | None:
@@ -217,27 +266,33 @@ def _narrow(c: Code, value: Val, dtype: str) -> Val:
 def store(r: Renderer, instruction: Store, inner: Inner) -> None:
     """Write a value, in the type of its buffer."""
     c = r.c
+    if instruction in r.groups:
+        _store_group(r, instruction, inner)
+        return
     access = _Access(r, instruction, inner)
     dtype = r.dtypes[instruction.buffer]
     value = _narrow(c, r.values[instruction.value], dtype)
     if access.lanes == 1:
         c.line(f"store {value.type} {value.text}, ptr {access.address.text}")
         return
-    value, size = c.splat(value, r.lanes), item_bytes(dtype)
-    mask = r.mask
+    value, mask = c.splat(value, r.lanes), r.mask
     if access.backwards:
         value, mask = _backwards(c, value), None if mask is None else _backwards(c, mask)
-    if access.dense and mask is None:
-        c.line(f"store {value.type} {value.text}, ptr {access.address.text}, align {size}")
+    _store_vector(c, value, access.address, mask)
+
+
+def _store_vector(c: Code, value: Val, place: Val, mask: Val | None) -> None:
+    """To one address, or to one for each lane; where the mask is false nothing is written."""
+    size = item_bytes(value.dtype)
+    if place.lanes == 1 and mask is None:
+        c.line(f"store {value.type} {value.text}, ptr {place.text}, align {size}")
         return
-    mask = mask or c.const(True, "bool", r.lanes)
-    name = "masked.store" if access.dense else "masked.scatter"
-    place = "p0" if access.dense else f"v{r.lanes}p0"
-    full = f"llvm.{name}.{suffix(value.dtype, r.lanes)}.{place}"
-    address = access.address
-    c.declare(full, "void", [value.type, address.type, "i32", mask.type])
+    mask = mask or c.const(True, "bool", value.lanes)
+    name, kind = ("store", "p0") if place.lanes == 1 else ("scatter", f"v{value.lanes}p0")
+    full = f"llvm.masked.{name}.{suffix(value.dtype, value.lanes)}.{kind}"
+    c.declare(full, "void", [value.type, place.type, "i32", mask.type])
     c.line(
-        f"call void @{full}({value.type} {value.text}, {address.type} {address.text}, "
+        f"call void @{full}({value.type} {value.text}, {place.type} {place.text}, "
         f"i32 {size}, {mask.type} {mask.text})"
     )
 

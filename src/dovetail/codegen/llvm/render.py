@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from dovetail.codegen.llvm import error_function, math, memory, scalar, tile
-from dovetail.codegen.llvm.analysis import erf_plus_one, summed_products, varying
+from dovetail.codegen.llvm.analysis import erf_plus_one, interleaved, summed_products, varying
 from dovetail.codegen.llvm.emit import Code, Val
 from dovetail.codegen.llvm.reduce import Accumulators
 from dovetail.codegen.llvm.scan import Scans, at_a_time
@@ -139,6 +139,8 @@ class Renderer:
         self.tile = tile_of(kernel, self.axis, self.block)
         self.turned: dict[Load, Val] = {}  # buffers that a tile's loads were brought to
         self.tile_row = Val("0", "int64")  # where the present row starts in each of them
+        self.groups = interleaved(kernel, self.axis) if self.lanes > 1 else {}
+        self.waiting: set[Instruction] = set()  # stores of a group that is not complete yet
         self.mask: Val | None = None  # the lanes in use, None for all
         self.dtypes = {b.name: b.dtype for b in kernel.buffers}
         self.types = {i.name: i.dtype for i in kernel.instructions()}

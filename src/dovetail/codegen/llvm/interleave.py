@@ -1,0 +1,43 @@
+"""Vectors woven into one another, and apart again: element by element in turns."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from dovetail.codegen.llvm.emit import Code, Val
+
+
+def woven(c: Code, vectors: Sequence[Val]) -> list[Val]:
+    """The first elements of all vectors, then the second ones, and so on; as many vectors."""
+    count, lanes = len(vectors), vectors[0].lanes
+    places = [divmod(n, count) for n in range(count * lanes)]
+    return [
+        _chosen(c, vectors, [(which, lane) for lane, which in places[n : n + lanes]])
+        for n in range(0, count * lanes, lanes)
+    ]
+
+
+def apart(c: Code, vectors: Sequence[Val]) -> list[Val]:
+    """The vectors that ``woven`` makes these of."""
+    count, lanes = len(vectors), vectors[0].lanes
+    places = [divmod(n, lanes) for n in range(count * lanes)]
+    return [_chosen(c, vectors, places[n::count]) for n in range(count)]
+
+
+def _chosen(c: Code, vectors: Sequence[Val], wanted: Sequence[tuple[int, int]]) -> Val:
+    """Lane by lane a lane of one of the vectors, which are taken in one after the other."""
+    lanes = vectors[0].lanes
+    first, *others = sorted({which for which, _ in wanted})
+    result = vectors[first]
+    place = {n: lane for n, (which, lane) in enumerate(wanted) if which == first}
+    for number in others or [first]:
+        place |= {n: lanes + lane for n, (which, lane) in enumerate(wanted) if which == number}
+        picks = [f"i32 {place[n]}" if n in place else "i32 poison" for n in range(lanes)]
+        other = vectors[number]
+        text = (
+            f"shufflevector {result.type} {result.text}, {other.type} {other.text}, "
+            f"<{lanes} x i32> <{', '.join(picks)}>"
+        )
+        result = c.new(text, result.dtype, lanes)
+        place = {n: n for n in place}
+    return result
