@@ -50,7 +50,7 @@ def keeping_claimed(opinions: Sequence[Opinion]) -> dict[Any, Rule]:
 
 def composite_rules(names: frozenset[str], claims: Claims) -> dict[Any, Rule]:
     """Rules for composite operators, which PyTorch takes apart before any table is asked."""
-    rules = {}
+    rules: dict[Any, Rule] = {}
     for name in sorted(names):
         op = resolve_op(name)
         rule = _torch.composite_decomposition(op)
