@@ -1,7 +1,7 @@
 # make demo    compile a small transformer and compare it with eager
 # make test    the whole test suite
 # make check   formatter, linter, types, import contracts, C warnings
-# make sweep   2,000 random graphs against eager (GRAPHS=n: how many)
+# make sweep   2,000 random graphs (GRAPHS=n: how many) and each case of op_db against eager
 # make fuzz    mutated artifacts through the loader, under ASan and UBSan (FUZZ=n: how many)
 # make arm     generated code for AArch64, run under qemu's emulation
 # make bench   the benchmarks of benchmarks/
@@ -32,8 +32,8 @@ test: $(INSTALLED) $(C_TESTS)
 
 GRAPHS ?= 2000
 sweep: $(INSTALLED)
-	@DOVETAIL_RANDOM_GRAPHS=$(GRAPHS) $(BIN)/python -m pytest -q -n 2 \
-	    tests/codegen/test_random_graphs.py $(ARGS)
+	@DOVETAIL_RANDOM_GRAPHS=$(GRAPHS) DOVETAIL_OP_DB=alone $(BIN)/python -m pytest -q -n 2 \
+	    tests/codegen/test_random_graphs.py tests/codegen/test_op_db.py $(ARGS)
 
 test-fast: $(INSTALLED)
 	@$(BIN)/python -m pytest -q -m "not e2e" $(ARGS)
@@ -99,10 +99,18 @@ native/build/libfuzzer: native/tests/fuzz_artifact.c $(wildcard native/src/*.[ch
 	$(CLANG) -std=c11 -O1 -g -fsanitize=fuzzer,address,undefined -DDVT_LIBFUZZER -pthread \
 	    -Inative/include -Inative/src -o $@ $< $(wildcard native/src/*.c) -lm
 
-native/build/%: native/tests/%.c $(wildcard native/src/*.[ch] native/include/*.h)
-	@mkdir -p native/build
-	@$(CC) $(CFLAGS) -g -fsanitize=address,undefined -fno-sanitize-recover=all -pthread \
-	    -Inative/include -Inative/src -o $@ $< $(wildcard native/src/*.c) -lm
+# The runtime with sanitizers, compiled once for all of native/tests.
+SANITIZE  := -g -fsanitize=address,undefined -fno-sanitize-recover=all -pthread
+SANITIZED := $(patsubst native/src/%.c,native/build/sanitized/%.o,$(wildcard native/src/*.c))
+
+.SECONDARY: $(SANITIZED)
+
+native/build/sanitized/%.o: native/src/%.c $(wildcard native/src/*.h native/include/*.h)
+	@mkdir -p $(@D)
+	@$(CC) $(CFLAGS) $(SANITIZE) -Inative/include -c -o $@ $<
+
+native/build/%: native/tests/%.c $(SANITIZED)
+	@$(CC) $(CFLAGS) $(SANITIZE) -Inative/include -Inative/src -o $@ $< $(SANITIZED) -lm
 
 clean:
 	rm -rf $(VENV) build native/build src/dovetail/*.so src/*.egg-info

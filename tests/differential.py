@@ -101,26 +101,27 @@ def compare(expected: Outcome, actual: Outcome) -> None:
 
 
 def compare_values(expected, actual):
-    left, left_spec = pytree.tree_flatten(expected)
+    left, left_spec = pytree.tree_flatten_with_path(expected)
     right, right_spec = pytree.tree_flatten(actual)
     assert left_spec == right_spec
-    for a, b in zip(left, right, strict=True):
-        assert type(a) is type(b), (a, b)
+    for (path, a), b in zip(left, right, strict=True):
+        where = pytree.keystr(path)
+        assert type(a) is type(b), (where, a, b)
         if isinstance(a, torch.Tensor):
-            compare_tensors(a, b)
+            compare_tensors(a, b, where)
         else:
-            assert a == b or (a != a and b != b), (a, b)
+            assert a == b or (a != a and b != b), (where, a, b)
 
 
-def compare_tensors(a, b):
-    assert a.dtype == b.dtype
-    assert a.shape == b.shape
-    assert a.device == b.device
-    assert a.requires_grad == b.requires_grad
+def compare_tensors(a, b, where=""):
+    assert a.dtype == b.dtype, where
+    assert a.shape == b.shape, where
+    assert a.device == b.device, where
+    assert a.requires_grad == b.requires_grad, where
     if a.numel():
         sizes = [i for i, n in enumerate(a.shape) if n > 1]
-        assert [a.stride(i) for i in sizes] == [b.stride(i) for i in sizes], "strides"
-    torch.testing.assert_close(b, a, equal_nan=True)
+        assert [a.stride(i) for i in sizes] == [b.stride(i) for i in sizes], f"strides {where}"
+    torch.testing.assert_close(b, a, equal_nan=True, msg=lambda said: f"{where} {said}")
 
 
 def aliasing(outcome: Outcome):

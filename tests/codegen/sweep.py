@@ -105,21 +105,51 @@ def _atol(x):
     return {torch.float32: 2e-5, torch.bfloat16: 2e-2, torch.float16: 1e-3}.get(x.dtype, 1e-8)
 
 
-def check(op, backend="cpu"):
-    """Every case of one op: a list of (case, problem), and how many were compared."""
+def check(op, backend="cpu", alone=False):
+    """Every case of one op: a list of (case, problem), and how many were compared.
+
+    All that want gradients run in one program, and all that do not; one by one where that one is
+    not right or cannot be, or ``alone``.
+    """
     problems, compared = [], 0
-    for dtype, grad in CASES:
-        for number, sample in enumerate(samples(op, dtype, grad)):
+    for grad in (False, True):
+        cases = runnable(op, grad)
+        compared += len(cases)
+        if not alone and len(cases) > 1 and is_right_together(op, cases, grad, backend):
+            continue
+        for case, (sample, expected) in cases.items():
             torch._dynamo.reset()
-            expected, refused = attempt(op.op, sample, grad)
-            if refused is not None:
-                continue
-            case = f"{op.formatted_name} {dtype}{' backward' if grad else ''} sample {number}"
             problem = compare(op, sample, grad, backend, expected)
-            compared += 1
             if problem:
                 problems.append((case, problem))
     return problems, compared
+
+
+def runnable(op, grad):
+    """The cases of an op that eager runs, by name: the sample, and what eager makes of it."""
+    found = {}
+    for dtype in (dtype for dtype, wants in CASES if wants == grad):
+        for number, sample in enumerate(samples(op, dtype, grad)):
+            expected, refused = attempt(op.op, sample, grad)
+            if refused is None:
+                name = f"{op.formatted_name} {dtype}{' backward' if grad else ''} sample {number}"
+                found[name] = sample, expected
+    return found
+
+
+def is_right_together(op, cases, grad, backend):
+    """Whether one program of all cases gives what eager does; a break in it is none."""
+    given = [(sample.input, sample.args, sample.kwargs) for sample, _ in cases.values()]
+
+    def fn(given):
+        return [op.op(first, *args, **kwargs) for first, args, kwargs in given]
+
+    torch._dynamo.reset()
+    sample = type(next(iter(cases.values()))[0])(given)
+    compiled = torch.compile(fn, backend=backend, dynamic=False, fullgraph=True)
+    expected, refused = attempt(fn, sample, grad)
+    actual, failed = attempt(compiled, sample, grad)
+    return refused is None and failed is None and not difference(expected, actual)
 
 
 def compare(op, sample, grad, backend, expected):
@@ -180,7 +210,7 @@ def main():
         CASES = tuple((dtype, False) for dtype in given[3].split(","))
     total = 0
     for op in operators()[first::step]:
-        problems, compared = check(op)
+        problems, compared = check(op, alone=True)
         total += compared
         for case, problem in problems:
             print(case, "|", problem, flush=True)

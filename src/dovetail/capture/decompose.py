@@ -39,22 +39,22 @@ def _zeros(size: Sequence[int], **kwargs: Any) -> Any:
 def keeping_claimed(opinions: Sequence[Opinion]) -> dict[Any, Rule]:
     """The tables as one: the first backend that claims a call, or has a rule for it, decides."""
     found: dict[Any, Rule] = {}
-    for op in dict.fromkeys(op for table, _ in opinions for op in table):
-        rules: list[tuple[Rule | None, Claims]] = []
-        for table, claims in opinions:
-            rules.append((table.get(op), claims))
-            if op in table:
-                break  # those after it are not asked
-        found[op] = _unless_claimed(op, tuple(rules))
+    asked: tuple[Claims, ...] = ()
+    for table, claims in opinions:
+        asked = (*asked, claims)
+        for op, rule in table.items():
+            if op not in found:  # those after it are not asked
+                found[op] = functools.partial(_unless_claimed, op, rule, asked)
     return found
 
 
 def composite_rules(names: frozenset[str], claims: Claims) -> dict[Any, Rule]:
     """Rules for composite operators, which PyTorch takes apart before any table is asked."""
-    rules = {}
+    rules: dict[Any, Rule] = {}
     for name in sorted(names):
         op = resolve_op(name)
-        rules[op] = _unless_claimed(op, ((_torch.composite_decomposition(op), claims),))
+        rule = _torch.composite_decomposition(op)
+        rules[op] = functools.partial(_unless_claimed, op, rule, (claims,))
     return rules
 
 
@@ -71,23 +71,21 @@ def export_table(opinions: Sequence[Opinion], composites: frozenset[str]) -> dic
     return rules | composite_rules(composites, opinions[0][1]) | keeping_claimed(opinions)
 
 
-@functools.lru_cache(maxsize=8192)  # a thousand operators for each list of backends
-def _unless_claimed(op: Any, rules: tuple[tuple[Rule | None, Claims], ...]) -> Rule:
-    """The rule of the last of these, unless it or one before it claims the call."""
+def _unless_claimed(
+    op: Any, rule: Rule, asked: tuple[Claims, ...], /, *args: Any, **kwargs: Any
+) -> Any:
+    """What the rule makes of a call, unless one of those asked claims it.
+
+    A partial of this is made for each of a thousand operators at every compilation, and few are
+    ever called: what takes time is done here.
+    """
     name = op_name(op) if isinstance(op, OpOverload) else str(op)
-    rule = rules[-1][0]
-    assert rule is not None
-
-    @functools.wraps(rule)
-    def decompose(*args: Any, **kwargs: Any) -> Any:
-        try:
-            call = _call(name, args, kwargs)
-            claimed = any(claims(call) for _, claims in rules)
-        except UnsupportedGraph:
-            claimed = False
-        return NotImplemented if claimed else rule(*args, **kwargs)
-
-    return decompose
+    try:
+        call = _call(name, args, kwargs)
+        claimed = any(claims(call) for claims in asked)
+    except UnsupportedGraph:
+        claimed = False
+    return NotImplemented if claimed else rule(*args, **kwargs)
 
 
 def _call(name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> OpCall:

@@ -67,7 +67,7 @@ def tile_of(kernel: Kernel, along: Axis | None, block: int) -> Tile | None:
         axis = max(found, key=lambda a: len(found[a]), default=along)
         if found.get(axis):
             return Tile(axis, along, ROWS, COLUMNS, found[axis][:MOST])
-    if not isinstance(along.extent, int) or 2 * along.extent > block:
+    if not isinstance(along.extent, int) or not 0 < 2 * along.extent <= block:
         return None
     return Tile(others[-1], along, block // along.extent, block)
 
