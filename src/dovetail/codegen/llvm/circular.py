@@ -232,9 +232,20 @@ def _bit(c: Code, n: Val, bit: int) -> Val:
     return c.compare("icmp ne", c.op("and", n, c.like(bit, n)), c.like(0, n))
 
 
-def _wave(c: Code, x: Val, quarter_turns: int, *, short: bool) -> Val:
-    """sin(x + quarter_turns * pi/2)."""
-    n, r = _quadrant(c, x, short=short)
+def _reduced(c: Code, x: Val, wide: Val) -> tuple[Val, Pair]:
+    """The quadrant of a value that was widened, found once for all functions of it."""
+    key = f"quadrant of {x.type} {x.text}"
+    if key not in c.shared:
+        n, r = _quadrant(c, wide, short=x.dtype == "float32")
+        c.shared[key] = (n, *r)
+    n, high, low = c.shared[key]
+    return n, (high, low)
+
+
+def _wave(c: Code, x: Val, wide: Val, quarter_turns: int) -> Val:
+    """sin(x + quarter_turns * pi/2), where ``wide`` is x in float64."""
+    short = x.dtype == "float32"
+    n, r = _reduced(c, x, wide)
     n = c.op("add", n, c.like(quarter_turns, n))
     sine, cosine = _sine(c, r, short=short), _cosine(c, r, short=short)
     value = total(c, _choose(c, _bit(c, n, 1), cosine, sine))
@@ -243,23 +254,21 @@ def _wave(c: Code, x: Val, quarter_turns: int, *, short: bool) -> Val:
 
 def sin(c: Code, x: Val) -> Val:
     """The sine."""
-    short = x.dtype == "float32"
-    result = through_double(c, lambda c, x: _wave(c, x, 0, short=short), x)
+    result = through_double(c, lambda c, wide: _wave(c, x, wide, 0), x)
     return c.select(equals(c, x, 0.0), x, result)  # -0.0 stays
 
 
 def cos(c: Code, x: Val) -> Val:
     """The cosine."""
-    short = x.dtype == "float32"
-    return through_double(c, lambda c, x: _wave(c, x, 1, short=short), x)
+    return through_double(c, lambda c, wide: _wave(c, x, wide, 1), x)
 
 
 def tan(c: Code, x: Val) -> Val:
     """The tangent: sine over cosine, or the negative of its reciprocal."""
     short = x.dtype == "float32"
 
-    def double(c: Code, x: Val) -> Val:
-        n, r = _quadrant(c, x, short=short)
+    def double(c: Code, wide: Val) -> Val:
+        n, r = _reduced(c, x, wide)
         sine, cosine = (two_sum(c, *fn(c, r, short=short)) for fn in (_sine, _cosine))
         odd = _bit(c, n, 1)
         flipped = negative(c, cosine[0]), negative(c, cosine[1])

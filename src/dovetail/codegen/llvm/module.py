@@ -36,14 +36,18 @@ def module_text(kernels: Mapping[str, Kernel], lanes: int) -> str:
     parts: list[str] = []
     declared: dict[str, str] = {}
     constants: dict[str, str] = {}
+    functions: dict[str, str] = {}
     for name, kernel in kernels.items():
         layout = table_layout(kernel)
         renderer = render.Renderer(kernel, f"{name}.body", layout, lanes)
         parts += [renderer.render(), _entry(name, kernel, layout)]
         declared |= renderer.c.declared
         constants |= renderer.c.globals
+        functions |= renderer.c.functions
     flags = 'attributes #0 = { nounwind "prefer-vector-width"="512" }'
-    return "\n\n".join([*constants.values(), *declared.values(), *parts, flags, ""])
+    return "\n\n".join(
+        [*constants.values(), *declared.values(), *functions.values(), *parts, flags, ""]
+    )
 
 
 def table_layout(kernel: Kernel) -> render.Layout:
