@@ -149,6 +149,41 @@ def _reduce_large(c: Code, x: Val, *, short: bool) -> tuple[Val, Pair]:
     return _turned(c, x, n, fast_two_sum(c, lead, rest))
 
 
+def _call_large(c: Code, x: Val, *, short: bool) -> list[Val]:
+    """What ``_reduce_large`` gives, by a call for all lanes: it is seldom needed, and long."""
+    name = f"math.large_angles.{'short' if short else 'long'}"
+    kinds = ("float64", "int64", "float64", "float64")
+    given = (Val("%count", "int64"), *(Val(f"%p{n}", "ptr") for n in range(len(kinds))))
+
+    def write(inside: Code) -> str:
+        _each_angle(inside, given[0], [place.text for place in given[1:]], short=short)
+        return "void"
+
+    c.outline(name, "void", given, write)
+    slots = [c.slot(kind, x.lanes) for kind in kinds]
+    c.put(slots[0], x)
+    c.line(f"call void @{name}(i64 {x.lanes}, {', '.join(f'ptr {s}' for s in slots)})")
+    return [c.get(s, kind, x.lanes) for s, kind in list(zip(slots, kinds, strict=True))[1:]]
+
+
+def _each_angle(c: Code, count: Val, places: list[str], *, short: bool) -> None:
+    """Reduce angles in memory, one after the other: their turns, and both parts of the rest."""
+    counter = c.slot("int64", 1)
+    c.put(counter, c.const(0, "int64"))
+    again, done = c.label("angle"), c.label("done")
+    c.block(again)
+    i = c.get(counter, "int64", 1)
+    here = [c.new(f"getelementptr i64, ptr {p}, i64 {i.text}", "ptr", 1).text for p in places]
+    turns, angle = _reduce_large(c, c.get(here[0], "float64", 1), short=short)
+    for place, value in zip(here[1:], (turns, *angle), strict=True):
+        c.put(place, value)
+    following = c.op("add", i, c.const(1, "int64"))
+    c.put(counter, following)
+    more = c.compare("icmp slt", following, count)
+    c.line(f"br i1 {more.text}, label %{again}, label %{done}")
+    c.start(done)
+
+
 def _turned(c: Code, x: Val, n: Val, part: Pair) -> tuple[Val, Pair]:
     """Whole quarter turns as an integer, and a part of one as an angle; NaN for infinities."""
     angle = two_product_with(c, part[0], HALF_PI)
@@ -192,9 +227,9 @@ def _quadrant(c: Code, x: Val, *, short: bool) -> tuple[Val, Pair]:
     large = c.compare("fcmp ugt", absolute(c, x), c.like(_LARGE, x))
     some = large if x.lanes == 1 else c.intrinsic("vector.reduce.or", large)
     slow, done = c.label("large"), c.label("reduced")
-    c.line(f"br i1 {some.text}, label %{slow}, label %{done}")
+    c.line(f"br i1 {some.text}, label %{slow}, label %{done}, !prof !0")
     c.start(slow)
-    turns, angle = _reduce_large(c, x, short=short)
+    turns, *angle = _call_large(c, x, short=short)
     for slot, value, better in zip(slots, found, (turns, *angle), strict=True):
         c.put(slot, c.select(large, better, value))
     c.block(done)

@@ -234,6 +234,21 @@ class Code:
         flag = "reassoc " if start is not None else ""
         return self.new(f"call {flag}{to} @{full}({given})", value.dtype, 1)
 
+    def outline(
+        self, name: str, to: str, given: tuple[Val, ...], write: Callable[[Code], str]
+    ) -> None:
+        """A function of the module, written once; ``write`` says what it returns."""
+        if name in self.functions:
+            return
+        inside = Code(self.lanes)
+        result = write(inside)
+        head = ", ".join(f"{v.type} {v.text}" for v in given)
+        lines = [*inside.slots, *inside.lines, f"  ret {result}", "}"]
+        self.globals |= inside.globals
+        self.declared |= inside.declared
+        self.functions |= inside.functions
+        self.functions[name] = "\n".join([f"define internal {to} @{name}({head}) #0 {{", *lines])
+
     def declare(self, name: str, to: str, types: list[str]) -> None:
         """Note that a function is needed."""
         self.declared[name] = f"declare {to} @{name}({', '.join(types)})"

@@ -23,6 +23,8 @@ _OUTPUTS, _INPUTS, _ATTRIBUTES, _PARALLEL = 16, 24, 32, 40
 _DATA, _BYTE_OFFSET = 0, 40
 # Statuses in dovetail.h for an index out of range, and a divisor of zero.
 _INDEX, _BOUNDS, _DIVISOR = 9, 12, 13
+# How often the branches with this note are taken.
+SELDOM = '!0 = !{!"branch_weights", i32 1, i32 1000}'
 _FLAG = 0  # the table starts with the address of the flag that checks set
 
 
@@ -44,7 +46,7 @@ def module_text(kernels: Mapping[str, Kernel], lanes: int) -> str:
         declared |= renderer.c.declared
         constants |= renderer.c.globals
         functions |= renderer.c.functions
-    flags = 'attributes #0 = { nounwind "prefer-vector-width"="512" }'
+    flags = f'attributes #0 = {{ nounwind "prefer-vector-width"="512" }}\n{SELDOM}'
     return "\n\n".join(
         [*constants.values(), *declared.values(), *functions.values(), *parts, flags, ""]
     )

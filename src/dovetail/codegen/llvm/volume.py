@@ -22,6 +22,7 @@ from dovetail.ir.size import Dim
 MOST = 400  # instructions for whole registers: about 14 ms
 LEAST_CALLED = 24  # a function shorter than this is not worth a call
 _BUFFER, _LOOP, _FOLD = 10, 12, 24  # beside the bodies
+_ANGLES = 100  # the reduction of large angles, which is called
 SECOND = 0.7  # what an instruction takes more where it needs a second register
 _CHECK, _ACCESS, _GATHER, _WORDS, _OTHER = 8, 4, 10, 8, 2
 _WORD = 4  # bytes of the least that is gathered
@@ -104,6 +105,8 @@ class Volume:
 
     def _total(self, once: bool) -> float:
         total = float(_BUFFER * len(self.kernel.buffers))
+        if any(isinstance(i, Apply) and i.op in math.CIRCULAR for i in self.kernel.instructions()):
+            total += _ANGLES
         for loop in self.kernel.loops:
             body, folds = self._counted(loop)
             total += self._written(loop, folds, once) * body + _LOOP + _FOLD * folds
@@ -195,17 +198,8 @@ def _write(c: Code, op: str, dtype: str, args: tuple[Val, ...]) -> Val:
 def call(c: Code, op: str, dtype: str, args: tuple[Val, ...]) -> Val:
     """Call a function of math, and note it for the module."""
     args = c.alike(*args)
-    name = f"math.{op}.{suffix(dtype, args[0].lanes)}"
+    name, to = f"math.{op}.{suffix(dtype, args[0].lanes)}", vector_type(dtype, args[0].lanes)
     given = tuple(Val(f"%a{n}", a.dtype, a.lanes) for n, a in enumerate(args))
-    if name not in c.functions:
-        inside = Code(c.lanes)
-        result = _write(inside, op, dtype, given)
-        head = ", ".join(f"{v.type} {v.text}" for v in given)
-        body = [*inside.slots, *inside.lines, f"  ret {result.type} {result.text}", "}"]
-        c.globals |= inside.globals
-        c.declared |= inside.declared
-        start = f"define internal {result.type} @{name}({head}) #0 {{"
-        c.functions[name] = "\n".join([start, *body])
-    to = vector_type(dtype, args[0].lanes)
+    c.outline(name, to, given, lambda inside: f"{to} {_write(inside, op, dtype, given).text}")
     text = ", ".join(f"{a.type} {a.text}" for a in args)
     return c.new(f"call {to} @{name}({text})", dtype, args[0].lanes)
