@@ -262,7 +262,9 @@ class Renderer:
         more = c.compare("icmp slt", i, high)
         c.line(f"br i1 {more.text}, label %{inside}, label %{end}")
         c.start(inside)
+        shared, c.shared = c.shared, dict(c.shared)
         body(i)
+        c.shared = shared
         c.put(slot, c.op("add", i, c.const(step, "int64")))
         c.line(f"br label %{head}")
         c.start(end)
