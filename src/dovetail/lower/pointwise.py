@@ -141,7 +141,7 @@ def lower_elements(
         return b.cast(fn(b, dtype, *values), result)
 
     reads = tuple(o for o in operands if isinstance(o, Value))
-    return lower.pointwise(call, body, reads, cost)
+    return lower.pointwise(call, body, reads, cost, f"{call.op} {dtype}")
 
 
 # ---- one operand -------------------------------------------------------------------------------

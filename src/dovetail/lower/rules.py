@@ -60,10 +60,12 @@ class Lower:
         body: Body,
         reads: tuple[Value, ...],
         cost: float = 1.0,
+        function: str = "",
     ) -> Pointwise:
         """An expression with the descriptor of a call's output."""
         desc = tensor(call.output)
-        return Pointwise(call.name, desc.dtype, desc.shape, desc.strides, body, reads, cost)
+        laid = desc.dtype, desc.shape, desc.strides
+        return Pointwise(call.name, *laid, body, reads, cost, function)
 
     def inner(
         self,

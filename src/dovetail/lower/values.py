@@ -125,9 +125,12 @@ class Pointwise(Value):
         body: Body,
         reads: Sequence[Value],
         cost: float = 1.0,
+        function: str = "",
     ) -> None:
+        """``function`` names the operator where its code depends on nothing but the type."""
         super().__init__(name, dtype, shape, strides)
         self.body, self.reads, self.cost = body, tuple(reads), cost
+        self.function = function
 
 
 class Reduction(Value):

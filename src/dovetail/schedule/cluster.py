@@ -7,8 +7,9 @@ and every fold that one reads of the other is read at its own point.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
 from dovetail.ir.affine import Affine, NotAffine, product
 from dovetail.ir.size import Dim
@@ -32,7 +33,40 @@ WINDOW = 12  # clusters that a value tries to join: the first it could, and the 
 INLINE = 4.0  # what may be computed again in every kernel that reads it
 AGAIN = 16.0  # what a kernel may compute again at another point than its own
 DEAR = 8.0  # what is worth a store and a load rather than doing it twice, or on one thread
+MOST_WORK = 120.0  # of different functions in a kernel: more takes LLVM too long
+WIDE = 1.5  # what a function of float64 is beside one of float32
 _BUDGET = 200  # expressions looked at to decide whether one value may join
+
+
+class Work:
+    """The different functions that a kernel has code for.
+
+    A function that is there already adds little. Where there are many, a store and a load are
+    nothing beside them, so that a kernel need not have them all.
+    """
+
+    def __init__(self, costs: Mapping[str, float] = MappingProxyType({})) -> None:
+        self.costs = dict(costs)
+
+    def takes(self, value: Value) -> bool:
+        """Whether there is room for a value."""
+        name, cost = _function(value)
+        if not cost or not self.costs or name in self.costs:
+            return True
+        return sum(self.costs.values()) + cost <= MOST_WORK
+
+    def add(self, value: Value) -> None:
+        """Count a value."""
+        name, cost = _function(value)
+        if cost:
+            self.costs[name] = cost
+
+
+def _function(value: Value) -> tuple[str, float]:
+    """A dear function by its name, and what it costs; nothing for other values."""
+    if not isinstance(value, Pointwise) or not value.function or value.cost < DEAR:
+        return "", 0.0
+    return value.function, value.cost * (WIDE if value.function.endswith("float64") else 1.0)
 
 
 @dataclass
@@ -47,6 +81,7 @@ class Cluster:
     inlined: set[Value] = field(default_factory=set)  # of later clusters, computed here as well
     library: LibraryCall | None = None
     barrier: bool = False
+    work: Work = field(default_factory=Work)
 
     def index(self, value: Value, domain: Domain | None = None) -> Indices | None:
         """Where a member stands at a point of the domain."""
@@ -148,9 +183,9 @@ class Clusterer:
     def _find(self, value: Value, first: int) -> None:
         latest = max(first + WINDOW, len(self.clusters) - WINDOW)
         for cluster in (*self.clusters[first : first + WINDOW], *self.clusters[latest:]):
-            if cluster.library is None and len(cluster.members) < MOST_MEMBERS:
-                if self._join(cluster, value):
-                    return
+            room = len(cluster.members) < MOST_MEMBERS and cluster.work.takes(value)
+            if cluster.library is None and room and self._join(cluster, value):
+                return
         shape = value.source_shape if isinstance(value, Reduction) else value.shape
         cluster = Cluster(len(self.clusters), Domain(tuple(s for s in shape if s != 1)))
         self.clusters.append(cluster)
@@ -164,6 +199,7 @@ class Clusterer:
                 cluster.domain = domain
                 cluster.inlined |= probe.inlined
                 cluster.members.append(value)
+                cluster.work.add(value)
                 self.home[value] = cluster
                 if kind == "row":
                     cluster.rows.add(value)

@@ -24,7 +24,7 @@ from dovetail.lower.values import (
     root_of,
 )
 from dovetail.schedule.build import Built, KernelBuilder, NeedsMemory
-from dovetail.schedule.cluster import Cluster, Clusterer, is_dear, is_serial, reads_of
+from dovetail.schedule.cluster import Cluster, Clusterer, Work, is_dear, is_serial, reads_of
 from dovetail.schedule.simplify import simplify
 
 log = logging.getLogger(__name__)
@@ -176,18 +176,21 @@ class _Storage:
     def _decide(self, cluster: Cluster, roots: list[Value], members: set[Value]) -> None:
         """Store or recompute what this cluster reads of others."""
         seen: set[Value] = set()
+        work = Work(cluster.work.costs)
         stack: list[Value] = list(roots)
         while stack:
             value = stack.pop()
             if value in seen:
                 continue
             seen.add(value)
+            work.add(value)
             for read in map(root_of, reads_of(value)):
                 if isinstance(read, Source | Host):
                     continue
                 if read in self.stored and read not in members and read not in cluster.inlined:
                     continue
-                again = self._recompute(read, cluster, room=len(seen) < MOST_IN_KERNEL)
+                room = len(seen) < MOST_IN_KERNEL and work.takes(read)
+                again = self._recompute(read, cluster, room=room)
                 if read in members or read in cluster.inlined or again:
                     stack.append(read)
                 else:

@@ -149,6 +149,41 @@ def _reduce_large(c: Code, x: Val, *, short: bool) -> tuple[Val, Pair]:
     return _turned(c, x, n, fast_two_sum(c, lead, rest))
 
 
+def _call_large(c: Code, x: Val, *, short: bool) -> list[Val]:
+    """What ``_reduce_large`` gives, by a call for all lanes: it is seldom needed, and long."""
+    name = f"math.large_angles.{'short' if short else 'long'}"
+    kinds = ("float64", "int64", "float64", "float64")
+    given = (Val("%count", "int64"), *(Val(f"%p{n}", "ptr") for n in range(len(kinds))))
+
+    def write(inside: Code) -> str:
+        _each_angle(inside, given[0], [place.text for place in given[1:]], short=short)
+        return "void"
+
+    c.outline(name, "void", given, write)
+    slots = [c.slot(kind, x.lanes) for kind in kinds]
+    c.put(slots[0], x)
+    c.line(f"call void @{name}(i64 {x.lanes}, {', '.join(f'ptr {s}' for s in slots)})")
+    return [c.get(s, kind, x.lanes) for s, kind in list(zip(slots, kinds, strict=True))[1:]]
+
+
+def _each_angle(c: Code, count: Val, places: list[str], *, short: bool) -> None:
+    """Reduce angles in memory, one after the other: their turns, and both parts of the rest."""
+    counter = c.slot("int64", 1)
+    c.put(counter, c.const(0, "int64"))
+    again, done = c.label("angle"), c.label("done")
+    c.block(again)
+    i = c.get(counter, "int64", 1)
+    here = [c.new(f"getelementptr i64, ptr {p}, i64 {i.text}", "ptr", 1).text for p in places]
+    turns, angle = _reduce_large(c, c.get(here[0], "float64", 1), short=short)
+    for place, value in zip(here[1:], (turns, *angle), strict=True):
+        c.put(place, value)
+    following = c.op("add", i, c.const(1, "int64"))
+    c.put(counter, following)
+    more = c.compare("icmp slt", following, count)
+    c.line(f"br i1 {more.text}, label %{again}, label %{done}")
+    c.start(done)
+
+
 def _turned(c: Code, x: Val, n: Val, part: Pair) -> tuple[Val, Pair]:
     """Whole quarter turns as an integer, and a part of one as an angle; NaN for infinities."""
     angle = two_product_with(c, part[0], HALF_PI)
@@ -192,9 +227,9 @@ def _quadrant(c: Code, x: Val, *, short: bool) -> tuple[Val, Pair]:
     large = c.compare("fcmp ugt", absolute(c, x), c.like(_LARGE, x))
     some = large if x.lanes == 1 else c.intrinsic("vector.reduce.or", large)
     slow, done = c.label("large"), c.label("reduced")
-    c.line(f"br i1 {some.text}, label %{slow}, label %{done}")
+    c.line(f"br i1 {some.text}, label %{slow}, label %{done}, !prof !0")
     c.start(slow)
-    turns, angle = _reduce_large(c, x, short=short)
+    turns, *angle = _call_large(c, x, short=short)
     for slot, value, better in zip(slots, found, (turns, *angle), strict=True):
         c.put(slot, c.select(large, better, value))
     c.block(done)
@@ -232,9 +267,20 @@ def _bit(c: Code, n: Val, bit: int) -> Val:
     return c.compare("icmp ne", c.op("and", n, c.like(bit, n)), c.like(0, n))
 
 
-def _wave(c: Code, x: Val, quarter_turns: int, *, short: bool) -> Val:
-    """sin(x + quarter_turns * pi/2)."""
-    n, r = _quadrant(c, x, short=short)
+def _reduced(c: Code, x: Val, wide: Val) -> tuple[Val, Pair]:
+    """The quadrant of a value that was widened, found once for all functions of it."""
+    key = f"quadrant of {x.type} {x.text}"
+    if key not in c.shared:
+        n, r = _quadrant(c, wide, short=x.dtype == "float32")
+        c.shared[key] = (n, *r)
+    n, high, low = c.shared[key]
+    return n, (high, low)
+
+
+def _wave(c: Code, x: Val, wide: Val, quarter_turns: int) -> Val:
+    """sin(x + quarter_turns * pi/2), where ``wide`` is x in float64."""
+    short = x.dtype == "float32"
+    n, r = _reduced(c, x, wide)
     n = c.op("add", n, c.like(quarter_turns, n))
     sine, cosine = _sine(c, r, short=short), _cosine(c, r, short=short)
     value = total(c, _choose(c, _bit(c, n, 1), cosine, sine))
@@ -243,23 +289,21 @@ def _wave(c: Code, x: Val, quarter_turns: int, *, short: bool) -> Val:
 
 def sin(c: Code, x: Val) -> Val:
     """The sine."""
-    short = x.dtype == "float32"
-    result = through_double(c, lambda c, x: _wave(c, x, 0, short=short), x)
+    result = through_double(c, lambda c, wide: _wave(c, x, wide, 0), x)
     return c.select(equals(c, x, 0.0), x, result)  # -0.0 stays
 
 
 def cos(c: Code, x: Val) -> Val:
     """The cosine."""
-    short = x.dtype == "float32"
-    return through_double(c, lambda c, x: _wave(c, x, 1, short=short), x)
+    return through_double(c, lambda c, wide: _wave(c, x, wide, 1), x)
 
 
 def tan(c: Code, x: Val) -> Val:
     """The tangent: sine over cosine, or the negative of its reciprocal."""
     short = x.dtype == "float32"
 
-    def double(c: Code, x: Val) -> Val:
-        n, r = _quadrant(c, x, short=short)
+    def double(c: Code, wide: Val) -> Val:
+        n, r = _reduced(c, x, wide)
         sine, cosine = (two_sum(c, *fn(c, r, short=short)) for fn in (_sine, _cosine))
         odd = _bit(c, n, 1)
         flipped = negative(c, cosine[0]), negative(c, cosine[1])

@@ -6,6 +6,7 @@ Loop counters and accumulators live in stack slots; LLVM's SROA pass turns them 
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 from dataclasses import dataclass
 
 TYPES = {
@@ -92,6 +93,8 @@ class Code:
         self.slots: list[str] = []
         self.declared: dict[str, str] = {}
         self.globals: dict[str, str] = {}
+        self.functions: dict[str, str] = {}
+        self.shared: dict[str, tuple[Val, ...]] = {}  # found once, used where it was found
         self._count = 0
 
     # ---- text ------------------------------------------------------------------------------
@@ -151,6 +154,11 @@ class Code:
         """A scalar in every lane."""
         if value.lanes == lanes:
             return value
+        if not value.text.startswith("%"):
+            return Val(f"splat ({value.type} {value.text})", value.dtype, lanes)
+        return self.once(f"{lanes} x {value.text}", lambda: self._splat(value, lanes))
+
+    def _splat(self, value: Val, lanes: int) -> Val:
         empty = f"{vector_type(value.dtype, lanes)} poison"
         text = f"insertelement {empty}, {value.type} {value.text}, i64 0"
         one = self.new(text, value.dtype, lanes)
@@ -160,6 +168,12 @@ class Code:
             value.dtype,
             lanes,
         )
+
+    def once(self, key: str, make: Callable[[], Val]) -> Val:
+        """A value that is made where it is first needed, and found again within that scope."""
+        if key not in self.shared:
+            self.shared[key] = (make(),)
+        return self.shared[key][0]
 
     def alike(self, *values: Val) -> tuple[Val, ...]:
         """The values with one lane count."""
@@ -219,6 +233,21 @@ class Code:
         given = ", ".join(f"{v.type} {v.text}" for v in operands)
         flag = "reassoc " if start is not None else ""
         return self.new(f"call {flag}{to} @{full}({given})", value.dtype, 1)
+
+    def outline(
+        self, name: str, to: str, given: tuple[Val, ...], write: Callable[[Code], str]
+    ) -> None:
+        """A function of the module, written once; ``write`` says what it returns."""
+        if name in self.functions:
+            return
+        inside = Code(self.lanes)
+        result = write(inside)
+        head = ", ".join(f"{v.type} {v.text}" for v in given)
+        lines = [*inside.slots, *inside.lines, f"  ret {result}", "}"]
+        self.globals |= inside.globals
+        self.declared |= inside.declared
+        self.functions |= inside.functions
+        self.functions[name] = "\n".join([f"define internal {to} @{name}({head}) #0 {{", *lines])
 
     def declare(self, name: str, to: str, types: list[str]) -> None:
         """Note that a function is needed."""

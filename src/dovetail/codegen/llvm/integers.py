@@ -51,6 +51,20 @@ def floor_modulo(c: Code, left: Val, right: Val) -> Val:
     return c.select(_is_wrong(c, rest, right), c.op("add", rest, right), rest)
 
 
+def small_division(c: Code, op: str, left: Val, right: Val) -> Val:
+    """A quotient or a rest of numbers known to be below 2**31, the divisor not zero."""
+    left, right = c.alike(left, right)
+    name = "urem" if op == "floormod" else "udiv"
+    result = c.op(name, *(_narrow(c, value) for value in (left, right)))
+    return c.convert("zext", result, "int64")
+
+
+def _narrow(c: Code, value: Val) -> Val:
+    if value.text.startswith("%"):
+        return c.convert("trunc", value, "int32")
+    return Val(value.text.replace("i64", "i32"), "int32", value.lanes)
+
+
 def _is_wrong(c: Code, rest: Val, right: Val) -> Val:
     """Whether a remainder is not zero and has another sign than the divisor."""
     some = c.compare("icmp ne", rest, c.like(0, rest))

@@ -39,6 +39,8 @@ FUNCTIONS: dict[str, Callable[[Code, Val], Val]] = {
     "erf": error_function.erf,
     "erfc": error_function.erfc,
 }
+# Those of an angle.
+CIRCULAR = ("sin", "cos", "tan")
 # Of two operands.
 BINARY: dict[str, Callable[[Code, Val, Val], Val]] = {
     "pow": logarithm.power,

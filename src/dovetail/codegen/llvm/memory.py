@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from dovetail.codegen.llvm import scalar
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 Inner = tuple[str, dict[Instruction, Val]] | None
 # What elements are in memory, where no LLVM type of their own is used.
 STORED = {"bool": "uint8", "bfloat16": "int16"}
+_WORD = 4  # bytes of the least that is gathered
 
 
 def lane_numbers(lanes: int) -> Val:
@@ -27,8 +29,18 @@ def lane_numbers(lanes: int) -> Val:
 
 def base(r: Renderer, buffer: str, index: Index, skip: str) -> Val:
     """The address of an access with the axis ``skip`` at zero and no gathered values."""
-    total = _scalar_offset(r, index, skip)
-    return address(r.c, r.pointers[buffer], total, r.dtypes[buffer])
+    c, dtype = r.c, r.dtypes[buffer]
+    if not isinstance(index.offset, int):
+        total = _scalar_offset(r, index, skip)
+        return address(c, r.pointers[buffer], total, dtype)
+    moving = replace(index, offset=0)
+    terms = [f"{r.axes[axis].text} {stride}" for axis, stride in index.axes if axis != skip]
+
+    def make() -> Val:
+        return address(c, r.pointers[buffer], _scalar_offset(r, moving, skip), dtype)
+
+    start = c.once(f"{buffer} at {terms}", make)
+    return address(c, start, c.const(index.offset, "int64"), dtype)
 
 
 def address(c: Code, pointer: Val, offset: Val, dtype: str) -> Val:
@@ -227,6 +239,8 @@ def load_dense(c: Code, dtype: str, address: Val, mask: Val | None, lanes: int) 
 
 
 def _gather(c: Code, dtype: str, address: Val, mask: Val | None) -> Val:
+    if mask is not None and item_bytes(dtype) < _WORD:
+        return _gather_words(c, dtype, address, mask)
     lanes = address.lanes
     kind, size = vector_type(dtype, lanes), item_bytes(dtype)
     mask = mask or c.const(True, "bool", lanes)
@@ -237,6 +251,24 @@ def _gather(c: Code, dtype: str, address: Val, mask: Val | None) -> Val:
         f"{mask.type} {mask.text}, {kind} zeroinitializer)"
     )
     return c.new(text, dtype, lanes)
+
+
+def _gather_words(c: Code, dtype: str, address: Val, mask: Val) -> Val:
+    """Small elements out of the aligned words they lie in: processors gather nothing smaller.
+
+    Without that, a branch for each lane would be made of the mask. Such a word is in the page of
+    its element, so that reading all of it is no fault.
+    """
+    places = c.convert("ptrtoint", address, "int64")
+    within = c.op("and", places, c.like(_WORD - 1, places))
+    words = c.convert("inttoptr", c.op("and", places, c.like(-_WORD, places)), "ptr")
+    word = _gather(c, "int32", words, mask)
+    shift = c.convert("trunc", c.op("shl", within, c.like(3, within)), "int32")
+    bits = "int16" if item_bytes(dtype) == 2 else "int8"
+    small = c.convert("trunc", c.op("lshr", word, shift), bits)
+    if dtype == "float16":
+        return c.convert("bitcast", small, dtype)
+    return Val(small.text, dtype, small.lanes)
 
 
 def _widen(c: Code, raw: Val, dtype: str) -> Val:

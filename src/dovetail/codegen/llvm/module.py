@@ -23,6 +23,8 @@ _OUTPUTS, _INPUTS, _ATTRIBUTES, _PARALLEL = 16, 24, 32, 40
 _DATA, _BYTE_OFFSET = 0, 40
 # Statuses in dovetail.h for an index out of range, and a divisor of zero.
 _INDEX, _BOUNDS, _DIVISOR = 9, 12, 13
+# How often the branches with this note are taken.
+SELDOM = '!0 = !{!"branch_weights", i32 1, i32 1000}'
 _FLAG = 0  # the table starts with the address of the flag that checks set
 
 
@@ -36,14 +38,18 @@ def module_text(kernels: Mapping[str, Kernel], lanes: int) -> str:
     parts: list[str] = []
     declared: dict[str, str] = {}
     constants: dict[str, str] = {}
+    functions: dict[str, str] = {}
     for name, kernel in kernels.items():
         layout = table_layout(kernel)
         renderer = render.Renderer(kernel, f"{name}.body", layout, lanes)
         parts += [renderer.render(), _entry(name, kernel, layout)]
         declared |= renderer.c.declared
         constants |= renderer.c.globals
-    flags = 'attributes #0 = { nounwind "prefer-vector-width"="512" }'
-    return "\n\n".join([*constants.values(), *declared.values(), *parts, flags, ""])
+        functions |= renderer.c.functions
+    flags = f'attributes #0 = {{ nounwind "prefer-vector-width"="512" }}\n{SELDOM}'
+    return "\n\n".join(
+        [*constants.values(), *declared.values(), *functions.values(), *parts, flags, ""]
+    )
 
 
 def table_layout(kernel: Kernel) -> render.Layout:

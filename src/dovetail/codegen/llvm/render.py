@@ -10,12 +10,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from dovetail.codegen.llvm import error_function, math, memory, scalar, tile
+from dovetail.codegen.llvm import error_function, integers, math, memory, ranges, scalar, tile
 from dovetail.codegen.llvm.analysis import erf_plus_one, interleaved, summed_products, varying
 from dovetail.codegen.llvm.emit import Code, Val
 from dovetail.codegen.llvm.reduce import Accumulators
 from dovetail.codegen.llvm.scan import Scans, at_a_time
 from dovetail.codegen.llvm.tile import tile_of
+from dovetail.codegen.llvm.volume import GROWN, Volume, call, divides, strides
 from dovetail.ir.affine import mul, product
 from dovetail.ir.kernel import (
     CHECKS,
@@ -146,6 +147,9 @@ class Renderer:
         self.types = {i.name: i.dtype for i in kernel.instructions()}
         self.varies = varying(kernel, self.axis)
         self.grown, self.unused = erf_plus_one(kernel)
+        self.small = ranges.small_divisions(kernel)
+        self.volume = Volume(kernel, self.axis, self.lanes, lanes, UNROLL, self.varies, self.grown)
+        self.form = self.volume.form()
         self.widened = {
             i.name
             for i in kernel.instructions()
@@ -226,8 +230,7 @@ class Renderer:
         self.row(low, high)
 
     def _divides(self) -> bool:
-        extent = self.axis.extent if self.axis is not None else 0
-        return isinstance(extent, int) and extent % self.lanes == 0
+        return divides(self.axis.extent if self.axis is not None else 0, self.lanes)
 
     def row(self, low: Val, high: Val) -> None:
         """Part of the vector axis; in straight-line code what is alike all along comes first."""
@@ -284,7 +287,9 @@ class Renderer:
         more = c.compare("icmp slt", i, high)
         c.line(f"br i1 {more.text}, label %{inside}, label %{end}")
         c.start(inside)
+        shared, c.shared = c.shared, dict(c.shared)
         body(i)
+        c.shared = shared
         c.put(slot, c.op("add", i, c.const(step, "int64")))
         c.line(f"br label %{head}")
         c.start(end)
@@ -308,9 +313,11 @@ class Renderer:
 
             return run
 
-        extent = self.axis.extent
-        unrolled = isinstance(extent, int) and extent % (width * unroll) == 0
-        for count in (unroll,) if unrolled else dict.fromkeys((unroll, 1)):
+        counts = strides(self.axis.extent, width, unroll)
+        if self.form.once and counts and not exact:
+            self.each(low, high, width, lambda i: self._masked(i, high, body))
+            return
+        for count in counts:
             span = c.op("sub", high, low)
             step = c.const(width * count, "int64")
             whole = c.op("mul", c.op("sdiv", span, step), step)
@@ -318,28 +325,29 @@ class Renderer:
             self.each(low, stop, width * count, copies(count))
             low = stop
         if not exact:
+            some, end = c.label("rest"), c.label("done")
+            more = c.compare("icmp slt", low, high)
+            c.line(f"br i1 {more.text}, label %{some}, label %{end}")
+            c.start(some)
             self._masked(low, high, body)
+            c.block(end)
 
     def _masked(self, low: Val, high: Val, body: Callable[[int], None]) -> None:
+        """One vector, of which the lanes below ``high`` are in use."""
         assert self.axis is not None
         c = self.c
-        some, end = c.label("rest"), c.label("done")
-        more = c.compare("icmp slt", low, high)
-        c.line(f"br i1 {more.text}, label %{some}, label %{end}")
-        c.start(some)
         self.axes[self.axis.name] = low
         left = c.splat(c.op("sub", high, low), self.lanes)
         self.mask = c.compare("icmp slt", memory.lane_numbers(self.lanes), left)
         self._scoped(lambda: body(0))
         self.mask = None
-        c.block(end)
 
     def _scoped(self, body: Callable[[], None]) -> None:
         """Run ``body``; what it defines is not seen afterwards."""
-        values = self.values
-        self.values = dict(values)
+        values, shared = self.values, self.c.shared
+        self.values, self.c.shared = dict(values), dict(shared)
         body()
-        self.values = values
+        self.values, self.c.shared = values, shared
 
     def loops(self) -> None:
         """The kernel's loops, at the point that ``axes`` says."""
@@ -355,7 +363,9 @@ class Renderer:
             self.axis = loop.axes[-1]
         reduces = [i for i in loop.body if isinstance(i, Reduce)]
         vector_loop = self.is_row
-        copies = UNROLL if vector_loop and reduces else 1
+        copies = 1
+        if vector_loop and reduces and not self.form.once:
+            copies = max(strides(loop.axes[-1].extent, self.lanes, UNROLL), default=1)
         folded = [(r, self._folded_in(r), self._fold_lanes(r)) for r in reduces]
         sums = Accumulators(self.c, folded, copies, in_lanes=vector_loop)
         scanned = [i for i in loop.body if isinstance(i, Scan)]
@@ -483,7 +493,7 @@ class Renderer:
             self.along_vector(start, stop, exact, run, sums.copies)
             sums.end()
 
-        self._in_chunks(axis, sums, CHUNK, low, high, walk)
+        self._in_chunks(axis, sums, CHUNK * sums.copies // UNROLL, low, high, walk)
 
     def _bases(self, body: list[Instruction], innermost: str) -> dict[Instruction, Val]:
         """Where each access of the innermost loop starts, computed before it."""
@@ -518,9 +528,14 @@ class Renderer:
 
     def _apply(self, instruction: Apply) -> Val:
         of_erf = self.grown.get(instruction.name)
+        op, dtype = instruction.op if of_erf is None else GROWN, instruction.dtype
+        args = tuple(self.values[a] for a in (instruction.args if of_erf is None else (of_erf,)))
+        if (op, dtype) in self.form.called and self.volume.function(instruction) is not None:
+            return call(self.c, op, dtype, args)
         if of_erf is not None:
-            return error_function.erf_plus_one(self.c, self.values[of_erf])
-        args = tuple(self.values[a] for a in instruction.args)
-        if instruction.op in CHECKS:
-            return memory.check(self, instruction.op, *args)
-        return scalar.apply(self.c, instruction.op, instruction.dtype, args)
+            return error_function.erf_plus_one(self.c, *args)
+        if op in CHECKS:
+            return memory.check(self, op, *args)
+        if instruction.name in self.small:
+            return integers.small_division(self.c, op, *args)
+        return scalar.apply(self.c, op, dtype, args)
