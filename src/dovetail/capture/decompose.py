@@ -113,26 +113,30 @@ def extra_decompositions() -> Mapping[Any, Rule]:
     table = _torch.named_decompositions(EXTRA)
     rules = {op: rule for op, rule in table.items() if not is_random(op)}
     for name in ("aten.nll_loss_forward.default", "aten.nll_loss2d_forward.default"):
-        rules[resolve_op(name)] = _with_classes_checked(rules[resolve_op(name)])
+        rules[resolve_op(name)] = _class_loss
     return rules
 
 
-def _with_classes_checked(rule: Rule) -> Rule:
-    """The rule of a loss by classes, with eager's IndexError for one that does not exist.
+def _class_loss(
+    scores: Any, target: Any, weight: Any, reduction: int, ignore_index: int
+) -> tuple[Any, Any]:
+    """The loss by classes, and the total weight.
 
-    The rule gathers by class, and a gather out of range is a RuntimeError.
+    What the scores are gathered by is itself looked up: a class that does not exist is eager's
+    IndexError then, where a gather out of range is a RuntimeError.
     """
-
-    def loss(scores: Any, target: Any, weight: Any, reduction: int, ignore_index: int) -> Any:
-        classes = scores.shape[1 if scores.dim() > 1 else 0]
-        target = target.to(torch.int64)
-        kept = target != ignore_index
-        place = torch.where(kept, target, 0)
-        place = torch.where(place < 0, place - classes, place)  # no class counts from the end
-        named = torch.arange(classes, device=target.device)[place]
-        return rule(scores, torch.where(kept, named, ignore_index), weight, reduction, ignore_index)
-
-    return loss
+    dim = 1 if scores.dim() > 1 else 0
+    classes = torch.arange(scores.shape[dim], device=scores.device)
+    kept = target != ignore_index
+    place = torch.where(kept, target, 0)
+    place = classes[torch.where(place < 0, place - len(classes), place)]  # none is from the end
+    found = -scores.gather(dim, place.unsqueeze(dim)).squeeze(dim)
+    weights = kept if weight is None else torch.where(kept, weight[place], 0)
+    loss = torch.where(kept, found if weight is None else found * weights, 0)
+    if reduction == 0:
+        return loss, scores.new_zeros(()) if dim else weights.sum().to(scores.dtype)
+    total = weights.sum().to(scores.dtype)
+    return loss.sum() / total if reduction == 1 else loss.sum(), total
 
 
 EXTRA = (
