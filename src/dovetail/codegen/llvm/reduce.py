@@ -8,7 +8,7 @@ from math import inf
 from dovetail.codegen.llvm import scalar
 from dovetail.codegen.llvm.arithmetic import fma
 from dovetail.codegen.llvm.emit import Code, Val
-from dovetail.ir.kernel import FLOATS, Reduce
+from dovetail.ir.kernel import FLOATS, Index, Loop, Position, Reduce
 
 _INT_RANGE = {
     "int64": (-(2**63), 2**63 - 1),
@@ -18,7 +18,7 @@ _INT_RANGE = {
     "uint8": (0, 255),
     "bool": (0, 1),
 }
-_LAST = 2**63 - 1
+_LAST = {"int64": 2**63 - 1, "int32": 2**31 - 1}  # a position before any was found
 
 
 def identity(op: str, dtype: str) -> float | int | bool:
@@ -31,6 +31,16 @@ def identity(op: str, dtype: str) -> float | int | bool:
     return low if op in ("max", "argmax") else high
 
 
+def met_in_order(loop: Loop) -> frozenset[str]:
+    """The reductions of a loop that find a position along its one axis."""
+    if len(loop.axes) != 1:
+        return frozenset()
+    along = Index(axes=((loop.axes[0].name, 1),))
+    places = {i.name for i in loop.body if isinstance(i, Position) and i.index == along}
+    reduces = (i for i in loop.body if isinstance(i, Reduce) and i.op.startswith("arg"))
+    return frozenset(r.name for r in reduces if r.args[1] in places)
+
+
 class Accumulators:
     """For each reduction: ``copies`` running values, and a total they are added to."""
 
@@ -41,10 +51,15 @@ class Accumulators:
         copies: int,
         *,
         in_lanes: bool,
+        in_order: frozenset[str] = frozenset(),
     ) -> None:
-        """``reduces`` gives each reduction with the types and the lanes it is folded in."""
-        self.c, self.copies, self.in_lanes = c, copies, in_lanes
-        self.reduces = tuple(r for r, _, _ in reduces)
+        """``reduces`` gives each reduction with the types and the lanes it is folded in.
+
+        Those ``in_order`` meet the positions 0, 1, 2, … of one axis one after another.
+        """
+        self.c, self.copies, self.in_lanes, self.in_order = c, copies, in_lanes, in_order
+        self.found_by = _found_by(reduces)
+        self.reduces = tuple(r for r, _, _ in reduces if r.name not in self.found_by)
         self.types = {r.name: types for r, types, _ in reduces}
         self.lanes = {r.name: lanes for r, _, lanes in reduces}
         self.totals = {r.name: self._slots(r) for r in self.reduces}
@@ -69,12 +84,14 @@ class Accumulators:
     def _start(self, r: Reduce, slots: list[str]) -> None:
         lanes, types = self.lanes[r.name], self.types[r.name]
         starts = [self.c.const(identity(r.op, types[0]), types[0], lanes)]
-        starts += [self.c.const(_LAST, "int64", lanes)] * (len(types) - 1)
+        starts += [self.c.const(_LAST[t], t, lanes) for t in types[1:]]
         for slot, value in zip(slots, starts, strict=True):
             self.c.put(slot, value)
 
     def fold(self, r: Reduce, args: tuple[Val, ...], copy: int, mask: Val | None) -> None:
         """Take one more value (where ``mask`` allows); two for a sum are factors of it."""
+        if r.name in self.found_by:
+            return
         c, lanes = self.c, self.lanes[r.name]
         slots, types = self.running[r.name][copy], self.types[r.name]
         old = tuple(c.get(s, t, lanes) for s, t in zip(slots, types, strict=True))
@@ -83,7 +100,9 @@ class Accumulators:
             new: tuple[Val, ...] = (fma(c, one, other, old[0]),)
         else:
             cast = [scalar.cast(c, a, t) for a, t in zip(args, types, strict=True)]
-            new = combine(c, r.op, old, tuple(c.splat(v, lanes) for v in cast))
+            value = tuple(c.splat(v, lanes) for v in cast)
+            later = r.name in self.in_order
+            new = _better_later(c, r.op, old, value) if later else combine(c, r.op, old, value)
         for slot, before, after in zip(slots, old, new, strict=True):
             c.put(slot, after if mask is None else c.select(mask, after, before))
 
@@ -107,14 +126,34 @@ class Accumulators:
     def results(self) -> dict[str, Val]:
         """Each reduction's value, lanes folded where the loop ran along them."""
         found = {}
+        extremes = {position: value for value, position in self.found_by.items()}
         for r in self.reduces:
             lanes, types = self.lanes[r.name], self.types[r.name]
             slots = self.totals[r.name]
             total = tuple(self.c.get(s, t, lanes) for s, t in zip(slots, types, strict=True))
             if self.in_lanes and lanes > 1:
                 total = _across(self.c, r.op, total)
-            found[r.name] = total[-1]
+            if r.name in extremes:
+                found[extremes[r.name]] = total[0]
+            found[r.name] = self._place(total[-1]) if r.name in self.in_order else total[-1]
         return found
+
+    def _place(self, found: Val) -> Val:
+        """A position met in order: the first where nothing was better than where a fold starts."""
+        c = self.c
+        none = c.compare("icmp eq", found, c.like(_LAST[found.dtype], found))
+        return scalar.cast(c, c.select(none, c.like(0, found), found), "int64")
+
+
+def _found_by(reduces: Sequence[tuple[Reduce, tuple[str, ...], int]]) -> dict[str, str]:
+    """The extremes whose position another reduction looks for, which finds them on the way."""
+    positions = {(r.op, r.args[0], types[0]): r.name for r, types, _ in reduces if len(types) > 1}
+    found: dict[str, str] = {}
+    for r, types, _ in reduces:
+        position = positions.get((f"arg{r.op}", r.args[0], types[0]))
+        if position is not None and position not in found.values():
+            found[r.name] = position
+    return found
 
 
 def combine(c: Code, op: str, left: tuple[Val, ...], right: tuple[Val, ...]) -> tuple[Val, ...]:
@@ -142,6 +181,19 @@ def _better(c: Code, op: str, left: tuple[Val, ...], right: tuple[Val, ...]) -> 
         equal = c.op("or", equal, c.op("and", a_broken, b_broken))
     earlier = c.compare("icmp slt", j, i)
     better = c.op("or", better, c.op("and", equal, earlier))
+    return c.select(better, b, a), c.select(better, j, i)
+
+
+def _better_later(
+    c: Code, op: str, left: tuple[Val, ...], right: tuple[Val, ...]
+) -> tuple[Val, ...]:
+    """As ``_better``, where the right position is the later one: it has to be better to win."""
+    (a, i), (b, j) = left, right
+    if not scalar.is_float(a):
+        better = scalar.apply(c, "gt" if op == "argmax" else "lt", "bool", (b, a))
+    else:
+        above = c.compare("fcmp ugt" if op == "argmax" else "fcmp ult", b, a)
+        better = c.op("and", above, c.compare("fcmp ord", a, a))
     return c.select(better, b, a), c.select(better, j, i)
 
 

@@ -13,7 +13,7 @@ from functools import partial
 from dovetail.codegen.llvm import error_function, integers, math, memory, ranges, scalar, tile
 from dovetail.codegen.llvm.analysis import erf_plus_one, interleaved, summed_products, varying
 from dovetail.codegen.llvm.emit import Code, Val
-from dovetail.codegen.llvm.reduce import Accumulators
+from dovetail.codegen.llvm.reduce import Accumulators, met_in_order
 from dovetail.codegen.llvm.scan import Scans, at_a_time
 from dovetail.codegen.llvm.tile import tile_of
 from dovetail.codegen.llvm.volume import GROWN, Volume, call, divides, strides
@@ -40,6 +40,7 @@ NARROWEST = 64  # but at least these along it
 WIDE = 4  # vectors next to each other that are folded together
 CHUNK = 1024  # elements summed before their sum is added to the total
 COLUMN_CHUNK = 16  # the same for sums down a column
+LONG = 32  # steps of a loop from which on what follows it counts for less and less
 SHORT = 12  # instructions beside a scan for which there are registers, however wide they are
 UNROLL = 4  # independent accumulators along the vector axis
 
@@ -75,12 +76,14 @@ def _score(kernel: Kernel, axis: Axis) -> float:
     if isinstance(axis.extent, int) and axis.extent == 1:
         return -1e9
     score = 0.0
+    longest = max((_length(loop.axes[-1]) for loop in kernel.loops if loop.axes), default=0)
     for loop in kernel.loops:
+        often = 1.0 if loop.axes else min(1.0, LONG / max(longest, 1))  # against a long loop's body
         name = loop.axes[-1].name if loop.axes and axis not in kernel.axes else axis.name
         for instruction in loop.body:
             if isinstance(instruction, Load | Store):
                 stride = instruction.index.stride(name)
-                weight = 2.0 if isinstance(instruction, Store) else 1.0
+                weight = often * (2.0 if isinstance(instruction, Store) else 1.0)
                 score += weight if stride in (1, -1) else (0 if stride == 0 else -2 * weight)
     if isinstance(axis.extent, int) and axis.extent < 16:
         score -= 4 * (16 - axis.extent) / 16
@@ -366,8 +369,9 @@ class Renderer:
         copies = 1
         if vector_loop and reduces and not self.form.once:
             copies = max(strides(loop.axes[-1].extent, self.lanes, UNROLL), default=1)
-        folded = [(r, self._folded_in(r), self._fold_lanes(r)) for r in reduces]
-        sums = Accumulators(self.c, folded, copies, in_lanes=vector_loop)
+        in_order = met_in_order(loop)
+        folded = [(r, self._folded_in(r, loop, in_order), self._fold_lanes(r)) for r in reduces]
+        sums = Accumulators(self.c, folded, copies, in_lanes=vector_loop, in_order=in_order)
         scanned = [i for i in loop.body if isinstance(i, Scan)]
         self.scans = Scans(self.c, {s: self._carried(s) for s in scanned})
         depth = self._depths(loop)
@@ -391,9 +395,13 @@ class Renderer:
         given = self.values[s.args[0]]
         return self.scans.along(s, given, self.lanes) if self.is_row else self.scans.step(s, given)
 
-    def _folded_in(self, r: Reduce) -> tuple[str, ...]:
+    def _folded_in(self, r: Reduce, loop: Loop, in_order: frozenset[str]) -> tuple[str, ...]:
         """The types a reduction is folded in: argmax compares values and keeps positions."""
-        return (self.types[r.args[0]], "int64") if r.op.startswith("arg") else (r.dtype,)
+        if not r.op.startswith("arg"):
+            return (r.dtype,)
+        extent = loop.axes[-1].extent
+        few = r.name in in_order and isinstance(extent, int) and extent < 2**31
+        return self.types[r.args[0]], "int32" if few else "int64"
 
     def _fold_lanes(self, r: Reduce) -> int:
         return self.lanes if self.is_row or self.varies[r.name] else 1
