@@ -1,23 +1,26 @@
 """Milliseconds of code generation a kernel, from a segment to object code. Target: at most 25.
 
 Every kernel of ``dovetail bench`` at its two sizes, and at one that no vector divides. CPU time of
-this thread is counted, so that a busy machine does not disturb; the best of a few rounds, after
-one that fills caches.
+this thread is counted, so that a busy machine disturbs little; the best of a few rounds, after
+one that fills caches. ``--wide`` takes each kernel of the programs in ``codegen_cases.py`` by
+itself, forward and backward, and prints those over ``--above`` milliseconds; ``--op-db`` the same
+for the operators that PyTorch tests itself with.
 
-    python benchmarks/codegen_time.py [--rounds N]
+    python benchmarks/codegen_time.py [--rounds N] [--wide] [--op-db] [--above MS]
 """
 
 from __future__ import annotations
 
 import argparse
 import time
+import warnings
 from typing import Any
 
 TARGET = 25.0
 RAGGED = (61, 250)
 
 
-def segments_of(fn: Any, inputs: tuple[Any, ...]) -> list[Any]:
+def segments_of(fn: Any, inputs: tuple[Any, ...], *, backward: bool = False) -> list[Any]:
     """The segments that the cpu backend is given for a function."""
     import torch
     from torch._functorch.aot_autograd import aot_module_simplified
@@ -38,8 +41,13 @@ def segments_of(fn: Any, inputs: tuple[Any, ...]) -> list[Any]:
         return aot_module_simplified(gm, given, fw_compiler=compiler, decompositions=table)
 
     torch.compiler.reset()
-    with torch.no_grad():
-        torch.compile(fn, backend=entry, dynamic=False)(*inputs)
+    if backward:
+        inputs = tuple(x.clone().requires_grad_() for x in inputs)
+    with torch.set_grad_enabled(backward):
+        result = torch.compile(fn, backend=entry, dynamic=False)(*inputs)
+    if backward:
+        leaves = result if isinstance(result, tuple) else (result,)
+        sum(x.sum() for x in leaves).backward()
     return found
 
 
@@ -60,6 +68,54 @@ def measure(segment: Any, rounds: int) -> tuple[float, int]:
     return best * 1e3, sum(isinstance(step, Built) for step in make_plan(segment).steps)
 
 
+def measure_each(segment: Any, rounds: int, seen: set[str]) -> list[tuple[float, int, str]]:
+    """CPU milliseconds of each new kernel of a segment, its lines of LLVM, and its name."""
+    from dovetail.codegen.llvm.module import generate, module_text
+    from dovetail.codegen.llvm.target import assemble, host
+    from dovetail.schedule.build import Built
+    from dovetail.schedule.plan import Unschedulable, make_plan
+
+    target, found = host(), []
+    try:
+        kernels = [step.kernel for step in make_plan(segment).steps if isinstance(step, Built)]
+    except Unschedulable:
+        return []
+    for kernel in kernels:
+        text = module_text({"k": kernel}, target.lanes)
+        if text in seen:
+            continue
+        seen.add(text)
+        best = float("inf")
+        for _ in range(rounds + 1):
+            assemble.cache_clear()
+            start = time.thread_time()
+            generate({"k": kernel}, target)
+            best = min(best, time.thread_time() - start)
+        found.append((best * 1e3, text.count("\n"), kernel.name))
+    return found
+
+
+def variety(cases: Any, rounds: int, above: float) -> None:
+    """Print the kernels of many programs that take long, and the worst of all."""
+    warnings.simplefilter("ignore")
+    seen: set[str] = set()
+    times = []
+    for name, fn, inputs, backward in cases:
+        for both in (False, True) if backward else (False,):
+            try:
+                segments = segments_of(fn, inputs, backward=both)
+            except Exception:  # what Dynamo does not capture has no kernels
+                continue
+            for segment in segments:
+                for took, lines, kernel in measure_each(segment, rounds, seen):
+                    times.append(took)
+                    if took > above:
+                        print(f"{took:7.1f} ms {lines:>6} lines  {name}: {kernel}", flush=True)
+    over = sum(took > TARGET for took in times)
+    worst = max(times, default=0.0)
+    print(f"{len(times)} kernels, {over} over {TARGET:.0f} ms, worst {worst:.1f}")
+
+
 def main() -> None:
     """Print a line a case and the worst of all."""
     import dovetail.backends.cpu_support  # noqa: F401  # registers the rules
@@ -67,7 +123,18 @@ def main() -> None:
 
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=5)
-    rounds = parser.parse_args().rounds
+    parser.add_argument("--wide", action="store_true")
+    parser.add_argument("--op-db", action="store_true")
+    parser.add_argument("--above", type=float, default=15.0)
+    args = parser.parse_args()
+    rounds = args.rounds
+    if args.wide or args.op_db:
+        import codegen_cases
+
+        variety(
+            codegen_cases.programs() if args.wide else codegen_cases.op_db(), rounds, args.above
+        )
+        return
     worst = 0.0
     for rows, columns in (*cases.SIZES, RAGGED):
         for name, make in cases.KERNELS.items():

@@ -24,6 +24,8 @@ from dovetail.lower.values import (
 )
 
 MOST_TAPS = 25  # more are better walked by a loop
+MOST_MASKED = 9  # the same for a sum that needs masks: they are walked row by row
+MOST_IN_ROW = 7  # and more of a row one by one
 Tap = Sequence[int | Affine]
 
 
@@ -161,7 +163,8 @@ def lower_avg_pool(lower: Lower, call: OpCall) -> Value:
     if divisor is not None and not isinstance(divisor, int):
         raise Refused("a divisor that is no constant")
     dtype, result = compute(window.source.dtype), compute(desc.dtype)
-    if math.prod(window.sizes) > MOST_TAPS:
+    masked = any(window.pads) or any(window.beyond)
+    if math.prod(window.sizes) > (MOST_MASKED if masked else MOST_TAPS):
         return _large_mean(lower, call, window, include, divisor)
 
     def body(b: Builder, index: Indices) -> str:
@@ -179,13 +182,20 @@ def _large_mean(
     lower: Lower, call: OpCall, window: Window, include: bool, divisor: int | None
 ) -> Value:
     desc, dtype = tensor(call.output), compute(window.source.dtype)
-    kept = len(desc.shape)
-    folded = tuple(range(kept, kept + window.rank))
+    kept, sizes = len(desc.shape), window.sizes
+    row = sizes[-1] if window.rank > 1 and sizes[-1] <= MOST_IN_ROW else 1
+    walked = sizes[:-1] if row > 1 else sizes
+    folded = tuple(range(kept, kept + len(walked)))
 
     def part(b: Builder, index: Indices) -> tuple[str, ...]:
-        return (window.read(b, window.place(index[:kept], index[kept:]), 0.0, dtype),)
+        total = ""
+        for n in range(row):
+            tap = (*index[kept:], Affine(n)) if row > 1 else index[kept:]
+            value = window.read(b, window.place(index[:kept], tap), 0.0, dtype)
+            total = b.apply("add", dtype, total, value) if total else value
+        return (total,)
 
-    shape = (*desc.shape, *window.sizes)
+    shape = (*desc.shape, *walked)
     total = Reduction(
         lower.fresh("sum"), dtype, "sum", shape, folded, part, (window.source,), dtype
     )

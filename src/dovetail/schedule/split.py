@@ -28,6 +28,7 @@ from dovetail.ir.kernel import (
 
 SHORTEST = 64  # an axis that is worth cutting
 MOST_PIECES = 16
+MOST_COPIED = 400  # instructions that cutting may add
 PARALLEL = 16  # points left for threads where a parallel axis is cut
 _BORDERS = {"ge": 0, "lt": 0, "gt": 1, "le": 1}
 
@@ -61,7 +62,7 @@ def _pieces(loop: Loop, number: int) -> list[Loop]:
     if not isinstance(axis.extent, int) or axis.extent < SHORTEST:
         return []
     borders = sorted({b for b in _borders(loop, axis) if 0 < b < axis.extent})
-    if not 0 < len(borders) < MOST_PIECES:
+    if not 0 < len(borders) < MOST_PIECES or len(borders) * len(loop.body) > MOST_COPIED:
         return []
     ends = pairwise((0, *borders, axis.extent))
     return [Piece(axis, low, high, f"{number + n}").cut(loop) for n, (low, high) in enumerate(ends)]

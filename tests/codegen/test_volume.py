@@ -1,0 +1,129 @@
+"""Kernels that would become too much code: written once, with calls, with the same results."""
+
+import numpy as np
+import pytest
+import torch
+
+from dovetail.codegen.llvm import volume
+from dovetail.codegen.llvm.module import module_text, table_layout
+from dovetail.codegen.llvm.ranges import small_divisions
+from dovetail.codegen.llvm.render import Renderer
+from dovetail.codegen.llvm.target import host, named, stored
+from dovetail.codegen.llvm.volume import strides
+from dovetail.ir.kernel import Apply
+from dovetail.ir.kernel_reference import run_kernel
+from tests.codegen.kernels import PROGRAMS, kernels_of, plan_of
+from tests.codegen.test_random_kernels import run_code
+from tests.native.random_kernels import RandomKernel
+
+
+def targets():
+    return {host(), *(t for t in map(named, stored()) if t.level <= host().level)}
+
+
+@pytest.fixture
+def nothing_fits(monkeypatch):
+    """Every kernel is over the limit, and every function is worth a call."""
+    monkeypatch.setattr(volume, "MOST", 0)
+    monkeypatch.setattr(volume, "LEAST_CALLED", 0)
+
+
+@pytest.mark.parametrize("start", range(0, 40, 20))
+def test_the_short_form_computes_the_same(nothing_fits, start):
+    for seed in range(start, start + 20):
+        made = RandomKernel(seed)
+        found = [run_code(made.kernel, made.arrays, made.sizes, target) for target in targets()]
+        run_kernel(made.kernel, made.arrays, made.sizes)
+        for results in found:
+            for name, result in results.items():
+                np.testing.assert_array_equal(result, made.arrays[name], err_msg=str(seed))
+
+
+@pytest.mark.parametrize("name", ["gelu", "softmax", "layer_norm", "column_sum", "argmax"])
+def test_programs_in_the_short_form(nothing_fits, name):
+    fn, args = PROGRAMS[name]
+    torch._dynamo.reset()
+    with torch.no_grad():
+        result = torch.compile(fn, backend="cpu", dynamic=False)(*args)
+    torch.testing.assert_close(result, fn(*args))
+
+
+def form_of(kernel, lanes=16):
+    return Renderer(kernel, "k", table_layout(kernel), lanes).form
+
+
+def test_small_kernels_are_written_as_ever():
+    (kernel,) = kernels_of(torch.exp, torch.randn(8, 250))
+    assert form_of(kernel) == volume.Form()
+
+
+def test_a_function_needed_several_times_is_called():
+    def fn(x):
+        return (x.sin() - x.sin().mean(-1, keepdim=True)) * x.sin().amax(-1, keepdim=True)
+
+    (kernel,) = kernels_of(fn, torch.randn(8, 250))
+    assert form_of(kernel).once
+    assert ("sin", "float32") in form_of(kernel).called
+    text = module_text({"k": kernel}, 16)
+    assert text.count("define internal <16 x float> @math.sin.v16f32") == 1
+    assert text.count("call <16 x float> @math.sin.v16f32") > 1
+
+
+def test_sine_and_cosine_share_their_reduction():
+    (kernel,) = kernels_of(lambda x: x.sin() + x.cos(), torch.randn(64, 64))
+    text = module_text({"k": kernel}, 16)
+    assert text.count("call void @math.large_angles.short") == 1
+
+
+def test_many_functions_are_several_kernels():
+    def fn(x):
+        for each in (torch.sin, torch.tan, torch.erfc, torch.asinh, torch.atan, torch.sinh):
+            x = each(x)
+        return x
+
+    assert len(plan_of(fn, torch.randn(64)).steps) > 1
+    assert len(plan_of(lambda x: x.sin().sin().sin().sin().sin().sin(), torch.randn(64)).steps) == 1
+
+
+@pytest.mark.parametrize(
+    ("extent", "unroll", "expected"),
+    [
+        (8, 4, []),
+        (16, 4, [1]),
+        (63, 4, [1]),
+        (64, 4, [4]),
+        (70, 4, [4]),
+        (80, 4, [4, 1]),
+        (80, 1, [1]),
+    ],
+)
+def test_loops_that_would_not_run_are_not_written(extent, unroll, expected):
+    assert strides(extent, 16, unroll) == expected
+
+
+def test_divisions_of_positions_are_small():
+    kernels = kernels_of(
+        lambda x: torch.nn.functional.adaptive_avg_pool1d(x, 5), torch.randn(2, 3, 8)
+    )
+    divisions = [
+        i.name for k in kernels for i in k.instructions() if isinstance(i, Apply) and "div" in i.op
+    ]
+    small = set().union(*map(small_divisions, kernels))
+    assert small
+    assert small <= set(divisions)
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "int16", "int8", "uint8", "bool"])
+@pytest.mark.parametrize("shape", [(5, 7), (40, 37)])
+def test_small_elements_gathered_under_a_mask(dtype, shape):
+    """Odd places, the last element and what lies beyond: nothing else is seen."""
+    g = torch.Generator().manual_seed(3)
+    x = torch.randint(0, 2, shape, generator=g).to(getattr(torch, dtype))
+    places = torch.randint(0, shape[1], shape, generator=g)
+
+    def fn(x, places):
+        return torch.nn.functional.pad(x.gather(1, places), (1, 2)), x[:, ::2].clone()
+
+    torch._dynamo.reset()
+    result = torch.compile(fn, backend="cpu", dynamic=False)(x, places)
+    torch.testing.assert_close(result, fn(x, places))
