@@ -300,7 +300,13 @@ def extremes(
     dtype = compute(window.source.dtype)
     cost = 3.0 * math.prod(window.sizes)
 
-    def largest(b: Builder, index: Indices) -> tuple[str, str]:
+    def value(b: Builder, index: Indices) -> str:
+        best, *others = (value for value, _ in taps(b, index))
+        for other in others:
+            best = b.apply("max", dtype, best, other)
+        return best
+
+    def largest(b: Builder, index: Indices) -> str:
         strides = contiguous_strides(window.extents)
         place = b.const(0, "int64")
         for start, stride in zip(first(b, index), strides, strict=True):
@@ -313,13 +319,14 @@ def extremes(
                 better = b.apply("or", "bool", better, b.apply("isnan", "bool", value))
             best = b.apply("where", dtype, better, value, best)
             place = b.apply("where", "int64", better, here, place)
-        return best, place
+        return place
 
     def result(n: int) -> Pointwise:
         desc = tensor(call.output[n])  # type: ignore[index]
 
         def body(b: Builder, index: Indices) -> str:
-            return b.cast(largest(b, index)[n], compute(desc.dtype))
+            found = largest(b, index) if n else value(b, index)
+            return b.cast(found, compute(desc.dtype))
 
         name = f"{call.name}.{n}"
         return Pointwise(name, desc.dtype, desc.shape, desc.strides, body, (window.source,), cost)
