@@ -26,7 +26,8 @@ setup: $(INSTALLED)
 demo: $(INSTALLED)
 	@$(BIN)/python examples/demo.py
 
-test: $(INSTALLED) $(C_TESTS)
+test: $(INSTALLED)
+	@$(MAKE) -s -j 2 $(C_TESTS)
 	@for test in $(C_TESTS); do $$test || exit 1; done
 	@$(BIN)/python -m pytest -q -n 2 --dist loadgroup -m "not arm" $(ARGS)
 

@@ -1,11 +1,17 @@
 """Kernels of real programs, for tests of the stages behind lowering."""
 
+from contextlib import contextmanager
+from unittest.mock import patch
+
 import torch
 
 import dovetail.backends.cpu_support  # noqa: F401  # registers the rules
+from dovetail import history
+from dovetail.backends import cpu_program
 from dovetail.capture.from_fx import segment_of
 from dovetail.schedule.build import Built
 from dovetail.schedule.plan import make_plan
+from tests.differential import assert_same
 
 
 def plan_of(fn, *args, backend="cpu"):
@@ -35,6 +41,31 @@ def plan_of(fn, *args, backend="cpu"):
 def kernels_of(fn, *args):
     """The kernels of a function, in order."""
     return [step.kernel for step in plan_of(fn, *args).steps if isinstance(step, Built)]
+
+
+@contextmanager
+def plans_made():
+    """The plans that the cpu backend makes meanwhile."""
+    made = []
+
+    def spy(*args, **kwargs):
+        made.append(make_plan(*args, **kwargs))
+        return made[-1]
+
+    with patch.object(cpu_program, "make_plan", spy):
+        yield made
+
+
+def assert_generated(fn, *args, backend="cpu", **options):
+    """The same as eager, and nothing left to a library."""
+    history.clear()
+    with plans_made() as plans:
+        assert_same(fn, *args, backend=backend, **options)
+    left = [step for plan in plans for step in plan.steps if not isinstance(step, Built)]
+    placed = {v.backend for c in history.recent() for g in c.graphs for v in g.verdicts}
+    assert plans
+    assert not left
+    assert placed == {"cpu"}
 
 
 def rotary(x, cos, sin):

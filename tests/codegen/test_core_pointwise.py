@@ -3,9 +3,7 @@
 import pytest
 import torch
 
-from dovetail import history
-from dovetail.backends import cpu_program
-from dovetail.lower.values import LibraryCall
+from tests.codegen.kernels import assert_generated
 from tests.differential import compare_values
 
 DTYPES = ("float32", "float64", "bfloat16", "float16")
@@ -56,19 +54,6 @@ def allowed(op, args, kwargs):
     return True
 
 
-@pytest.fixture
-def plans(monkeypatch):
-    """The plans made while a test runs."""
-    made, original = [], cpu_program.make_plan
-
-    def spy(*args, **kwargs):
-        made.append(original(*args, **kwargs))
-        return made[-1]
-
-    monkeypatch.setattr(cpu_program, "make_plan", spy)
-    return made
-
-
 # Others that are generated, whole or taken apart.
 MORE = "erfc.default hypot.default logaddexp.default floor_divide.default floor_divide.Scalar "
 MORE += "frac.default exp2.default silu.default mish.default softplus.default hardswish.default "
@@ -77,7 +62,7 @@ MORE += "isfinite.default masked_fill.Scalar square.default sinc.default deg2rad
 
 
 @pytest.mark.parametrize("name", [*core_pointwise(), *MORE.split()])
-def test_generated(name, plans):
+def test_generated(name):
     packet, overload = name.split(".")
     op = getattr(getattr(torch.ops.aten, packet), overload)
     found = [c for d in DTYPES for c in calls(op, getattr(torch, d)) if allowed(op, *c)]
@@ -86,15 +71,7 @@ def test_generated(name, plans):
     def fn(tensors):
         return [op(*args, **kwargs) for args, (_, kwargs) in zip(tensors, found, strict=True)]
 
-    given = [args for args, _ in found]
-    with torch.no_grad():
-        ours = torch.compile(fn, backend="dovetail", dynamic=False, fullgraph=True)(given)
-        compare_values(fn(given), ours)
-    left = [s.call.op for p in plans for s in p.steps if isinstance(s, LibraryCall)]
-    placed = {v.backend for c in history.recent() for g in c.graphs for v in g.verdicts}
-    assert plans
-    assert not left
-    assert placed == {"cpu"}
+    assert_generated(fn, [args for args, _ in found], backend="dovetail", dynamic=False)
 
 
 DIVISIONS = {

@@ -337,15 +337,9 @@ def lower_copy(lower: Lower, call: OpCall) -> Pointwise:
     device = call.kwargs.get("device")
     if isinstance(device, Attr) and device.value != "cpu":
         raise Refused("a copy to another device")
-    result = tensor(call.output).dtype
-    rounding = ROUNDING.get(result)
-    if lower.value(call.args[0]).dtype == result:
-        rounding = None
-
-    def body(b: Builder, dtype: str, x: str) -> str:
-        return x if rounding is None else b.apply(rounding, "float32", x)
-
-    return lower_elements(lower, call, call.args[:1], compute(result), body)
+    stored = tensor(call.output).dtype
+    args, dtype = call.args[:1], compute(stored)
+    return lower_elements(lower, call, args, dtype, lambda _b, _dtype, x: x, stored=stored)
 
 
 # ---- made from nothing -------------------------------------------------------------------------

@@ -9,6 +9,7 @@ from dovetail.ir.call import OpCall
 from dovetail.ir.kernel import FLOATS
 from dovetail.ir.size import Dim
 from dovetail.ir.tensor import TensorDesc
+from dovetail.lower.pointwise import element
 from dovetail.lower.reindex import reshape
 from dovetail.lower.rules import Lower, Refused, argument, compute, rule, static, tensor
 from dovetail.lower.values import (
@@ -25,8 +26,6 @@ from dovetail.lower.values import (
 LONG = 1 << 18  # elements from which on a scan that has few beside it is shared among threads
 FEW = 4  # so many beside it keep the threads busy
 PARTS = 16  # that it is then done in
-# A dtype that is asked for is what elements are converted to before they are added.
-_ROUND = {"float16": "round_half", "bfloat16": "round_brain"}
 
 
 @rule("cumsum.default", "cumprod.default")
@@ -40,9 +39,8 @@ def lower_cumulative(lower: Lower, call: OpCall) -> Value:
     wide = "float64" if desc.dtype == "float32" else result
 
     def alone(b: Builder, index: Indices) -> str:
-        x = b.cast(b.read(source, index), result)
-        rounding = _ROUND.get(desc.dtype) if source.dtype != desc.dtype else None
-        return x if rounding is None else b.apply(rounding, result, x)
+        # A dtype that is asked for is what elements are converted to before they are added.
+        return element(b, source, index, result, desc.dtype)
 
     def body(b: Builder, index: Indices) -> str:
         return b.cast(b.scan(kind, wide, b.cast(alone(b, index), wide)), result)
@@ -64,7 +62,7 @@ def _is_shared(desc: TensorDesc, dim: int) -> bool:
     return dense and total >= LONG and total // size < FEW
 
 
-def _shared(lower: Lower, call: OpCall, source: Value, wide: str, dim: int, element: Body) -> Value:
+def _shared(lower: Lower, call: OpCall, source: Value, wide: str, dim: int, each_of: Body) -> Value:
     """A running sum in parts that threads share, each going on from the sum of those before it.
 
     The parts depend on the shape alone, so the result does not depend on the threads.
@@ -75,7 +73,7 @@ def _shared(lower: Lower, call: OpCall, source: Value, wide: str, dim: int, elem
 
     def x(b: Builder, index: Indices) -> str:
         place = index[dim].scale(each) + index[dim + 1]
-        return b.cast(element(b, (*index[:dim], place, *index[dim + 2 :])), wide)
+        return b.cast(each_of(b, (*index[:dim], place, *index[dim + 2 :])), wide)
 
     def one(b: Builder, index: Indices) -> tuple[str, ...]:
         return (x(b, index),)
