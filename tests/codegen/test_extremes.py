@@ -42,3 +42,16 @@ def test_lengths_that_vary(dim):
         x = torch.randn(rows, columns).round()
         for actual, expected in zip(compiled(x, dim), _everything(x, dim), strict=True):
             torch.testing.assert_close(actual, expected, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("scale", [1.0, 1e20, 1e-25])
+@pytest.mark.parametrize("dim", [0, 1, None])
+def test_deviations_whose_squares_leave_float32(dim, scale):
+    def deviations(x):
+        return x.std(dim), x.std(dim, correction=0), *torch.std_mean(x, dim)
+
+    x = torch.randn(50, 70) * scale
+    compiled = torch.compile(deviations, backend="cpu", options={"strict": True})
+    for actual, exact in zip(compiled(x), deviations(x.double()), strict=True):
+        assert actual.dtype == torch.float32
+        torch.testing.assert_close(actual.double(), exact, rtol=1e-6, atol=1e-6 * scale)

@@ -47,6 +47,7 @@ _WHOLE = frozenset(
         "aten.var_mean.correction",
         "aten.var.correction",
         "aten.std.correction",
+        "aten.std_mean.correction",
         "aten.masked_fill.Scalar",
         "aten.masked_fill.Tensor",
         "aten.split_with_sizes.default",

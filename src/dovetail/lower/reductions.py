@@ -252,11 +252,11 @@ def _place(lower: Lower, source: Value, op: str, dims: tuple[int, ...], *, flat:
 
 
 def moments(
-    lower: Lower, source: Value, dims: tuple[int, ...], correction: float
+    lower: Lower, source: Value, dims: tuple[int, ...], correction: float, dtype: str = ""
 ) -> tuple[Value, Value]:
     """Mean and variance in two passes; both in the shape without the reduced dimensions."""
     rank = len(source.shape)
-    dtype = compute(source.dtype)
+    dtype = dtype or compute(source.dtype)
     count = product(source.shape[d] for d in dims)
     total = reduction(lower, source, "sum", dims, dtype, dtype)
     mean = _scaled(lower, total, divide_by(count))
@@ -277,9 +277,19 @@ def _scaled(lower: Lower, value: Value, last: Prologue) -> Pointwise:
     )
 
 
-@rule("var.correction", "var_mean.correction", "std.correction", "var.dim", "var_mean.dim")
+@rule(
+    "var.correction",
+    "var.dim",
+    "var_mean.correction",
+    "var_mean.dim",
+    "std.correction",
+    "std_mean.correction",
+)
 def lower_var(lower: Lower, call: OpCall) -> Any:
-    """Variances, with their means where asked."""
+    """Variances and their roots, with the means where asked.
+
+    Squares may leave float32 where a deviation does not: for those they are folded in float64.
+    """
     source = _source(lower, call)
     rank = len(source.shape)
     dims = dims_of(argument(call, 1, "dim"), rank)
@@ -289,13 +299,13 @@ def lower_var(lower: Lower, call: OpCall) -> Any:
     correction = 1 if correction is None else correction
     if not number(correction) or compute(source.dtype) not in FLOATS:
         raise Refused("a correction that is no number")
-    mean, variance = moments(lower, source, dims, correction)
-    if "var_mean" not in call.op:
-        last = _root if "std" in call.op else None
+    last, wide = (_root, "float64") if "std" in call.op else (None, "")
+    mean, variance = moments(lower, source, dims, correction, wide)
+    if "_mean" not in call.op:
         return finish(lower, call, tensor(call.output), variance, dims, rank, last)
     first, second = (tensor(d) for d in call.output)  # type: ignore[union-attr]
     return (
-        finish(lower, call, first, variance, dims, rank, name=f"{call.name}.0"),
+        finish(lower, call, first, variance, dims, rank, last, name=f"{call.name}.0"),
         finish(lower, call, second, mean, dims, rank, name=f"{call.name}.1"),
     )
 
