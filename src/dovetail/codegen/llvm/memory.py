@@ -30,17 +30,18 @@ def lane_numbers(lanes: int) -> Val:
 def base(r: Renderer, buffer: str, index: Index, skip: str) -> Val:
     """The address of an access with the axis ``skip`` at zero and no gathered values."""
     c, dtype = r.c, r.dtypes[buffer]
-    if not isinstance(index.offset, int):
-        total = _scalar_offset(r, index, skip)
-        return address(c, r.pointers[buffer], total, dtype)
-    moving = replace(index, offset=0)
+    fixed = index.offset if isinstance(index.offset, int) else 0
+    moving = replace(index, offset=0) if fixed else index
     terms = [f"{r.axes[axis].text} {stride}" for axis, stride in index.axes if axis != skip]
 
     def make() -> Val:
-        return address(c, r.pointers[buffer], _scalar_offset(r, moving, skip), dtype)
+        start = address(c, r.pointers[buffer], _scalar_offset(r, moving, skip), dtype)
+        # LLVM looks for ways to step through a loop, and looks long where it sees how an address
+        # before the loop comes about.
+        return c.new(f"freeze ptr {start.text}", "ptr", 1) if skip else start
 
-    start = c.once(f"{buffer} at {terms}", make)
-    return address(c, start, c.const(index.offset, "int64"), dtype)
+    start = c.once(f"{buffer} {moving.offset} at {terms}", make)
+    return address(c, start, c.const(fixed, "int64"), dtype)
 
 
 def address(c: Code, pointer: Val, offset: Val, dtype: str) -> Val:
