@@ -7,6 +7,7 @@ import os
 import statistics
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -44,3 +45,33 @@ def spread(values: Sequence[float]) -> str:
 def here(file: str) -> str:
     """A script's own path, to start it again."""
     return str(Path(file).resolve())
+
+
+def in_turns(fn: Any, args: Sequence[Any], rivals: Sequence[str], rounds: int) -> list[list[float]]:
+    """Microseconds a call of eager and compiled forms, in one process: one list a round."""
+    import torch
+
+    torch.compiler.reset()
+    ready = []
+    for rival in rivals:
+        plain = rival == "eager"
+        ready.append(fn if plain else torch.compile(fn, backend=rival, dynamic=False))
+        for _ in range(3):
+            ready[-1](*args)
+    repeats = max(1, int(2000 / _once(ready[0], args, 3)))
+    return [[_once(each, args, repeats) for each in ready] for _ in range(rounds)]
+
+
+def _once(fn: Any, args: Sequence[Any], repeats: int) -> float:
+    start = time.perf_counter()
+    for _ in range(repeats):
+        fn(*args)
+    return (time.perf_counter() - start) / repeats * 1e6
+
+
+def row(name: str, rivals: Sequence[str], times: Sequence[Sequence[float]]) -> str:
+    """Median times, and the median of the last rival's over each other's."""
+    shown = [statistics.median(column) for column in zip(*times, strict=True)]
+    over = [statistics.median(t[-1] / t[n] for t in times) for n in range(len(rivals) - 1)]
+    text = "".join(f"{r} {t:9.1f} us  " for r, t in zip(rivals, shown, strict=True))
+    return name + text + "".join(f" {x:5.2f} x {r}" for x, r in zip(over, rivals, strict=False))
