@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 Span = tuple[Val, Val]  # from, and up to
 
-ROWS, COLUMNS = 64, 64  # elements of a tile along the loads' axis and along the vectors'
+ROWS, COLUMNS = 32, 64  # elements of a tile along the loads' axis and along the vectors'
 SHORTEST = 8  # an axis that is worth a tile
 MOST = 4  # buffers, so that all stay in a near cache
 
