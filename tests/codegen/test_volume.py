@@ -65,7 +65,7 @@ def test_a_function_needed_several_times_is_called():
     assert form_of(kernel).once
     assert ("sin", "float32") in form_of(kernel).called
     text = module_text({"k": kernel}, 16)
-    assert text.count("define internal <16 x float> @math.sin.v16f32") == 1
+    assert text.count("define private <16 x float> @math.sin.v16f32") == 1
     assert text.count("call <16 x float> @math.sin.v16f32") > 1
 
 

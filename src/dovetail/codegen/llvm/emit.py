@@ -237,7 +237,7 @@ class Code:
     def outline(
         self, name: str, to: str, given: tuple[Val, ...], write: Callable[[Code], str]
     ) -> None:
-        """A function of the module, written once; ``write`` says what it returns."""
+        """A function of the module that files do not list; ``write`` says what it returns."""
         if name in self.functions:
             return
         inside = Code(self.lanes)
@@ -247,7 +247,7 @@ class Code:
         self.globals |= inside.globals
         self.declared |= inside.declared
         self.functions |= inside.functions
-        self.functions[name] = "\n".join([f"define internal {to} @{name}({head}) #0 {{", *lines])
+        self.functions[name] = "\n".join([f"define private {to} @{name}({head}) #0 {{", *lines])
 
     def declare(self, name: str, to: str, types: list[str]) -> None:
         """Note that a function is needed."""

@@ -27,6 +27,7 @@ Span = tuple[Val, Val]  # from, and up to
 
 ROWS, COLUMNS = 32, 64  # elements of a tile along the loads' axis and along the vectors'
 SHORTEST = 8  # an axis that is worth a tile
+ENOUGH = 16  # rows that are worth a unit of work, where they are short
 MOST = 4  # buffers, so that all stay in a near cache
 
 
@@ -69,7 +70,13 @@ def tile_of(kernel: Kernel, along: Axis | None, block: int) -> Tile | None:
             return Tile(axis, along, ROWS, COLUMNS, found[axis][:MOST])
     if not isinstance(along.extent, int) or not 0 < 2 * along.extent <= block:
         return None
-    return Tile(others[-1], along, block // along.extent, block)
+    return Tile(_many(others), along, block // along.extent, block)
+
+
+def _many(axes: list[Axis]) -> Axis:
+    """The innermost axis with many points, or the one with most."""
+    points = [ENOUGH if isinstance(a.extent, Size) else min(a.extent, ENOUGH) for a in axes]
+    return axes[max(range(len(axes)), key=lambda n: (points[n], n))]
 
 
 def _across(kernel: Kernel, axis: Axis, along: Axis) -> tuple[Load, ...]:

@@ -23,9 +23,9 @@ def turn(
     nothing is. What was a column is written to ``to``, the next one ``pitch`` elements behind.
     """
     name = f"turn.{TYPES[dtype]}.{pitch}"
-    if name not in c.globals:
+    if name not in c.functions:
         inner = Code(c.lanes)
-        c.globals[name] = _function(name, inner, dtype, pitch)
+        c.functions[name] = _function(name, inner, dtype, pitch)
         c.declared |= inner.declared
     given = (source, step, rows, columns, to)
     types = ("ptr", "i64", "i64", "i64", "ptr")
@@ -63,7 +63,7 @@ def _function(name: str, c: Code, dtype: str, pitch: int) -> str:
         c.line(f"store {row.type} {row.text}, ptr {place.text}, align {item_bytes(dtype)}")
     c.line("ret void")
     head = (
-        f"define internal void @{name}"
+        f"define private void @{name}"
         "(ptr %source, i64 %step, i64 %rows, i64 %columns, ptr %to) noinline #0 {"
     )
     return "\n".join([head, "entry:", *c.slots, *c.lines, "}"])
