@@ -114,3 +114,19 @@ def test_a_varying_length(sizes):
 def test_gradients_of_long_rows():
     x = rows((2, LONG)).requires_grad_()
     assert_same(lambda x: torch.softmax(x * 0.5, -1).square().sum(), x, backend="cpu")
+
+
+@pytest.mark.parametrize("dim", [0, 1])
+def test_the_powers_are_read_before_their_memory_is_reused(dim):
+    """They are kept in the result's memory, and another result reads them under a mask."""
+
+    def fn(x):
+        y = torch.softmax(x, dim)
+        z = y.clone()
+        z[1:] += 1
+        z[:, :1] *= y[:, :1]
+        return y, z
+
+    with torch.no_grad():
+        assert_same(fn, rows((24, 2)), backend="cpu", dynamic=False)
+        assert_same(fn, rows((3, 70)), backend="cpu", dynamic=False)

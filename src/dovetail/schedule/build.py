@@ -200,7 +200,10 @@ class KernelBuilder:
             return None
         if index != self.cluster.index(value):
             return None
-        return self._load(root, flat(index, root.strides))
+        mask, self.mask = self.mask, None  # here for certain, and once, before its memory is reused
+        loaded = self._load(root, flat(index, root.strides))
+        self.mask = mask
+        return loaded
 
     def _store(self, value: Value) -> None:
         index = self.cluster.index(value)
