@@ -70,3 +70,20 @@ def test_a_message_names_the_index():
     compiled = torch.compile(lambda x, i: x[i] * 2, backend="dovetail")
     with pytest.raises(IndexError, match="index 7 is out of bounds"):
         compiled(X, torch.tensor([7]))
+
+
+def test_the_number_of_classes_may_vary():
+    torch._dynamo.reset()
+    scores, target = torch.randn(5, 10), torch.randint(0, 10, (5,))
+    torch._dynamo.mark_dynamic(scores, 1)
+    loss = torch.compile(F.cross_entropy, backend="cpu", fullgraph=True)
+    torch.testing.assert_close(loss(scores, target), F.cross_entropy(scores, target))
+
+
+@pytest.mark.parametrize("weight", [None, torch.rand(7)])
+def test_the_loss_of_one_row_of_scores(weight):
+    torch._dynamo.reset()
+    scores, target = torch.randn(7), torch.tensor(3)
+    loss = torch.compile(F.cross_entropy, backend="cpu", fullgraph=True)
+    expected = F.cross_entropy(scores, target, weight)
+    torch.testing.assert_close(loss(scores, target, weight), expected)

@@ -12,13 +12,12 @@ from dovetail.codegen.llvm.analysis import interleaved
 from dovetail.codegen.llvm.emit import Code, Val
 from dovetail.codegen.llvm.interleave import apart, woven
 from dovetail.codegen.llvm.render import block_of, vector_axis
-from dovetail.codegen.llvm.target import host, named, stored
 from dovetail.codegen.llvm.tile import tile_of
 from dovetail.codegen.llvm.turn import turned
 from dovetail.ir.kernel import Store
 from dovetail.ir.kernel_reference import run_kernel
 from tests.codegen.kernels import kernels_of
-from tests.codegen.test_random_kernels import run_code
+from tests.codegen.test_random_kernels import run_code, targets
 from tests.differential import assert_same
 
 LAST = torch.channels_last
@@ -97,14 +96,13 @@ def test_vectors_are_woven_and_taken_apart():
 
 def on_every_target(kernel, shape):
     """A kernel's results are the oracle's; its inputs have the shape's number of elements."""
-    targets = {host(), *(t for t in map(named, stored()) if t.level <= host().level)}
     arrays = {}
     for b in kernel.buffers:
         stores = sum(isinstance(i, Store) for i in kernel.instructions())
         points = stores * math.prod(axis.extent for axis in kernel.axes)
         size = math.prod(shape) if b.role == "in" else points
         arrays[b.name] = np.arange(size).astype(b.dtype) * (b.role == "in")
-    found = [run_code(kernel, arrays, {}, target) for target in targets]
+    found = [run_code(kernel, arrays, {}, target) for target in targets()]
     run_kernel(kernel, arrays, {})
     for results in found:
         for out, result in results.items():

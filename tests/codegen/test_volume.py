@@ -127,3 +127,13 @@ def test_small_elements_gathered_under_a_mask(dtype, shape):
     torch._dynamo.reset()
     result = torch.compile(fn, backend="cpu", dynamic=False)(x, places)
     torch.testing.assert_close(result, fn(x, places))
+
+
+@pytest.mark.parametrize("by", [2**62, 6364136223846793005])
+def test_positions_that_wrap_around_are_not_small(by):
+    def fn():
+        return torch.arange(20) * by // 2**40 % 17, torch.arange(20) * by // 2**60 // 3
+
+    torch._dynamo.reset()
+    for ours, eager in zip(torch.compile(fn, backend="cpu")(), fn(), strict=True):
+        assert torch.equal(ours, eager)

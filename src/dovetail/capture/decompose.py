@@ -126,17 +126,23 @@ def _class_loss(
     IndexError then, where a gather out of range is a RuntimeError.
     """
     dim = 1 if scores.dim() > 1 else 0
-    classes = torch.arange(scores.shape[dim], device=scores.device)
+    count = scores.shape[dim]
     kept = target != ignore_index
     place = torch.where(kept, target, 0)
-    place = classes[torch.where(place < 0, place - len(classes), place)]  # none is from the end
+    place = torch.where(place < 0, place - count, place)  # no class counts from the end
+    place = _looked_up(torch.arange(count, device=scores.device), place)
     found = -scores.gather(dim, place.unsqueeze(dim)).squeeze(dim)
-    weights = kept if weight is None else torch.where(kept, weight[place], 0)
+    weights = kept if weight is None else torch.where(kept, _looked_up(weight, place), 0)
     loss = torch.where(kept, found if weight is None else found * weights, 0)
     if reduction == 0:
         return loss, scores.new_zeros(()) if dim else weights.sum().to(scores.dtype)
     total = weights.sum().to(scores.dtype)
     return loss.sum() / total if reduction == 1 else loss.sum(), total
+
+
+def _looked_up(table: Any, place: Any) -> Any:
+    """Elements of a table; a single place is not taken for a number to wait for."""
+    return table[place] if place.dim() else table[place.unsqueeze(0)].squeeze(0)
 
 
 EXTRA = (

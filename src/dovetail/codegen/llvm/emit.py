@@ -139,6 +139,12 @@ class Code:
         """Read a stack slot."""
         return self.new(f"load {vector_type(dtype, lanes)}, ptr {slot}", dtype, lanes)
 
+    def opaque(self, value: Val) -> Val:
+        """A value that LLVM knows nothing of."""
+        slot = self.slot(value.dtype, value.lanes)
+        self.line(f"store volatile {value.type} {value.text}, ptr {slot}")
+        return self.new(f"load volatile {value.type}, ptr {slot}", value.dtype, value.lanes)
+
     # ---- values ----------------------------------------------------------------------------
 
     def const(self, value: float | int | bool, dtype: str, lanes: int = 1) -> Val:

@@ -12,7 +12,7 @@ from dovetail.ir.kernel import Apply, Axis, Const, Index, Instruction, Kernel, P
 
 Range = tuple[int, int]
 DIVISIONS = ("floordiv", "floormod", "div_int")
-_LIMIT = 2**31
+_LIMIT, _WHOLE = 2**31, 2**63
 
 
 def small_divisions(kernel: Kernel) -> frozenset[str]:
@@ -42,6 +42,13 @@ def _fits(given: Range, least: int) -> bool:
 
 def _range(i: Instruction, known: dict[str, Range], extents: dict[str, int]) -> Range | None:
     """The least and the greatest an instruction gives; None where that is not known."""
+    found = _exact(i, known, extents)
+    wraps = found is not None and not (found[0] >= -_WHOLE and found[1] < _WHOLE)
+    return None if wraps else found
+
+
+def _exact(i: Instruction, known: dict[str, Range], extents: dict[str, int]) -> Range | None:
+    """The same in numbers of any size."""
     if isinstance(i, Const) and i.dtype == "int64":
         return int(i.value), int(i.value)
     if isinstance(i, Position):

@@ -33,6 +33,7 @@ from dovetail.ir.kernel import (
     Scan,
     Store,
 )
+from dovetail.ir.segment import item_bytes
 from dovetail.ir.size import Dim, Size
 
 BLOCK = 4096  # elements in one unit of work, where the vector axis is parallel
@@ -340,10 +341,22 @@ class Renderer:
         assert self.axis is not None
         c = self.c
         self.axes[self.axis.name] = low
-        left = c.splat(c.op("sub", high, low), self.lanes)
+        count = c.op("sub", high, low)
+        if self._has_one_small_lane():
+            count = c.opaque(count)
+        left = c.splat(count, self.lanes)
         self.mask = c.compare("icmp slt", memory.lane_numbers(self.lanes), left)
         self._scoped(lambda: body(0))
         self.mask = None
+
+    def _has_one_small_lane(self) -> bool:
+        """Whether LLVM could know a mask to be of the first lane alone.
+
+        It makes a store of such a lane one of four bytes, for elements of fewer.
+        """
+        assert self.axis is not None
+        one = isinstance(self.axis.extent, int) and self.axis.extent % self.lanes == 1
+        return one and any(item_bytes(b.dtype) < 4 for b in self.kernel.buffers)
 
     def _scoped(self, body: Callable[[], None]) -> None:
         """Run ``body``; what it defines is not seen afterwards."""
