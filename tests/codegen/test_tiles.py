@@ -129,14 +129,16 @@ def test_woven_on_every_target(name):
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_every_type(dtype):
-    def fn(*all_of_them):
-        return [fn(x) for (fn, _), x in zip(both.values(), all_of_them, strict=True)]
-
     both = PROGRAMS | WOVEN
-    if dtype == "bool":
-        fn = lambda *xs: [~x.transpose(0, 1).contiguous() for x in xs]  # noqa: E731
-    given = [data(shape, dtype) for _, shape in both.values()]
-    assert_same(fn, *given, backend="cpu", dynamic=False)
+
+    def fn(*given):
+        if dtype == "bool":
+            return [~x.transpose(0, 1).contiguous() for x in given]
+        return [program(x) for (program, _), x in zip(both.values(), given, strict=True)]
+
+    assert_same(
+        fn, *(data(shape, dtype) for _, shape in both.values()), backend="cpu", dynamic=False
+    )
 
 
 def test_sizes_that_vary():

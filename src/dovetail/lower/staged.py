@@ -69,7 +69,10 @@ class Piece:
 
     def first(self, lower: Lower, whole: Fold) -> Reduction:
         """One element for every part."""
-        body = lambda b, index: whole.body(b, self.at(index))  # noqa: E731
+
+        def body(b: Builder, index: Indices) -> tuple[str, ...]:
+            return whole.body(b, self.at(index))
+
         return replace(whole, shape=self.shape, dims=self.dims, body=body).value(lower)
 
     def second(self, lower: Lower, whole: Fold, first: Value) -> Value:
