@@ -25,6 +25,7 @@ PROGRAMS = {
     "transposed": (lambda x: x.t().contiguous(), (150, 70)),
     "one_tile": (lambda x: (x.t() * 2).contiguous(), (64, 64)),
     "short_axes": (lambda x: x.t().contiguous(), (9, 8)),
+    "few_at_the_end": (lambda x: x.t().contiguous(), (70, 33)),
     "less_than_a_vector": (lambda x: x.t().contiguous(), (8, 200)),
     "batch": (lambda x: (x.transpose(1, 2) + 2).contiguous(), (3, 65, 31)),
     "reversed": (lambda x: x.permute(2, 1, 0).contiguous(), (17, 3, 67)),
@@ -77,10 +78,10 @@ def shuffled(shuffle, dtype, count, lanes):
     return [content[row.text] for row in rows]
 
 
-def test_a_square_is_turned():
-    for dtype, count in (("float32", 16), ("int16", 16), ("int8", 16), ("float64", 8), ("int8", 4)):
-        found = shuffled(turned, dtype, count, count)
-        assert found == [[(n, lane) for n in range(count)] for lane in range(count)]
+def test_rows_become_columns():
+    for count, piece in ((16, 4), (16, 8), (16, 16), (8, 2), (8, 4), (4, 4), (2, 2)):
+        found = shuffled(turned, "int8", count, piece)
+        assert found == [[(n, lane) for n in range(count)] for lane in range(piece)]
 
 
 def test_vectors_are_woven_and_taken_apart():

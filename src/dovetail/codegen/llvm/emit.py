@@ -145,6 +145,23 @@ class Code:
         self.line(f"store volatile {value.type} {value.text}, ptr {slot}")
         return self.new(f"load volatile {value.type}, ptr {slot}", value.dtype, value.lanes)
 
+    def each(self, low: Val, high: Val, step: int, body: Callable[[Val], None]) -> None:
+        """``for i in range(low, high, step)``."""
+        slot = self.slot("int64", 1)
+        head, inside, end = self.label("head"), self.label("body"), self.label("end")
+        self.put(slot, low)
+        self.block(head)
+        i = self.get(slot, "int64", 1)
+        more = self.compare("icmp slt", i, high)
+        self.line(f"br i1 {more.text}, label %{inside}, label %{end}")
+        self.start(inside)
+        shared, self.shared = self.shared, dict(self.shared)
+        body(i)
+        self.shared = shared
+        self.put(slot, self.op("add", i, self.const(step, "int64")))
+        self.line(f"br label %{head}")
+        self.start(end)
+
     # ---- values ----------------------------------------------------------------------------
 
     def const(self, value: float | int | bool, dtype: str, lanes: int = 1) -> Val:

@@ -167,7 +167,7 @@ class Renderer:
         self._load_table()
         if self.tile is not None:
             self.turned = tile.buffers(self, self.tile)
-        self.each(Val("%begin", "int64"), Val("%end", "int64"), 1, self._unit)
+        self.c.each(Val("%begin", "int64"), Val("%end", "int64"), 1, self._unit)
         c.line("ret void")
         head = f"define internal void @{self.name}(ptr %table, i64 %begin, i64 %end) #0 {{"
         return "\n".join([head, "entry:", *c.slots, *c.lines, "}"])
@@ -280,24 +280,6 @@ class Renderer:
 
     # ---- loops -----------------------------------------------------------------------------
 
-    def each(self, low: Val, high: Val, step: int, body: Callable[[Val], None]) -> None:
-        """``for i in range(low, high, step)``."""
-        c = self.c
-        slot = c.slot("int64", 1)
-        head, inside, end = c.label("head"), c.label("body"), c.label("end")
-        c.put(slot, low)
-        c.block(head)
-        i = c.get(slot, "int64", 1)
-        more = c.compare("icmp slt", i, high)
-        c.line(f"br i1 {more.text}, label %{inside}, label %{end}")
-        c.start(inside)
-        shared, c.shared = c.shared, dict(c.shared)
-        body(i)
-        c.shared = shared
-        c.put(slot, c.op("add", i, c.const(step, "int64")))
-        c.line(f"br label %{head}")
-        c.start(end)
-
     def along_vector(
         self, low: Val, high: Val, exact: bool, body: Callable[[int], None], unroll: int = 1
     ) -> None:
@@ -319,14 +301,14 @@ class Renderer:
 
         counts = strides(self.axis.extent, width, unroll)
         if self.form.once and counts and not exact:
-            self.each(low, high, width, lambda i: self._masked(i, high, body))
+            self.c.each(low, high, width, lambda i: self._masked(i, high, body))
             return
         for count in counts:
             span = c.op("sub", high, low)
             step = c.const(width * count, "int64")
             whole = c.op("mul", c.op("sdiv", span, step), step)
             stop = c.op("add", low, whole)
-            self.each(low, stop, width * count, copies(count))
+            self.c.each(low, stop, width * count, copies(count))
             low = stop
         if not exact:
             some, end = c.label("rest"), c.label("done")
@@ -445,7 +427,7 @@ class Renderer:
                 self.axes[axis.name] = i
                 self._scoped(lambda: self._level(loop, level + 1, depth, sums))
 
-            self.each(low, high, 1, inside)
+            self.c.each(low, high, 1, inside)
             return
         self._innermost(loop, axis, depth, sums)
 
@@ -477,7 +459,7 @@ class Renderer:
 
         def walk(start: Val, stop: Val) -> None:
             sums.begin()
-            self.each(start, stop, 1, step)
+            self.c.each(start, stop, 1, step)
             sums.end()
 
         self._in_chunks(axis, sums, COLUMN_CHUNK, low, high, walk)
@@ -501,7 +483,7 @@ class Renderer:
             stop = c.op("add", start, c.const(size, "int64"))
             walk(start, c.select(c.compare("icmp slt", high, stop), high, stop))
 
-        self.each(low, high, size, chunk)
+        self.c.each(low, high, size, chunk)
 
     def _along_row(
         self, axis: Axis, sums: Accumulators, run: Callable[[int], None], high: Val

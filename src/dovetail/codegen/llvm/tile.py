@@ -124,7 +124,7 @@ def unit(r: Renderer, tile: Tile, number: Val) -> None:
         r.tile_row = c.op("sub", _row(r, i, rows), columns[0])
         r.row(*columns)
 
-    r.each(*rows, 1, row)
+    c.each(*rows, 1, row)
 
 
 def _span(r: Renderer, number: Val, axis: Axis, length: int) -> tuple[Val, Span]:
@@ -146,23 +146,16 @@ def _row(r: Renderer, i: Val, rows: Span) -> Val:
 
 
 def _bring(r: Renderer, tile: Tile, load: Load, rows: Span, columns: Span) -> None:
-    """Read a tile the way its memory lies, square by square, into its buffer."""
+    """Read a tile the way its memory lies, band by band, into its buffer."""
     c, dtype = r.c, _stored(r, load)
-    length = side(c, dtype)
     step = r.size(load.index.stride(tile.along.name))
+    r.axes[tile.across.name] = rows[0]
+    count = c.op("sub", rows[1], rows[0])
 
-    def squares(i: Val) -> None:
+    def band(i: Val) -> None:
         r.axes[tile.along.name] = i
-        column = c.op("sub", i, columns[0])
+        source = memory.base(r, load.buffer, load.index, "")
+        to = memory.address(c, r.turned[load], c.op("sub", i, columns[0]), dtype)
+        turn(c, dtype, source, step, c.op("sub", columns[1], i), count, to, COLUMNS)
 
-        def square(j: Val) -> None:
-            r.axes[tile.across.name] = j
-            source = memory.base(r, load.buffer, load.index, "")
-            place = c.op("add", _row(r, j, rows), column)
-            to = memory.address(c, r.turned[load], place, dtype)
-            left = c.op("sub", columns[1], i), c.op("sub", rows[1], j)
-            turn(c, dtype, source, step, *left, to, COLUMNS)
-
-        r.each(*rows, length, square)
-
-    r.each(*columns, length, squares)
+    c.each(*columns, side(c, dtype), band)

@@ -1,94 +1,144 @@
-"""A square of elements turned: rows become columns, in registers."""
+"""A band of elements turned: rows become columns, in registers.
+
+Rows are read in pieces of sixteen bytes, which the processors' shuffles work within. Pieces of
+several rows stand side by side in a register, so that they are all turned at once and none has to
+cross to another place.
+"""
 
 from __future__ import annotations
 
 from dovetail.codegen.llvm.emit import TYPES, Code, Val
-from dovetail.codegen.llvm.memory import lane_numbers, load_dense
+from dovetail.codegen.llvm.memory import address, load_dense
 from dovetail.ir.segment import item_bytes
 
-_PIECE = 16  # bytes that the processors' shuffles work within
+_PIECE = 16  # bytes
+_ROWS = 8  # whose cache lines stay, even if a power of two apart, until all pieces are read
 
 
 def side(c: Code, dtype: str) -> int:
-    """Rows and columns of the largest square whose rows are registers, or parts of them."""
-    return min(c.lanes, 4 * c.lanes // item_bytes(dtype))
+    """Rows of a band: what a register, or a part of it, has elements for."""
+    return min(_ROWS, c.lanes, 4 * c.lanes // item_bytes(dtype))
 
 
 def turn(
     c: Code, dtype: str, source: Val, step: Val, rows: Val, columns: Val, to: Val, pitch: int
 ) -> None:
-    """Turn a square at ``source``, whose rows are ``step`` elements apart.
+    """Turn ``side`` rows of ``columns`` elements, whose starts are ``step`` elements apart.
 
-    It has ``side`` rows and columns. Past ``rows`` the last one is read again, past ``columns``
-    nothing is. What was a column is written to ``to``, the next one ``pitch`` elements behind.
+    Past ``rows`` the last one is read again. What was a column is written to ``to``, the next one
+    ``pitch`` elements behind.
     """
     name = f"turn.{TYPES[dtype]}.{pitch}"
     if name not in c.functions:
-        inner = Code(c.lanes)
-        c.functions[name] = _function(name, inner, dtype, pitch)
-        c.declared |= inner.declared
+        band = _Band(c.lanes, dtype, pitch)
+        c.functions[name] = band.function(name)
+        c.declared |= band.c.declared
     given = (source, step, rows, columns, to)
     types = ("ptr", "i64", "i64", "i64", "ptr")
     listed = ", ".join(f"{kind} {v.text}" for kind, v in zip(types, given, strict=True))
     c.line(f"call void @{name}({listed})")
 
 
-def _function(name: str, c: Code, dtype: str, pitch: int) -> str:
-    """Such a square in a function of its own: kernels call it many times."""
-    count = side(c, dtype)
-    slots = [c.slot(dtype, count) for _ in range(count)]
-    rows, columns, step = (Val(f"%{n}", "int64") for n in ("rows", "columns", "step"))
-    last = c.op("sub", rows, c.const(1, "int64"))
-    places = []
-    for n in range(count):
-        number = c.const(n, "int64")
-        number = c.select(c.compare("icmp slt", number, rows), number, last)
-        offset = c.op("mul", number, step)
-        text = f"getelementptr {TYPES[dtype]}, ptr %source, i64 {offset.text}"
-        places.append(c.new(text, "ptr", 1))
-    whole, some, done = c.label("whole"), c.label("some"), c.label("done")
-    enough = c.compare("icmp sge", columns, c.const(count, "int64"))
-    c.line(f"br i1 {enough.text}, label %{whole}, label %{some}")
-    c.start(whole)
-    for slot, place in zip(slots, places, strict=True):
-        c.put(slot, load_dense(c, dtype, place, None, count))
-    c.line(f"br label %{done}")
-    c.start(some)
-    mask = c.compare("icmp slt", lane_numbers(count), c.splat(columns, count))
-    for slot, place in zip(slots, places, strict=True):
-        c.put(slot, load_dense(c, dtype, place, mask, count))
-    c.block(done)
-    for n, row in enumerate(turned(c, [c.get(slot, dtype, count) for slot in slots])):
-        place = c.new(f"getelementptr {TYPES[dtype]}, ptr %to, i64 {n * pitch}", "ptr", 1)
-        c.line(f"store {row.type} {row.text}, ptr {place.text}, align {item_bytes(dtype)}")
-    c.line("ret void")
-    head = (
-        f"define private void @{name}"
-        "(ptr %source, i64 %step, i64 %rows, i64 %columns, ptr %to) noinline #0 {"
-    )
-    return "\n".join([head, "entry:", *c.slots, *c.lines, "}"])
+class _Band:
+    """Such a band as a function of its own: kernels call it many times."""
+
+    def __init__(self, lanes: int, dtype: str, pitch: int) -> None:
+        self.c, self.dtype, self.pitch = Code(lanes), dtype, pitch
+        self.count = side(self.c, dtype)
+        self.piece = min(_PIECE // item_bytes(dtype), self.count)
+        self.columns = Val("%columns", "int64")
+
+    def function(self, name: str) -> str:
+        """Its text."""
+        c = self.c
+        few, many, done = c.label("few"), c.label("many"), c.label("done")
+        self.last = c.op("sub", Val("%rows", "int64"), c.const(1, "int64"))
+        enough = c.compare("icmp sge", self.columns, c.const(self.piece, "int64"))
+        c.line(f"br i1 {enough.text}, label %{many}, label %{few}")
+        c.start(many)
+        self._strips()
+        c.line(f"br label %{done}")
+        c.start(few)
+        self._elements()
+        c.block(done)
+        c.line("ret void")
+        head = (
+            f"define private void @{name}"
+            "(ptr %source, i64 %step, i64 %rows, i64 %columns, ptr %to) noinline #0 {"
+        )
+        return "\n".join([head, "entry:", *c.slots, *c.lines, "}"])
+
+    def _row(self, number: Val) -> Val:
+        number = self.c.intrinsic("smin", number, self.last)
+        offset = self.c.op("mul", number, Val("%step", "int64"))
+        return address(self.c, Val("%source", "ptr"), offset, self.dtype)
+
+    def _place(self, column: Val) -> Val:
+        start = self.c.op("mul", column, self.c.const(self.pitch, "int64"))
+        return address(self.c, Val("%to", "ptr"), start, self.dtype)
+
+    def _strips(self) -> None:
+        """A piece of each row at a time; the last ones may be read twice."""
+        c, dtype = self.c, self.dtype
+        rows = [self._row(c.const(n, "int64")) for n in range(self.count)]
+        end = c.op("sub", self.columns, c.const(self.piece, "int64"))
+
+        def strip(column: Val) -> None:
+            column = c.intrinsic("smin", column, end)
+            places = [address(c, row, column, dtype) for row in rows]
+            pieces = [load_dense(c, dtype, place, None, self.piece) for place in places]
+            to = self._place(column)
+            for n, value in enumerate(turned(c, pieces)):
+                place = address(c, to, c.const(n * self.pitch, "int64"), dtype)
+                text = f"store {value.type} {value.text}, ptr {place.text}"
+                c.line(f"{text}, align {item_bytes(dtype)}")
+
+        c.each(c.const(0, "int64"), self.columns, self.piece, strip)
+
+    def _elements(self) -> None:
+        """Fewer columns than a piece has, one by one."""
+        c, dtype = self.c, self.dtype
+        zero, count = c.const(0, "int64"), c.const(self.count, "int64")
+
+        def column(n: Val) -> None:
+            def element(row: Val) -> None:
+                value = load_dense(c, dtype, address(c, self._row(row), n, dtype), None, 1)
+                place = address(c, self._place(n), row, dtype)
+                c.line(f"store {value.type} {value.text}, ptr {place.text}")
+
+            c.each(zero, count, 1, element)
+
+        c.each(zero, self.columns, 1, column)
 
 
-def turned(c: Code, rows: list[Val]) -> list[Val]:
-    """As many vectors as each has lanes, with rows and columns exchanged.
+def turned(c: Code, pieces: list[Val]) -> list[Val]:
+    """The columns of rows of which a piece each is given; whole vectors, one for each lane.
 
-    First in pieces of sixteen bytes, by interleaving, then the pieces change places.
+    Rows whose elements belong into different pieces of a column share a vector.
     """
-    count = len(rows)
-    piece = min(_PIECE // item_bytes(rows[0].dtype), count)
-    # Where each lane comes from: the vectors are in another order at the end.
-    origin = [[(n, lane) for lane in range(count)] for n in range(count)]
+    count, piece = len(pieces), pieces[0].lanes
+    parts = [side_by_side(c, pieces[n::piece]) for n in range(piece)]
+    # Where the elements of each part of sixteen bytes come from: their order changes.
+    origin = [[(n, lane) for lane in range(piece)] for n in range(piece)]
     by = 1
-    while by < count:
-        for n in (n for n in range(count) if not n & by):
-            pair = (n, n + by)
-            picks = _interleaved(count, piece, by) if by < piece else _exchanged(count, by)
+    while by < piece:
+        halves = _interleaved(count, piece, by)
+        for n in (n for n in range(piece) if not n & by):
             lanes = [*origin[n], *origin[n + by]]
-            found = [_shuffled(c, rows[n], rows[n + by], p) for p in picks]
-            for place, value, chosen in zip(pair, found, picks, strict=True):
-                rows[place], origin[place] = value, [lanes[p] for p in chosen]
+            found = [_shuffled(c, parts[n], parts[n + by], picks) for picks in halves]
+            chosen = _interleaved(piece, piece, by)
+            parts[n], parts[n + by] = found
+            origin[n], origin[n + by] = ([lanes[p] for p in picks] for picks in chosen)
         by *= 2
-    return [rows[origin.index([(n, lane) for n in range(count)])] for lane in range(count)]
+    return [parts[origin.index([(n, lane) for n in range(piece)])] for lane in range(piece)]
+
+
+def side_by_side(c: Code, pieces: list[Val]) -> Val:
+    """Vectors behind each other in one; their number is a power of two."""
+    while len(pieces) > 1:
+        lanes = list(range(2 * pieces[0].lanes))
+        pieces = [_shuffled(c, pieces[n], pieces[n + 1], lanes) for n in range(0, len(pieces), 2)]
+    return pieces[0]
 
 
 def _interleaved(count: int, piece: int, by: int) -> tuple[list[int], list[int]]:
@@ -101,17 +151,10 @@ def _interleaved(count: int, piece: int, by: int) -> tuple[list[int], list[int]]
     return halves
 
 
-def _exchanged(count: int, by: int) -> tuple[list[int], list[int]]:
-    """Every second group of ``by`` lanes from the other vector."""
-    lanes = range(count)
-    first = [n if not n & by else count + n - by for n in lanes]
-    return first, [n + by if not n & by else count + n for n in lanes]
-
-
 def _shuffled(c: Code, left: Val, right: Val, picks: list[int]) -> Val:
     listed = ", ".join(f"i32 {p}" for p in picks)
     text = (
         f"shufflevector {left.type} {left.text}, {right.type} {right.text}, "
         f"<{len(picks)} x i32> <{listed}>"
     )
-    return c.new(text, left.dtype, left.lanes)
+    return c.new(text, left.dtype, len(picks))
