@@ -312,12 +312,12 @@ def extremes(
         for start, stride in zip(first(b, index), strides, strict=True):
             step = b.apply("mul", "int64", start, b.position(Affine(stride)))
             place = b.apply("add", "int64", place, step)
-        best = b.const(lowest(dtype), dtype)
+        best = ""
         for value, here in taps(b, index):
-            better = b.apply("gt", "bool", value, best)
+            better = b.apply("gt", "bool", value, best or b.const(lowest(dtype), dtype))
             if dtype in FLOATS:
                 better = b.apply("or", "bool", better, b.apply("isnan", "bool", value))
-            best = b.apply("where", dtype, better, value, best)
+            best = b.apply("max", dtype, best, value) if best else value
             place = b.apply("where", "int64", better, here, place)
         return place
 

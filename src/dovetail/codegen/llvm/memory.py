@@ -331,12 +331,21 @@ def _store_vector(c: Code, value: Val, place: Val, mask: Val | None) -> None:
 
 
 def position(r: Renderer, index: Index) -> Val:
-    """An affine expression's value, lane by lane."""
-    total = _scalar_offset(r, index, "")
-    step: Dim = 0 if r.axis is None else index.stride(r.axis.name)
-    if step == 0 or r.lanes == 1:
-        return total
-    return r.c.op("add", r.c.splat(total, r.lanes), _times(r, lane_numbers(r.lanes), step))
+    """An affine expression's value, lane by lane; those that differ by a number share the rest."""
+    c = r.c
+    fixed = index.offset if isinstance(index.offset, int) else 0
+    moving = replace(index, offset=0) if fixed else index
+    terms = [f"{r.axes[axis].text} {stride}" for axis, stride in index.axes]
+
+    def make() -> Val:
+        total = _scalar_offset(r, moving, "")
+        step: Dim = 0 if r.axis is None else index.stride(r.axis.name)
+        if step == 0 or r.lanes == 1:
+            return total
+        return c.op("add", c.splat(total, r.lanes), _times(r, lane_numbers(r.lanes), step))
+
+    found = c.once(f"position {moving.offset} at {terms}", make)
+    return _plus(c, found, c.const(fixed, "int64"))
 
 
 def check(r: Renderer, kind: str, index: Val, extent: Val, allowed: Val) -> Val:

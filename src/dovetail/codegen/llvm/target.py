@@ -90,7 +90,7 @@ def _machine(target: Target) -> Any:
         llvm.initialize_all_asmprinters()
     found = llvm.Target.from_triple(target.triple)
     return found.create_target_machine(
-        cpu=target.cpu, features=target.features, opt=2, reloc="pic", codemodel="small"
+        cpu=target.cpu, features=target.features, opt=1, reloc="pic", codemodel="small"
     )
 
 
