@@ -50,6 +50,59 @@ def test_heavy_weights_that_vary_are_not_copied_at_each_call():
     assert count(laid_out(wide, x, w), aten.clone.default) == 0
 
 
+def test_weights_are_copied_where_the_input_lies_channels_last_already():
+    x, w = torch.randn(1, 32, 16, 16), torch.randn(32, 32, 3, 3)
+    assert count(laid_out(wide, x, w), aten.clone.default) == 0
+    light = torch.randn(32, 32, 1, 1)
+
+    def fn(x, light, w):
+        first = aten.convolution(x, light, None, [1, 1], [0, 0], [1, 1], False, [0, 0], 1)
+        return wide(first, w)
+
+    gm = laid_out(fn, x, light, w)
+    assert count(gm, aten.clone.default) == 1
+    (output,) = gm.graph.output_node().all_input_nodes
+    assert output.meta["val"].is_contiguous(memory_format=torch.channels_last)
+
+
+def test_group_norm_follows():
+    def fn(x, w):
+        y = torch.native_group_norm(wide(x, w), None, None, 1, 8, 1024, 2, 1e-5)[0]
+        return wide(y, w)
+
+    gm = laid_out(fn, X, W)
+    assert count(gm, aten.clone.default) == 1
+    torch.testing.assert_close(gm(X, W), fn(X, W))
+
+
+def resampled(x, w):
+    """Every row and column twice, between two convolutions."""
+    y, twice = wide(x, w), torch.arange(64) // 2
+    return wide(aten.index.Tensor(y, [None, None, twice.unsqueeze(1), twice]) + 1, w)
+
+
+def test_points_taken_of_an_image_are_laid_out_like_it():
+    gm = laid_out(resampled, X, W)
+    assert count(gm, aten.clone.default) == 2
+    for node in gm.graph.nodes:
+        if node.target in (aten.add.Tensor, aten.convolution.default):
+            assert node.meta["val"].is_contiguous(memory_format=torch.channels_last)
+    torch.testing.assert_close(gm(X, W), resampled(X, W))
+
+
+def test_points_taken_keep_eagers_strides_where_those_are_needed():
+    def fn(x, w):
+        y, twice = wide(x, w), torch.arange(64) // 2
+        y = aten.index.Tensor(y, [None, None, twice.unsqueeze(1), twice])
+        return y.view(8, -1) + 1, wide(y, w), y
+
+    gm = laid_out(fn, X, W)
+    assert count(gm, aten.clone.default) == 2
+    for ours, eager in zip(gm(X, W), fn(X, W), strict=True):
+        torch.testing.assert_close(ours, eager)
+    assert gm(X, W)[2].is_contiguous()
+
+
 @pytest.mark.parametrize("kind", ["forward", "backward"])
 def test_training_graphs_stay_as_they_are(kind):
     assert count(laid_out(wide, X, W, kind=kind), aten.clone.default) == 0
@@ -85,3 +138,31 @@ def test_a_network_gives_what_eager_gives(backend):
 def test_results_have_eagers_strides(backend):
     convolution = nn.Conv2d(3, 8, 3)
     assert_same(lambda x: (convolution(x), convolution(x).relu()), X[:, :3], backend=backend)
+
+
+class Unet(nn.Module):
+    """Down, up by both ways of interpolating, with ways around."""
+
+    def __init__(self):
+        super().__init__()
+        self.down, self.middle = self.block(3, 8), self.block(8, 16)
+        self.up, self.out = self.block(24, 8), self.block(16, 4)
+
+    @staticmethod
+    def block(inner, outer):
+        conv = nn.Conv2d(inner, outer, 3, padding=1)
+        return nn.Sequential(conv, nn.GroupNorm(4, outer), nn.SiLU())
+
+    def forward(self, x):
+        a = self.down(x)
+        b = self.middle(nn.functional.max_pool2d(a, 2))
+        b = self.up(torch.cat((nn.functional.interpolate(b, scale_factor=2), a), 1))
+        c = nn.functional.interpolate(b, scale_factor=0.75, mode="bilinear")
+        a = nn.functional.interpolate(a, scale_factor=0.75)
+        return self.out(torch.cat((c, a), 1))
+
+
+@pytest.mark.parametrize("batch", [1, 3])
+def test_a_unet_gives_what_eager_gives(batch):
+    torch.manual_seed(0)
+    assert_same(Unet().eval(), torch.randn(batch, 3, 32, 40), backend="cpu", dynamic=False)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import dovetail.lower.binary
 import dovetail.lower.functions
+import dovetail.lower.group_norm
 import dovetail.lower.indexing
 import dovetail.lower.norms
 import dovetail.lower.pointwise

@@ -259,7 +259,7 @@ def moments(
     dtype = dtype or compute(source.dtype)
     count = product(source.shape[d] for d in dims)
     total = reduction(lower, source, "sum", dims, dtype, dtype)
-    mean = _scaled(lower, total, divide_by(count))
+    mean = scaled(lower, total, divide_by(count))
     keep = kept_index(dims, rank)
 
     def body(b: Builder, index: Indices) -> tuple[str, ...]:
@@ -268,10 +268,11 @@ def moments(
         return (b.apply("mul", dtype, off, off),)
 
     squares = fold(lower, Fold("sum", source.shape, dims, body, (source, mean), dtype, dtype))
-    return mean, _scaled(lower, squares, divide_by(count, correction))
+    return mean, scaled(lower, squares, divide_by(count, correction))
 
 
-def _scaled(lower: Lower, value: Value, last: Prologue) -> Pointwise:
+def scaled(lower: Lower, value: Value, last: Prologue) -> Pointwise:
+    """A last step applied to each element of a fold."""
     return lower.inner(
         "scaled", value.dtype, value.shape, lambda b, index: last(b, b.read(value, index)), (value,)
     )

@@ -4,7 +4,10 @@ PyTorch's CPU convolutions take channels-last tensors as they are, and copy othe
 their own and back. So a convolution whose tensors outweigh its weights gets its input in
 channels-last; what follows it element by element keeps that layout, and everything else sees the
 strides it was traced with. Weights that vary are copied at each call, which is why the tensors
-must outweigh them; constant ones are laid out once.
+must outweigh them, by less where the input lies so already; constant ones are laid out once.
+
+What takes rows and columns of such a tensor by number (upsampling, taken apart) is laid out alike,
+though eager's result would not be: it is copied, which is fused with it.
 """
 
 from __future__ import annotations
@@ -34,6 +37,7 @@ _FOLLOWING = {
     aten.constant_pad_nd.default,
     aten.max_pool2d_with_indices.default,
     aten.mean.dim,
+    aten.native_group_norm.default,
     aten.upsample_bilinear2d.vec,
     aten.upsample_nearest2d.vec,
 }
@@ -45,12 +49,11 @@ def use_channels_last(gm: fx.GraphModule) -> fx.GraphModule:
     if gm.meta.get("kind") != "inference" or not convolutions or _has_symbols(gm):
         return gm
     constant = constant_nodes(gm)
-    chosen = {n for n in convolutions if _pays(n, constant)}
     mode = _torch.fake_mode_of(value_of(n) for n in convolutions)
-    if not chosen or mode is None:
+    if mode is None:
         return gm
     with mode:
-        return _Layouts(gm, chosen, constant).apply()
+        return _Layouts(gm, set(convolutions), constant).apply()
 
 
 def _is_known(node: fx.Node) -> bool:
@@ -66,18 +69,22 @@ def _has_symbols(gm: fx.GraphModule) -> bool:
 
 
 def _pays(node: fx.Node, constant: set[fx.Node]) -> bool:
+    """Whether a convolution gains more than the copies of its weights and its input take."""
     source, weight = node.args[0], node.args[1]
     if weight in constant or value_of(weight).is_contiguous(memory_format=_LAST):
         return True
     tensors = value_of(source).numel() + value_of(node).numel()
-    return tensors > 2 * value_of(weight).numel()  # type: ignore[no-any-return]
+    copied = 1 if value_of(source).is_contiguous(memory_format=_LAST) else 2
+    return tensors > copied * value_of(weight).numel()  # type: ignore[no-any-return]
 
 
 class _Layouts:
     """Walks over a graph once, in order, and keeps track of whose strides have changed."""
 
-    def __init__(self, gm: fx.GraphModule, chosen: set[fx.Node], constant: set[fx.Node]) -> None:
-        self.gm, self.chosen, self.constant = gm, chosen, constant
+    def __init__(
+        self, gm: fx.GraphModule, convolutions: set[fx.Node], constant: set[fx.Node]
+    ) -> None:
+        self.gm, self.convolutions, self.constant = gm, convolutions, constant
         self.before = {n: value_of(n) for n in gm.graph.nodes}
         self.moved: set[fx.Node] = set()
         self.copies: dict[tuple[fx.Node, bool], fx.Node] = {}  # (node, channels-last?) → copy
@@ -90,9 +97,12 @@ class _Layouts:
         return self.gm
 
     def _visit(self, node: fx.Node) -> None:
-        if node in self.chosen:
+        if node in self.convolutions and _pays(node, self.constant):
             self._lay_out(node)
         elif any(n in self.moved for n in node.all_input_nodes):
+            if _takes_points(node) and node.args[0] in self.moved:
+                self._lay_out_result(node)
+                return
             if not _follows(node):
                 self._restore_inputs(node)
                 return
@@ -106,6 +116,16 @@ class _Layouts:
         if weight in self.constant:
             weight = self._copy(weight, node, last=True)
         node.args = (source, weight, bias, *rest)
+
+    def _lay_out_result(self, node: fx.Node) -> None:
+        """Put a copy in the place of a result that is not channels-last, though its source is."""
+        self._recompute(node)
+        made = self._copied(node, node.next, last=True)
+        node.replace_all_uses_with(made, lambda user: user not in (made, user.graph.output_node()))
+        self.before[made] = self.before[node]
+        self.moved.add(made)
+        if node not in self.moved:
+            self.copies[made, False] = node
 
     def _restore_inputs(self, node: fx.Node) -> None:
         given = {
@@ -147,6 +167,14 @@ def _follows(node: fx.Node) -> bool:
         return True
     pointwise = isinstance(target, OpOverload) and torch.Tag.pointwise in target.tags
     return pointwise and not is_view(node)
+
+
+def _takes_points(node: fx.Node) -> bool:
+    """Whether a node takes points of an image by numbers, the same of every channel."""
+    if node.target is not aten.index.Tensor or value_of(node).dim() != 4:
+        return False
+    places: Any = node.args[1]
+    return len(places) > 2 and places[0] is None and places[1] is None
 
 
 def _strides(value: Any) -> Any:
