@@ -126,18 +126,6 @@ FITS = {
     # erf(x) = 1 - exp(-t q(t)) for t = |x| in [0.9375, 4]
     "erf_far": (lambda t: -mp.log(mp.erfc(t)) / t, 0.9375, 4.0, 8),
     # sin(r) = r + r³ p(r²), cos(r) = 1 - r²/2 + r⁴ p(r²), |r| <= pi/4
-    "sin32": (
-        series(lambda z: (mp.sin(mp.sqrt(z)) / mp.sqrt(z) - 1) / z, mp.mpf(-1) / 6),
-        0,
-        0.6169,
-        4,
-    ),
-    "cos32": (
-        series(lambda z: (mp.cos(mp.sqrt(z)) - 1 + z / 2) / z**2, mp.mpf(1) / 24),
-        0,
-        0.6169,
-        4,
-    ),
     "sin64": (odd(mp.sin, mp.mpf(-1) / 6), 0, 0.6169, 6),
     "cos64": (
         series(lambda z: (mp.cos(mp.sqrt(z)) - 1 + z / 2) / z**2, mp.mpf(1) / 24),
@@ -181,6 +169,28 @@ MINIMAX = {
     ),
     # exp(r) = 1 + r + r² p(r), relative to exp(r)
     "exp32": (lambda r: mp.exp(r) - 1 - r, lambda r: mp.exp(-r), range(2, 7), -0.347, 0.347),
+    # sin(r) = r + r³ p(r²), cos(r) = 1 - r²/2 + r⁴ p(r²), tan(r) = r + r³ p(r²), relative
+    "sin32": (
+        lambda r: mp.sin(r) - r,
+        series(lambda r: 1 / mp.sin(r), mp.mpf(10) ** 20),
+        range(3, 9, 2),
+        0.0,
+        0.79,
+    ),
+    "cos32": (
+        lambda r: mp.cos(r) - 1 + r * r / 2,
+        lambda r: 1 / mp.cos(r),
+        range(4, 10, 2),
+        0.0,
+        0.79,
+    ),
+    "tan32": (
+        lambda r: mp.tan(r) - r,
+        series(lambda r: 1 / mp.tan(r), mp.mpf(10) ** 20),
+        range(3, 17, 2),
+        0.0,
+        0.79,
+    ),
     # erfc(t) = exp(-t q(t)), absolute, down to where a sum with 1 no longer sees it
     "erfc": (
         lambda t: -mp.log(mp.erfc(t)),

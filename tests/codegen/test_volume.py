@@ -59,14 +59,14 @@ def test_small_kernels_are_written_as_ever():
 
 def test_a_function_needed_several_times_is_called():
     def fn(x):
-        return (x.sin() - x.sin().mean(-1, keepdim=True)) * x.sin().amax(-1, keepdim=True)
+        return (x.erfc() - x.erfc().mean(-1, keepdim=True)) * x.erfc().amax(-1, keepdim=True)
 
     (kernel,) = kernels_of(fn, torch.randn(8, 250))
     assert form_of(kernel).once
-    assert ("sin", "float32") in form_of(kernel).called
+    assert ("erfc", "float32") in form_of(kernel).called
     text = module_text({"k": kernel}, 16)
-    assert text.count("define private <16 x float> @math.sin.v16f32") == 1
-    assert text.count("call <16 x float> @math.sin.v16f32") > 1
+    assert text.count("define private <16 x float> @math.erfc.v16f32") == 1
+    assert text.count("call <16 x float> @math.erfc.v16f32") > 1
 
 
 def test_sine_and_cosine_share_their_reduction():

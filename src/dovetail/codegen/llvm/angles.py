@@ -1,0 +1,190 @@
+"""The quarter turns in angles of any size, modulo 4.
+
+They are the product of the angle and 2/pi, from a table of 2/pi times powers of two. It is seldom
+needed, and long: a function of the module does it, one angle after the other.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Sequence
+
+from dovetail.codegen.llvm.arithmetic import (
+    Pair,
+    absolute,
+    add,
+    fast_two_sum,
+    fma,
+    sub,
+    times,
+    two_product,
+    two_product_with,
+    two_sum,
+)
+from dovetail.codegen.llvm.coefficients import HALF_PI
+from dovetail.codegen.llvm.emit import TYPES, Code, Val
+
+_STEP, _FIRST, _ROWS, _WORDS = 16, 32, 63, 4  # rows are for 2**(16 k - 32)
+_WORDS_SHORT = 3  # what a result in float32 needs of a row
+_INTEGERS = {"float32": "int32", "float64": "int64"}
+
+
+@functools.cache
+def _reduction_table() -> tuple[float, ...]:
+    """2**(16 k - 32) * 2/pi modulo 4, as four numbers that do not overlap."""
+    bits = 1400
+    ratio = (2 << (2 * bits)) // _pi(bits)  # 2/pi * 2**bits
+    words = []
+    for k in range(_ROWS):
+        rest = (ratio << (_STEP * k)) % (1 << (bits + _FIRST + 2))
+        for word in range(_WORDS):
+            unit = bits + _FIRST + 2 - 53 * (word + 1)  # the last place of this number
+            lead = rest >> unit
+            words.append(math.ldexp(lead, unit - bits - _FIRST))
+            rest -= lead << unit
+    return tuple(words)
+
+
+def _pi(bits: int) -> int:
+    """Pi * 2**bits, by Machin's formula."""
+    unit = 1 << (bits + 32)
+
+    def arctan_inverse(n: int) -> int:
+        total = term = unit // n
+        k = 1
+        while term:
+            term //= -n * n
+            total += term // (2 * k + 1)
+            k += 1
+        return total
+
+    return (4 * (4 * arctan_inverse(5) - arctan_inverse(239))) >> 32
+
+
+def _table(c: Code, name: str, values: Sequence[float]) -> None:
+    items = ", ".join(f"double {c.const(v, 'float64').text}" for v in values)
+    c.globals[name] = f"@{name} = internal constant [{len(values)} x double] [{items}]"
+
+
+def _lookup(c: Code, name: str, position: Val) -> Val:
+    pointer = c.new(
+        f"getelementptr double, ptr @{name}, {position.type} {position.text}", "ptr", position.lanes
+    )
+    if position.lanes == 1:
+        return c.new(f"load double, ptr {pointer.text}", "float64", 1)
+    lanes = position.lanes
+    full = f"llvm.masked.gather.v{lanes}f64.v{lanes}p0"
+    to = f"<{lanes} x double>"
+    c.declare(full, to, [pointer.type, "i32", f"<{lanes} x i1>", to])
+    mask = f"<{lanes} x i1> splat (i1 true)"
+    given = f"{pointer.type} {pointer.text}, i32 8, {mask}, {to} poison"
+    text = f"call {to} @{full}({given})"
+    return c.new(text, "float64", lanes)
+
+
+def _in_table(c: Code, x: Val, count: int) -> tuple[Val, list[Val]]:
+    """X as m 2**e, where e is one of the table's: m, and the numbers of that row."""
+    bits = c.convert("bitcast", x, "int64")
+    exponent = c.op("and", c.op("lshr", bits, c.like(52, bits)), c.like(0x7FF, bits))
+    e = c.op("sub", exponent, c.like(1023 + 52 - _FIRST, bits))
+    row = c.op("ashr", e, c.like(4, e))
+    row = c.select(c.compare("icmp slt", row, c.like(0, e)), c.like(0, e), row)
+    part = c.op("sub", e, c.op("shl", row, c.like(4, e)))
+    raised = c.op("shl", c.op("add", part, c.like(1023 + 52, e)), c.like(52, e))
+    mantissa = c.op("and", bits, c.like((1 << 52) - 1, bits))
+    m = c.convert("bitcast", c.op("or", mantissa, raised), "float64")
+    _table(c, "two_over_pi", _reduction_table())
+    row = c.op("shl", row, c.like(2, e))
+    words = [_lookup(c, "two_over_pi", c.op("add", row, c.like(n, e))) for n in range(count)]
+    return c.intrinsic("copysign", m, x), words
+
+
+def _modulo_four(c: Code, x: Val) -> Val:
+    whole = c.intrinsic("roundeven", times(c, x, 0.25))
+    return fma(c, whole, c.like(-4.0, x), x)
+
+
+def _reduce(c: Code, x: Val, *, short: bool) -> tuple[Val, Pair]:
+    """The quarter turns in a large number, modulo 4, and the angle that is left."""
+    m, words = _in_table(c, x, _WORDS_SHORT if short else _WORDS)
+    first, second = (two_product(c, m, word) for word in words[:2])
+    terms = [_modulo_four(c, v) for v in (first[0], first[1], second[0])]
+    if short:
+        rest = fma(c, m, words[2], second[1])
+    else:
+        third = two_product(c, m, words[2])
+        terms += [second[1], third[0]]
+        rest = fma(c, m, words[3], third[1])
+    lead, errors = terms[0], []
+    for term in terms[1:]:
+        lead, error = two_sum(c, lead, term)
+        errors.append(error)
+    n = c.intrinsic("roundeven", lead)
+    lead = sub(c, lead, n)
+    for error in errors:
+        if short:
+            lost = error
+        else:
+            lead, lost = two_sum(c, lead, error)
+        rest = add(c, rest, lost)
+    return _turned(c, x, n, fast_two_sum(c, lead, rest))
+
+
+def reduce_large(c: Code, x: Val) -> list[Val]:
+    """X as n pi/2 + r by a call for all lanes: the integer n, and both parts of r."""
+    name = f"math.large_angles.{'short' if x.dtype == 'float32' else 'long'}"
+    kinds = (x.dtype, _INTEGERS[x.dtype], x.dtype, x.dtype)
+    given = (Val("%count", "int64"), *(Val(f"%p{n}", "ptr") for n in range(len(kinds))))
+
+    def write(inside: Code) -> str:
+        _each_angle(inside, given[0], [place.text for place in given[1:]], x.dtype)
+        return "void"
+
+    c.outline(name, "void", given, write)
+    slots = [c.slot(kind, x.lanes) for kind in kinds]
+    c.put(slots[0], x)
+    c.line(f"call void @{name}(i64 {x.lanes}, {', '.join(f'ptr {s}' for s in slots)})")
+    return [c.get(s, kind, x.lanes) for s, kind in list(zip(slots, kinds, strict=True))[1:]]
+
+
+def _each_angle(c: Code, count: Val, places: list[str], dtype: str) -> None:
+    """Reduce angles in memory, one after the other: their turns, and both parts of the rest."""
+    counter = c.slot("int64", 1)
+    c.put(counter, c.const(0, "int64"))
+    again, done = c.label("angle"), c.label("done")
+    c.block(again)
+    i = c.get(counter, "int64", 1)
+    kind = TYPES[_INTEGERS[dtype]]
+    here = [c.new(f"getelementptr {kind}, ptr {p}, i64 {i.text}", "ptr", 1).text for p in places]
+    reduced = (_reduce_short if dtype == "float32" else _reduce_long)(c, c.get(here[0], dtype, 1))
+    for place, value in zip(here[1:], reduced, strict=True):
+        c.put(place, value)
+    following = c.op("add", i, c.const(1, "int64"))
+    c.put(counter, following)
+    more = c.compare("icmp slt", following, count)
+    c.line(f"br i1 {more.text}, label %{again}, label %{done}")
+    c.start(done)
+
+
+def _reduce_long(c: Code, x: Val) -> tuple[Val, Val, Val]:
+    turns, angle = _reduce(c, x, short=False)
+    return turns, *angle
+
+
+def _reduce_short(c: Code, x: Val) -> tuple[Val, Val, Val]:
+    """In float64, and rounded to two numbers of float32."""
+    turns, angle = _reduce(c, c.convert("fpext", x, "float64"), short=True)
+    high = c.convert("fptrunc", angle[0], "float32")
+    rest = add(c, sub(c, angle[0], c.convert("fpext", high, "float64")), angle[1])
+    return c.convert("trunc", turns, "int32"), high, c.convert("fptrunc", rest, "float32")
+
+
+def _turned(c: Code, x: Val, n: Val, part: Pair) -> tuple[Val, Pair]:
+    """Whole quarter turns as an integer, and a part of one as an angle; NaN for infinities."""
+    angle = two_product_with(c, part[0], HALF_PI)
+    finite = c.compare("fcmp olt", absolute(c, x), c.like(math.inf, x))
+    reduced = c.select(finite, angle[0], c.like(math.nan, x))
+    turns = c.select(finite, n, c.like(0.0, n))
+    integer = c.convert("fptosi", turns, "int64")
+    return integer, (reduced, fma(c, part[1], c.like(HALF_PI[0], x), angle[1]))
