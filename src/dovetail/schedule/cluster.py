@@ -34,7 +34,7 @@ INLINE = 4.0  # what may be computed again in every kernel that reads it
 AGAIN = 16.0  # what a kernel may compute again at another point than its own
 DEAR = 8.0  # what is worth a store and a load rather than doing it twice, or on one thread
 MOST_WORK = 90.0  # of different functions in a kernel: more takes LLVM too long
-WIDE = 1.5  # what a function of float64 is beside one of float32
+WIDE = 2.0  # what a function of float64 is beside one of float32
 _BUDGET = 200  # expressions looked at to decide whether one value may join
 
 
