@@ -98,6 +98,15 @@ def minimax(
     return best
 
 
+Fit = tuple[Callable[[mp.mpf], mp.mpf], Callable[[mp.mpf], mp.mpf], range, float, float]
+
+
+def odd_minimax(fn: Callable[[mp.mpf], mp.mpf], count: int, high: float) -> Fit:
+    """Fn(x) - x with so many odd powers from the third, relative to ``fn``."""
+    weight = series(lambda x: 1 / fn(x), mp.mpf(10) ** 20)
+    return lambda x: fn(x) - x, weight, range(3, 3 + 2 * count, 2), 0.0, high
+
+
 S = ((mp.sqrt(2) - 1) / (mp.sqrt(2) + 1)) ** 2
 FITS = {
     # exp(r) = 1 + r + r² p(r)
@@ -164,19 +173,17 @@ MINIMAX = {
         lambda f: mp.log(1 + f) - f + f * f / 2,
         series(lambda f: 1 / abs(mp.log(1 + f)), mp.mpf(10) ** 20),
         range(3, 11),
-        -0.2929,
-        0.4143,
+        -0.25,
+        0.5,
     ),
     # exp(r) = 1 + r + r² p(r), relative to exp(r)
     "exp32": (lambda r: mp.exp(r) - 1 - r, lambda r: mp.exp(-r), range(2, 7), -0.347, 0.347),
-    # sin(r) = r + r³ p(r²), cos(r) = 1 - r²/2 + r⁴ p(r²), tan(r) = r + r³ p(r²), relative
-    "sin32": (
-        lambda r: mp.sin(r) - r,
-        series(lambda r: 1 / mp.sin(r), mp.mpf(10) ** 20),
-        range(3, 9, 2),
-        0.0,
-        0.79,
-    ),
+    # f(r) = r + r³ p(r²), cos(r) = 1 - r²/2 + r⁴ p(r²), cosh(r) = 1 + r² p(r²), relative
+    "sin32": odd_minimax(mp.sin, 3, 0.79),
+    "tan32": odd_minimax(mp.tan, 7, 0.79),
+    "sinh32": odd_minimax(mp.sinh, 3, 0.348),
+    "asin32": odd_minimax(mp.asin, 5, 0.5),
+    "atan32": odd_minimax(mp.atan, 8, 1.0),
     "cos32": (
         lambda r: mp.cos(r) - 1 + r * r / 2,
         lambda r: 1 / mp.cos(r),
@@ -184,12 +191,12 @@ MINIMAX = {
         0.0,
         0.79,
     ),
-    "tan32": (
-        lambda r: mp.tan(r) - r,
-        series(lambda r: 1 / mp.tan(r), mp.mpf(10) ** 20),
-        range(3, 17, 2),
+    "cosh32": (
+        lambda r: mp.cosh(r) - 1,
+        lambda r: 1 / mp.cosh(r),
+        range(2, 8, 2),
         0.0,
-        0.79,
+        0.348,
     ),
     # erfc(t) = exp(-t q(t)), absolute, down to where a sum with 1 no longer sees it
     "erfc": (
@@ -206,8 +213,13 @@ CONSTANTS = {
     "inverse_ln2": pair(1 / mp.log(2)),
     "inverse_ln10": pair(1 / mp.log(10)),
     "log10_2": pair(mp.log10(2), 36),  # times an exponent exact
+    # For float32.
+    "inverse_ln2_short": pair(1 / mp.log(2), 24),
+    "inverse_ln10_short": pair(1 / mp.log(10), 24),
+    "log10_2_short": pair(mp.log10(2), 16),
     "two_thirds": pair(mp.mpf(2) / 3),
     "half_pi": pair(mp.pi / 2),
+    "half_pi_short": pair(mp.pi / 2, 24),
 }
 
 if __name__ == "__main__":

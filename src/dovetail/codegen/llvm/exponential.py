@@ -1,7 +1,6 @@
 """Exponentials and what is made of them.
 
-What is hot (exp, tanh, sigmoid) is computed in float32; the rest of float32 goes through float64,
-whose error vanishes in the rounding.
+Those of float32 are computed in float32, to about one unit of the last place.
 """
 
 from __future__ import annotations
@@ -29,14 +28,14 @@ from dovetail.codegen.llvm.arithmetic import (
     power_of_two,
     scale,
     sub,
-    through_double,
     times,
     total,
     two_product_with,
     two_sum,
 )
-from dovetail.codegen.llvm.coefficients import EXP32, EXP64, LN2, SINH64, TANH32
+from dovetail.codegen.llvm.coefficients import COSH32, EXP32, EXP64, LN2, SINH32, SINH64, TANH32
 from dovetail.codegen.llvm.emit import Code, Val
+from dovetail.codegen.llvm.wide import can_scale, scaled
 
 # ln 2 in two parts: the product of the first and a small integer is exact.
 LN2_SPLIT = {
@@ -53,12 +52,12 @@ def exp(c: Code, x: Val) -> Val:
         n, p = exp_pair(c, x)
         return scale(c, total(c, p), n)
     whole, shifted, value = _exp_fraction(c, x)
-    return _scaled(c, value, whole) if _can_scale(c, x) else scale(c, value, low_bits(c, shifted))
+    return scaled(c, value, whole) if can_scale(c, x) else scale(c, value, low_bits(c, shifted))
 
 
 def exp_normal(c: Code, x: Val) -> Val:
     """e**x of float32 where results too small for a normal number may become zero."""
-    if x.dtype == "float64" or _can_scale(c, x):
+    if x.dtype == "float64" or can_scale(c, x):
         return exp(c, x)
     low = c.like(-87.3, x)
     x = clamp(c, x, -87.3, 89.5)
@@ -69,8 +68,8 @@ def exp_normal(c: Code, x: Val) -> Val:
 def _exp_to_infinity(c: Code, x: Val) -> Val:
     """e**x of float32 between -87.3 and 89.5."""
     n, shifted, p = _exp_fraction(c, x)
-    if _can_scale(c, x):
-        return _scaled(c, p, n)
+    if can_scale(c, x):
+        return scaled(c, p, n)
     # One less in the exponent, so that the largest results do not overflow on the way.
     less = c.op("sub", low_bits(c, shifted), c.like(1, Val("", "int32", x.lanes)))
     return mul(c, add(c, p, p), power_of_two(c, less, x.dtype))
@@ -79,8 +78,8 @@ def _exp_to_infinity(c: Code, x: Val) -> Val:
 def exp_bounded(c: Code, x: Val) -> Val:
     """e**x of float32 between -80 and 80."""
     n, shifted, p = _exp_fraction(c, x)
-    if _can_scale(c, x):
-        return _scaled(c, p, n)
+    if can_scale(c, x):
+        return scaled(c, p, n)
     return mul(c, p, power_of_two(c, low_bits(c, shifted), x.dtype))
 
 
@@ -101,20 +100,17 @@ def _reduced(c: Code, x: Val) -> tuple[Val, Val, Val]:
     return n, shifted, r
 
 
-def _can_scale(c: Code, x: Val) -> bool:
-    """Whether one instruction multiplies by powers of two, denormals and all: AVX-512 has it.
+def _grown_by(c: Code, shifted: Val, n: Val) -> Val:
+    """2**n for a whole number that is in the low bits, too."""
+    if can_scale(c, n):
+        return scaled(c, c.like(1.0, n), n)
+    return power_of_two(c, low_bits(c, shifted), n.dtype)
 
-    No other instruction set has vectors of sixteen floats.
-    """
-    return x.dtype == "float32" and x.lanes == c.lanes == 16
 
-
-def _scaled(c: Code, value: Val, n: Val) -> Val:
-    """Value * 2**n for a whole number n."""
-    name, kind = "llvm.x86.avx512.mask.scalef.ps.512", value.type
-    c.declare(name, kind, [kind, kind, kind, "i16", "i32"])
-    given = f"{kind} {value.text}, {kind} {n.text}, {kind} zeroinitializer, i16 -1, i32 4"
-    return c.new(f"call {kind} @{name}({given})", value.dtype, value.lanes)
+def _left_out(c: Code, x: Val, n: Val, r: Val) -> Val:
+    """What the rounding of r leaves out of x - n ln 2."""
+    first, second = LN2_SPLIT[x.dtype]
+    return fma(c, n, c.like(-second, x), sub(c, fma(c, n, c.like(-first, x), x), r))
 
 
 def exp_short(c: Code, x: Val) -> Val:
@@ -173,8 +169,8 @@ def _expm1_32(c: Code, x: Val) -> Val:
     n, shifted, r = _reduced(c, x)
     t = fma(c, mul(c, r, r), polynomial(c, r, EXP32), r)
     half = c.like(0.5, x)
-    if _can_scale(c, x):
-        grown = _scaled(c, half, n)
+    if can_scale(c, x):
+        grown = scaled(c, half, n)
     else:
         less = low_bits(c, shifted)
         grown = power_of_two(c, c.op("sub", less, c.like(1, less)), x.dtype)
@@ -193,8 +189,8 @@ def exp2(c: Code, x: Val) -> Val:
     if single:
         r = times(c, rest, LN2[0])
         value = fma(c, fma(c, polynomial(c, r, EXP32), r, one), r, one)
-        if _can_scale(c, x):
-            return _scaled(c, value, n)
+        if can_scale(c, x):
+            return scaled(c, value, n)
     else:
         pair = two_product_with(c, rest, LN2)
         high, low = fast_two_sum(c, one, pair[0])
@@ -222,10 +218,7 @@ def tanh(c: Code, x: Val) -> Val:
     bounded = at_most(c, size, 20.0)
     n, shifted, r = _reduced(c, add(c, bounded, bounded))
     t = fma(c, mul(c, r, r), polynomial(c, r, EXP32), r)
-    if _can_scale(c, x):
-        grown = _scaled(c, one, n)
-    else:
-        grown = power_of_two(c, low_bits(c, shifted), x.dtype)
+    grown = _grown_by(c, shifted, n)
     below = fma(c, grown, t, add(c, grown, one))
     ratio = c.op("fdiv", c.like(2.0, x), below)
     rest = fma(c, negative(c, below), ratio, c.like(2.0, x))
@@ -255,28 +248,53 @@ def _both_ways(c: Code, x: Val) -> tuple[Val, Pair, Val]:
     return n, p, c.op("fdiv", shrunk, p[0])
 
 
+def _hyperbolic32(c: Code, x: Val, *, odd: bool) -> Val:
+    """Sinh or cosh of a size: with x = n ln 2 + r, by the sum formula from those of both parts.
+
+    Half of the result is found first, as 2**n may overflow where it does not.
+    """
+    x = at_most(c, x, 89.6)
+    n, shifted, r = _reduced(c, x)
+    low = _left_out(c, x, n, r)
+    if can_scale(c, x):
+        quarter = c.like(0.25, x)
+        up, down = scaled(c, quarter, n), scaled(c, quarter, negative(c, n))
+    else:
+        whole = low_bits(c, shifted)
+        less = c.op("sub", whole, c.like(2, whole))
+        more = c.op("sub", c.like(-2, whole), lesser(c, whole, 124))
+        up, down = power_of_two(c, less, x.dtype), power_of_two(c, more, x.dtype)
+    even, slope = add(c, up, down), sub(c, up, down)  # halves of cosh and sinh of n ln 2
+    z = mul(c, r, r)
+    grown = mul(c, z, polynomial(c, z, COSH32))  # cosh(r) - 1
+    bent = fma(c, mul(c, z, r), polynomial(c, z, SINH32), low)  # sinh(r) - r
+    if odd:
+        lead, slope, rest = slope, even, mul(c, slope, grown)
+    else:
+        lead, rest = up, fma(c, even, grown, down)
+    half = add(c, lead, fma(c, slope, r, fma(c, slope, bent, rest)))
+    return add(c, half, half)
+
+
 def sinh(c: Code, x: Val) -> Val:
     """(exp(x) - exp(-x)) / 2, a polynomial near zero."""
-
-    def double(c: Code, x: Val) -> Val:
-        size = absolute(c, x)
-        z = mul(c, x, x)
-        near = fma(c, mul(c, z, size), polynomial(c, z, SINH64), size)
-        n, p, back = _both_ways(c, x)
-        far = add(c, p[0], sub(c, p[1], back))
-        far = scale(c, far, c.op("sub", n, c.like(1, n)))
-        return c.intrinsic("copysign", c.select(is_below(c, size, 1.0), near, far), x)
-
-    return through_double(c, double, x)
+    size = absolute(c, x)
+    if x.dtype == "float32":
+        value = keep_tiny(c, size, 2.0**-13, _hyperbolic32(c, size, odd=True))
+        return c.intrinsic("copysign", value, x)
+    z = mul(c, x, x)
+    near = fma(c, mul(c, z, size), polynomial(c, z, SINH64), size)
+    n, p, back = _both_ways(c, x)
+    far = add(c, p[0], sub(c, p[1], back))
+    far = scale(c, far, c.op("sub", n, c.like(1, n)))
+    return c.intrinsic("copysign", c.select(is_below(c, size, 1.0), near, far), x)
 
 
 def cosh(c: Code, x: Val) -> Val:
     """(exp(x) + exp(-x)) / 2."""
-
-    def double(c: Code, x: Val) -> Val:
-        n, p, back = _both_ways(c, x)
-        high, low = two_sum(c, p[0], back)
-        value = add(c, high, add(c, low, p[1]))
-        return scale(c, value, c.op("sub", n, c.like(1, n)))
-
-    return through_double(c, double, x)
+    if x.dtype == "float32":
+        return _hyperbolic32(c, absolute(c, x), odd=False)
+    n, p, back = _both_ways(c, x)
+    high, low = two_sum(c, p[0], back)
+    value = add(c, high, add(c, low, p[1]))
+    return scale(c, value, c.op("sub", n, c.like(1, n)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from dovetail.codegen.llvm.arithmetic import (
     Pair,
@@ -24,7 +25,14 @@ from dovetail.codegen.llvm.arithmetic import (
     total,
     two_sum,
 )
-from dovetail.codegen.llvm.coefficients import ASIN64, ATAN64, HALF_PI
+from dovetail.codegen.llvm.coefficients import (
+    ASIN32,
+    ASIN64,
+    ATAN32,
+    ATAN64,
+    HALF_PI,
+    HALF_PI_SHORT,
+)
 from dovetail.codegen.llvm.emit import Code, Val
 
 _LOW, _HIGH = math.sqrt(2) - 1, math.sqrt(2) + 1  # tan(pi/8), tan(3 pi/8)
@@ -66,17 +74,37 @@ def _parts(c: Code, y: Val, x: Val) -> tuple[Val, Val, Pair, Pair]:
     return small, large, above, below
 
 
+def _from_base(c: Code, base: Pair, s: Val, z: Val, coefficients: Sequence[float]) -> Val:
+    """Base + s + s z p(z) in float32, where a base that is not zero is larger than s."""
+    high = add(c, base[0], s)
+    low = sub(c, s, sub(c, high, base[0]))
+    rest = fma(c, mul(c, s, z), polynomial(c, z, coefficients), base[1])
+    return add(c, high, add(c, low, rest))
+
+
+def _base32(c: Code, like: Val, quarters: int) -> Pair:
+    """So many quarter turns in float32."""
+    return c.like(HALF_PI_SHORT[0] * quarters, like), c.like(HALF_PI_SHORT[1] * quarters, like)
+
+
+def _atan32(c: Code, x: Val) -> Val:
+    """A polynomial, of the negative reciprocal beyond 1: pi/2 is added then."""
+    size = absolute(c, x)
+    large = is_above(c, size, 1.0)
+    t = c.select(large, c.op("fdiv", c.like(-1.0, x), size), size)
+    base = _choose(c, large, _base32(c, x, 1), _base32(c, x, 0))
+    return c.intrinsic("copysign", _from_base(c, base, t, mul(c, t, t), ATAN32), x)
+
+
 def atan(c: Code, x: Val) -> Val:
     """The angle between -pi/2 and pi/2."""
-
-    def double(c: Code, x: Val) -> Val:
-        size = at_most(c, absolute(c, x), 2.0**60)
-        small, large, above, below = _parts(c, size, c.like(1.0, x))
-        base = _choose(c, large, _quarters(c, x, 2), _quarters(c, x, 1))
-        base = _choose(c, small, _quarters(c, x, 0), base)
-        return c.intrinsic("copysign", _angle(c, above, below, base), x)
-
-    return through_double(c, double, x)
+    if x.dtype == "float32":
+        return _atan32(c, x)
+    size = at_most(c, absolute(c, x), 2.0**60)
+    small, large, above, below = _parts(c, size, c.like(1.0, x))
+    base = _choose(c, large, _quarters(c, x, 2), _quarters(c, x, 1))
+    base = _choose(c, small, _quarters(c, x, 0), base)
+    return c.intrinsic("copysign", _angle(c, above, below, base), x)
 
 
 def _bounded(c: Code, y: Val, x: Val) -> tuple[Val, Val]:
@@ -140,33 +168,54 @@ def _base_less(c: Code, base: Pair, s: Val, rest: Val) -> Val:
     return add(c, high, add(c, low, sub(c, base[1], rest)))
 
 
+def _half_angle32(c: Code, x: Val) -> tuple[Val, Val, Val]:
+    """The same for float32: whether |x| is at most 1/2, twice the root, and the square of s."""
+    size = absolute(c, x)
+    small = c.compare("fcmp ole", size, c.like(0.5, x))
+    left = fma(c, size, c.like(-0.5, x), c.like(0.5, x))  # exact where it is used
+    root = c.intrinsic("sqrt", left)
+    return small, add(c, root, root), c.select(small, mul(c, x, x), left)
+
+
+def _asin32(c: Code, x: Val) -> Val:
+    small, twice, z = _half_angle32(c, x)
+    s = c.select(small, absolute(c, x), negative(c, twice))
+    base = _choose(c, small, _base32(c, x, 0), _base32(c, x, 1))
+    return c.intrinsic("copysign", _from_base(c, base, s, z, ASIN32), x)
+
+
+def _acos32(c: Code, x: Val) -> Val:
+    small, twice, z = _half_angle32(c, x)
+    s = c.select(small, negative(c, x), c.intrinsic("copysign", twice, x))
+    behind = is_below(c, x, 0.0)
+    base = _choose(c, behind, _base32(c, x, 2), _base32(c, x, 0))
+    base = _choose(c, small, _base32(c, x, 1), base)
+    return _from_base(c, base, s, z, ASIN32)
+
+
 def asin(c: Code, x: Val) -> Val:
     """The angle between -pi/2 and pi/2."""
-
-    def double(c: Code, x: Val) -> Val:
-        small, s, rest = _half_angle(c, x)
-        right = _quarters(c, x, 2)
-        far = _base_less(c, right, times(c, s, 2.0), times(c, rest, 2.0))
-        value = c.select(small, add(c, s, rest), far)
-        return _outside(c, x, c.intrinsic("copysign", value, x))
-
-    return through_double(c, double, x)
+    if x.dtype == "float32":
+        return _asin32(c, x)
+    small, s, rest = _half_angle(c, x)
+    right = _quarters(c, x, 2)
+    far = _base_less(c, right, times(c, s, 2.0), times(c, rest, 2.0))
+    value = c.select(small, add(c, s, rest), far)
+    return _outside(c, x, c.intrinsic("copysign", value, x))
 
 
 def acos(c: Code, x: Val) -> Val:
     """The angle between 0 and pi."""
-
-    def double(c: Code, x: Val) -> Val:
-        small, s, rest = _half_angle(c, x)
-        signed = (
-            c.intrinsic("copysign", s, x),
-            mul(c, rest, c.intrinsic("copysign", c.like(1.0, x), x)),
-        )
-        near = _base_less(c, _quarters(c, x, 2), *signed)
-        twice = times(c, s, 2.0), times(c, rest, 2.0)
-        behind = _base_less(c, _quarters(c, x, 4), *twice)
-        far = c.select(is_below(c, x, 0.0), behind, total(c, twice))
-        far = c.select(equals(c, x, 1.0), c.like(0.0, x), far)
-        return _outside(c, x, c.select(small, near, far))
-
-    return through_double(c, double, x)
+    if x.dtype == "float32":
+        return _acos32(c, x)
+    small, s, rest = _half_angle(c, x)
+    signed = (
+        c.intrinsic("copysign", s, x),
+        mul(c, rest, c.intrinsic("copysign", c.like(1.0, x), x)),
+    )
+    near = _base_less(c, _quarters(c, x, 2), *signed)
+    twice = times(c, s, 2.0), times(c, rest, 2.0)
+    behind = _base_less(c, _quarters(c, x, 4), *twice)
+    far = c.select(is_below(c, x, 0.0), behind, total(c, twice))
+    far = c.select(equals(c, x, 1.0), c.like(0.0, x), far)
+    return _outside(c, x, c.select(small, near, far))

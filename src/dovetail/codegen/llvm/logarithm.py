@@ -1,6 +1,7 @@
 """Logarithms, powers, and the inverses of hyperbolic functions.
 
-log(m 2**e) = e ln 2 + 2 atanh((m - 1) / (m + 1)), m between sqrt(1/2) and sqrt(2).
+log(m 2**e) = e ln 2 + 2 atanh((m - 1) / (m + 1)), m between sqrt(1/2) and sqrt(2). Float32 has a
+polynomial in m - 1 instead of the quotient, m between 3/4 and 3/2.
 """
 
 from __future__ import annotations
@@ -36,8 +37,11 @@ from dovetail.codegen.llvm.arithmetic import (
 )
 from dovetail.codegen.llvm.coefficients import (
     INVERSE_LN2,
+    INVERSE_LN2_SHORT,
     INVERSE_LN10,
+    INVERSE_LN10_SHORT,
     LOG10_2,
+    LOG10_2_SHORT,
     LOG32,
     LOG_SHORT,
     LOG_TAIL64,
@@ -45,9 +49,10 @@ from dovetail.codegen.llvm.coefficients import (
 )
 from dovetail.codegen.llvm.emit import Code, Val
 from dovetail.codegen.llvm.exponential import LN2_SPLIT, exp_pair, exp_short
+from dovetail.codegen.llvm.wide import can_scale, get_exponent, get_mantissa, scaled
 
 _LEAST = 2.2250738585072014e-308  # normal
-_LARGE = 2.0**28  # beyond it x**2 + 1 is x**2
+_LARGE, _LARGE_SHORT = 2.0**28, 2.0**13  # beyond it x**2 + 1 is x**2
 
 
 def _split(c: Code, x: Val) -> tuple[Val, Val]:
@@ -111,7 +116,7 @@ def log(c: Code, x: Val) -> Val:
     """The natural logarithm."""
     if x.dtype == "float32":
         e, m = _split32(c, x)
-        return _specials(c, x, _log32(c, e, sub(c, m, c.like(1.0, x))))
+        return _log32(c, e, sub(c, m, c.like(1.0, x)))
     e, m = _split(c, x)
     e = c.convert("sitofp", e, "float64")
     value = _with_exponent(c, e, _log_fraction(c, m), LN2_SPLIT["float64"])
@@ -119,31 +124,66 @@ def log(c: Code, x: Val) -> Val:
 
 
 def _split32(c: Code, x: Val) -> tuple[Val, Val]:
-    """X = m 2**e for a positive float32: the whole number e, and m."""
+    """X = m 2**e for a float32, m from 3/4 to 3/2: the whole number e, and m.
+
+    E is infinite for infinity and zero, and m a NaN for what has no logarithm.
+    """
+    if can_scale(c, x):
+        m = get_mantissa(c, x)
+        return sub(c, get_exponent(c, x), get_exponent(c, m)), m
     tiny = is_below(c, x, 2.0**-126)
     bits = c.convert("bitcast", c.select(tiny, times(c, x, 2.0**25), x), "int32")
-    e = c.op("ashr", c.op("sub", bits, c.like(0x3F3504F3, bits)), c.like(23, bits))
+    e = c.op("ashr", c.op("sub", bits, c.like(0x3F400000, bits)), c.like(23, bits))
     m = c.convert("bitcast", c.op("sub", bits, c.op("shl", e, c.like(23, bits))), "float32")
     whole = c.convert("sitofp", e, "float32")
-    return c.select(tiny, sub(c, whole, c.like(25.0, x)), whole), m
+    whole = c.select(tiny, sub(c, whole, c.like(25.0, x)), whole)
+    whole = c.select(equals(c, x, math.inf), x, whole)
+    whole = c.select(equals(c, x, 0.0), c.like(-math.inf, x), whole)
+    lost = c.compare("fcmp ult", x, c.like(0.0, x))
+    return whole, c.select(lost, c.like(math.nan, x), m)
 
 
 def _log32(c: Code, e: Val, f: Val) -> Val:
     """E ln 2 + log(1 + f) in float32."""
-    q = fma(c, f, polynomial(c, f, LOG32), c.like(-0.5, f))
-    near = fma(c, mul(c, f, f), q, f)
+    near = fma(c, mul(c, f, f), _curve32(c, f), f)
     first, second = LN2_SPLIT["float32"]
     return fma(c, e, c.like(first, f), fma(c, e, c.like(second, f), near))
 
 
-def _log1p32(c: Code, x: Val) -> Val:
-    """log(1 + x) in float32: what the sum's rounding loses is added to its fraction."""
+def _curve32(c: Code, f: Val) -> Val:
+    """(log(1 + f) - f) / f**2."""
+    return fma(c, f, polynomial(c, f, LOG32), c.like(-0.5, f))
+
+
+def _one_more(c: Code, x: Val, low: Val | None = None) -> Pair:
+    """1 + x (+ low) in float32, where x is no less than -1."""
     one = c.like(1.0, x)
-    total = add(c, x, one)
-    lost = sub(c, x, sub(c, total, one))
-    e, m = _split32(c, total)
-    back = c.op("fdiv", m, total)
-    return _log32(c, e, fma(c, lost, back, sub(c, m, one)))
+    high = add(c, x, one)
+    lost = sub(c, x, sub(c, high, one))
+    return high, lost if low is None else add(c, lost, low)
+
+
+def _log_pair32(c: Code, x: Pair, twice: Val | None = None) -> Val:
+    """The logarithm of a pair in float32, or of its double where ``twice`` holds."""
+    e, m = _split32(c, x[0])
+    if can_scale(c, m):
+        low = scaled(c, x[1], negative(c, e))
+    else:
+        low = mul(c, x[1], c.op("fdiv", m, x[0]))  # a power of two
+    if twice is not None:
+        e = add(c, e, c.select(twice, c.like(1.0, e), c.like(0.0, e)))
+    return _unless_endless(c, e, _log32(c, e, add(c, low, sub(c, m, c.like(1.0, m)))))
+
+
+def _log_either32(c: Code, large: Val, x: Val, u: Pair) -> Val:
+    """log(2 x) where x is large, elsewhere log(1 + u)."""
+    high, low = _one_more(c, *u)
+    known = c.select(large, x, high), c.select(large, c.like(0.0, x), low)
+    return _log_pair32(c, known, large)
+
+
+def _unless_endless(c: Code, e: Val, value: Val) -> Val:
+    return c.select(equals(c, absolute(c, e), math.inf), e, value)
 
 
 def _log_short(c: Code, x: Val) -> Val:
@@ -160,23 +200,43 @@ def _log_short(c: Code, x: Val) -> Val:
 
 def log2(c: Code, x: Val) -> Val:
     """The logarithm to base 2."""
-    return _to_base(c, x, (1.0, 0.0), INVERSE_LN2)
+    single = x.dtype == "float32"
+    return _to_base(c, x, (1.0, 0.0), INVERSE_LN2_SHORT if single else INVERSE_LN2)
 
 
 def log10(c: Code, x: Val) -> Val:
     """The logarithm to base 10."""
+    if x.dtype == "float32":
+        return _to_base(c, x, LOG10_2_SHORT, INVERSE_LN10_SHORT)
     return _to_base(c, x, LOG10_2, INVERSE_LN10)
 
 
 def _to_base(c: Code, x: Val, unit: tuple[float, float], factor: tuple[float, float]) -> Val:
     if x.dtype == "float32":
-        return through_double(c, lambda c, x: times(c, _log_short(c, x), factor[0]), x)
+        return _to_base32(c, x, unit, factor)
     e, m = _split(c, x)
     high, low = _log_fraction(c, m)
     scaled = two_product_with(c, high, factor)
     log = scaled[0], fma(c, low, c.like(factor[0], x), scaled[1])
     value = _with_exponent(c, c.convert("sitofp", e, "float64"), log, unit)
     return _specials(c, x, total(c, value))
+
+
+def _to_base32(c: Code, x: Val, unit: tuple[float, float], factor: tuple[float, float]) -> Val:
+    """E * unit + f * factor, and a sum of all that is left out or smaller."""
+    e, m = _split32(c, x)
+    f = sub(c, m, c.like(1.0, x))
+    times_f = c.like(factor[0], x)
+    whole = e if unit[0] == 1.0 else times(c, e, unit[0])  # exact
+    lead = add(c, whole, mul(c, f, times_f))
+    low = fma(c, f, times_f, sub(c, whole, lead))
+    low = fma(c, f, c.like(factor[1], x), low)
+    if unit[1]:
+        low = fma(c, e, c.like(unit[1], x), low)
+    square = two_product(c, f, f)
+    low = fma(c, square[1], c.like(-0.5, x), times(c, low, 1 / factor[0]))
+    rest = fma(c, square[0], _curve32(c, f), low)
+    return _unless_endless(c, e, fma(c, rest, times_f, lead))
 
 
 def _log_one_plus(c: Code, u: Pair, large: Val | None = None) -> Val:
@@ -196,65 +256,68 @@ def _log_one_plus(c: Code, u: Pair, large: Val | None = None) -> Val:
 
 def log1p(c: Code, x: Val) -> Val:
     """log(1 + x)."""
-    single = x.dtype == "float32"
-    value = _log1p32(c, x) if single else _log_one_plus(c, (x, c.like(0.0, x)))
+    if x.dtype == "float32":
+        return c.intrinsic("copysign", _log_pair32(c, _one_more(c, x)), x)  # -0.0 stays
+    value = _log_one_plus(c, (x, c.like(0.0, x)))
     value = c.select(equals(c, x, math.inf), x, value)
     value = c.select(equals(c, x, -1.0), c.like(-math.inf, x), value)
     value = c.select(c.compare("fcmp ult", x, c.like(-1.0, x)), c.like(math.nan, x), value)
-    return keep_tiny(c, x, 2.0**-25 if single else 2.0**-54, value)
+    return keep_tiny(c, x, 2.0**-54, value)
 
 
 def asinh(c: Code, x: Val) -> Val:
     """log(x + sqrt(x**2 + 1)), as log(1 + x + x**2 / (1 + sqrt(x**2 + 1)))."""
-
-    def double(c: Code, x: Val) -> Val:
-        size = absolute(c, x)
-        square = two_product(c, size, size)
-        high, low = two_sum(c, square[0], c.like(1.0, x))
-        root = square_root(c, (high, add(c, low, square[1])))
-        high, low = two_sum(c, root[0], c.like(1.0, x))
-        extra = divide(c, square, (high, add(c, low, root[1])))
-        high, low = fast_two_sum(c, size, extra[0])
-        large = is_above(c, size, _LARGE)
-        u = c.select(large, size, high), add(c, low, extra[1])
-        value = c.intrinsic("copysign", _log_one_plus(c, u, large), x)
-        value = c.select(equals(c, size, math.inf), x, value)
-        return keep_tiny(c, x, 2.0**-28, value)
-
-    return through_double(c, double, x)
+    size = absolute(c, x)
+    if x.dtype == "float32":
+        root = c.intrinsic("sqrt", fma(c, size, size, c.like(1.0, x)))
+        extra = c.op("fdiv", mul(c, size, size), add(c, root, c.like(1.0, x)))
+        large = is_above(c, size, _LARGE_SHORT)
+        value = _log_either32(c, large, size, fast_two_sum(c, size, extra))
+        return c.intrinsic("copysign", value, x)
+    square = two_product(c, size, size)
+    high, low = two_sum(c, square[0], c.like(1.0, x))
+    root64 = square_root(c, (high, add(c, low, square[1])))
+    high, low = two_sum(c, root64[0], c.like(1.0, x))
+    quotient = divide(c, square, (high, add(c, low, root64[1])))
+    high, low = fast_two_sum(c, size, quotient[0])
+    large = is_above(c, size, _LARGE)
+    u = c.select(large, size, high), add(c, low, quotient[1])
+    value = c.intrinsic("copysign", _log_one_plus(c, u, large), x)
+    value = c.select(equals(c, size, math.inf), x, value)
+    return keep_tiny(c, x, 2.0**-28, value)
 
 
 def acosh(c: Code, x: Val) -> Val:
     """log(x + sqrt(x**2 - 1)), as log(1 + t + sqrt(t (t + 2))) with t = x - 1."""
-
-    def double(c: Code, x: Val) -> Val:
-        t = sub(c, x, c.like(1.0, x))
-        high, low = two_sum(c, t, c.like(2.0, x))
-        square = two_product(c, t, high)
-        root = square_root(c, (square[0], fma(c, t, low, square[1])))
-        high, low = two_sum(c, t, root[0])
-        large = is_above(c, x, _LARGE)
-        value = _log_one_plus(c, (c.select(large, x, high), add(c, low, root[1])), large)
-        value = c.select(equals(c, x, math.inf), x, value)
-        value = c.select(equals(c, x, 1.0), c.like(0.0, x), value)
-        return c.select(is_below(c, x, 1.0), c.like(math.nan, x), value)
-
-    return through_double(c, double, x)
+    t = sub(c, x, c.like(1.0, x))
+    if x.dtype == "float32":
+        root = c.intrinsic("sqrt", fma(c, t, t, add(c, t, t)))
+        root = c.select(is_below(c, x, 1.0), c.like(math.nan, x), root)
+        return _log_either32(c, is_above(c, x, _LARGE_SHORT), x, fast_two_sum(c, root, t))
+    high, low = two_sum(c, t, c.like(2.0, x))
+    square = two_product(c, t, high)
+    root64 = square_root(c, (square[0], fma(c, t, low, square[1])))
+    high, low = two_sum(c, t, root64[0])
+    large = is_above(c, x, _LARGE)
+    value = _log_one_plus(c, (c.select(large, x, high), add(c, low, root64[1])), large)
+    value = c.select(equals(c, x, math.inf), x, value)
+    value = c.select(equals(c, x, 1.0), c.like(0.0, x), value)
+    return c.select(is_below(c, x, 1.0), c.like(math.nan, x), value)
 
 
 def atanh(c: Code, x: Val) -> Val:
     """Half of log(1 + 2x / (1 - x))."""
-
-    def double(c: Code, x: Val) -> Val:
-        size = absolute(c, x)
-        below = two_sum(c, c.like(1.0, x), negative(c, size))
-        u = divide(c, (add(c, size, size), c.like(0.0, x)), below)
-        value = times(c, _log_one_plus(c, u), 0.5)
-        value = c.select(equals(c, size, 1.0), c.like(math.inf, x), value)
-        value = c.select(is_above(c, size, 1.0), c.like(math.nan, x), value)
-        return keep_tiny(c, x, 2.0**-28, c.intrinsic("copysign", value, x))
-
-    return through_double(c, double, x)
+    size = absolute(c, x)
+    single = x.dtype == "float32"
+    below = (fast_two_sum if single else two_sum)(c, c.like(1.0, x), negative(c, size))
+    u = divide(c, (add(c, size, size), c.like(0.0, x)), below)
+    if single:
+        value = times(c, _log_pair32(c, _one_more(c, *u)), 0.5)
+        return c.intrinsic("copysign", value, x)
+    value = times(c, _log_one_plus(c, u), 0.5)
+    value = c.select(equals(c, size, 1.0), c.like(math.inf, x), value)
+    value = c.select(is_above(c, size, 1.0), c.like(math.nan, x), value)
+    return keep_tiny(c, x, 2.0**-28, c.intrinsic("copysign", value, x))
 
 
 # ---- powers ------------------------------------------------------------------------------------
