@@ -132,8 +132,6 @@ FITS = {
         0.9375**2,
         6,
     ),
-    # erf(x) = 1 - exp(-t q(t)) for t = |x| in [0.9375, 4]
-    "erf_far": (lambda t: -mp.log(mp.erfc(t)) / t, 0.9375, 4.0, 8),
     # sin(r) = r + r³ p(r²), cos(r) = 1 - r²/2 + r⁴ p(r²), |r| <= pi/4
     "sin64": (odd(mp.sin, mp.mpf(-1) / 6), 0, 0.6169, 6),
     "cos64": (
@@ -183,7 +181,7 @@ MINIMAX = {
     "tan32": odd_minimax(mp.tan, 7, 0.79),
     "sinh32": odd_minimax(mp.sinh, 3, 0.348),
     "asin32": odd_minimax(mp.asin, 5, 0.5),
-    "atan32": odd_minimax(mp.atan, 8, 1.0),
+    "atan32": odd_minimax(mp.atan, 9, 1.0),
     "cos32": (
         lambda r: mp.cos(r) - 1 + r * r / 2,
         lambda r: 1 / mp.cos(r),
@@ -198,6 +196,8 @@ MINIMAX = {
         0.0,
         0.348,
     ),
+    # erf(x) = 1 - exp(-t q(t)) for t = |x| in [0.9375, 4], absolute
+    "erf_far": (lambda t: -mp.log(mp.erfc(t)), mp.erfc, range(1, 7), 0.9375, 4.0),
     # erfc(t) = exp(-t q(t)), absolute, down to where a sum with 1 no longer sees it
     "erfc": (
         lambda t: -mp.log(mp.erfc(t)),

@@ -20,7 +20,6 @@ from dovetail.codegen.llvm.arithmetic import (
     negative,
     polynomial,
     sub,
-    through_double,
     times,
     total,
     two_sum,
@@ -122,22 +121,36 @@ def _bounded(c: Code, y: Val, x: Val) -> tuple[Val, Val]:
 
 def atan2(c: Code, y: Val, x: Val) -> Val:
     """The angle of the point (x, y)."""
+    y, x = c.alike(y, x)
+    behind = is_below(c, c.intrinsic("copysign", c.like(1.0, x), x), 0.0)
+    of_sizes = _atan2_32 if x.dtype == "float32" else _atan2_64
+    value = c.intrinsic("copysign", of_sizes(c, absolute(c, y), absolute(c, x), behind), y)
+    return c.select(c.compare("fcmp uno", y, x), c.like(math.nan, x), value)
 
-    def double(c: Code, y: Val, x: Val) -> Val:
-        up, along = _bounded(c, absolute(c, y), absolute(c, x))
-        small, large, above, below = _parts(c, up, along)
-        behind = is_below(c, c.intrinsic("copysign", c.like(1.0, x), x), 0.0)
-        flipped = negative(c, above[0]), negative(c, above[1])
-        above = _choose(c, behind, flipped, above)
-        quarters = [_quarters(c, x, n) for n in range(5)]
-        ends = _choose(c, behind, quarters[4], quarters[0])
-        middle = _choose(c, behind, quarters[3], quarters[1])
-        base = _choose(c, small, ends, _choose(c, large, quarters[2], middle))
-        value = c.intrinsic("copysign", _angle(c, above, below, base), y)
-        broken = c.compare("fcmp uno", y, x)
-        return c.select(broken, c.like(math.nan, x), value)
 
-    return through_double(c, double, y, x)
+def _atan2_64(c: Code, y: Val, x: Val, behind: Val) -> Val:
+    up, along = _bounded(c, y, x)
+    small, large, above, below = _parts(c, up, along)
+    flipped = negative(c, above[0]), negative(c, above[1])
+    above = _choose(c, behind, flipped, above)
+    quarters = [_quarters(c, x, n) for n in range(5)]
+    ends = _choose(c, behind, quarters[4], quarters[0])
+    middle = _choose(c, behind, quarters[3], quarters[1])
+    base = _choose(c, small, ends, _choose(c, large, quarters[2], middle))
+    return _angle(c, above, below, base)
+
+
+def _atan2_32(c: Code, y: Val, x: Val, behind: Val) -> Val:
+    """The lesser size over the greater is at most 1; two that are alike are zeros or infinite."""
+    steep = c.compare("fcmp ogt", y, x)
+    least, most = c.select(steep, x, y), c.select(steep, y, x)
+    t = c.op("fdiv", least, most)
+    alike = c.compare("fcmp oeq", least, most)
+    t = c.select(alike, c.select(equals(c, most, 0.0), most, c.like(1.0, x)), t)
+    t = c.select(c.op("xor", steep, behind), negative(c, t), t)
+    ends = _choose(c, behind, _base32(c, x, 2), _base32(c, x, 0))
+    base = _choose(c, steep, _base32(c, x, 1), ends)
+    return _from_base(c, base, t, mul(c, t, t), ATAN32)
 
 
 def _half_angle(c: Code, x: Val) -> tuple[Val, Val, Val]:

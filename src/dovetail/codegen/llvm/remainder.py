@@ -79,7 +79,19 @@ def _fmod64(c: Code, x: Val, y: Val) -> Val:
 
 def hypot(c: Code, x: Val, y: Val) -> Val:
     """sqrt(x**2 + y**2), without overflow on the way."""
-    return through_double(c, _hypot64, x, y)
+    return through_double(c, _hypot64 if x.dtype == "float64" else _hypot_short, x, y)
+
+
+def _hypot_short(c: Code, x: Val, y: Val) -> Val:
+    """Of numbers that were float32: their squares are exact in float64."""
+    value = c.intrinsic("sqrt", fma(c, x, x, mul(c, y, y)))
+    return _endless(c, absolute(c, x), absolute(c, y), value)
+
+
+def _endless(c: Code, x: Val, y: Val, value: Val) -> Val:
+    """Infinity where either size is, beside a NaN too."""
+    endless = c.op("or", equals(c, x, math.inf), equals(c, y, math.inf))
+    return c.select(endless, c.like(math.inf, x), value)
 
 
 def _hypot64(c: Code, x: Val, y: Val) -> Val:
@@ -94,6 +106,4 @@ def _hypot64(c: Code, x: Val, y: Val) -> Val:
     low = add(c, low, add(c, squares[0][1], squares[1][1]))
     value = mul(c, total(c, square_root(c, (high, low))), back)
     value = c.select(equals(c, most, 0.0), most, value)
-    endless = c.op("or", equals(c, x, math.inf), equals(c, y, math.inf))
-    value = c.select(c.compare("fcmp uno", x, y), c.like(math.nan, x), value)
-    return c.select(endless, c.like(math.inf, x), value)
+    return _endless(c, x, y, c.select(c.compare("fcmp uno", x, y), c.like(math.nan, x), value))
