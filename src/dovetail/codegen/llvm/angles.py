@@ -1,7 +1,8 @@
 """The quarter turns in angles of any size, modulo 4.
 
-They are the product of the angle and 2/pi, from a table of 2/pi times powers of two. It is seldom
-needed, and long: a function of the module does it, one angle after the other.
+They are the product of the angle and 2/pi, from a table of 2/pi times powers of two, or from the
+bits of 2/pi for float32. That is seldom needed, and long: a function of the module does it, one
+angle after the other.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ from dovetail.codegen.llvm.coefficients import HALF_PI
 from dovetail.codegen.llvm.emit import TYPES, Code, Val
 
 _STEP, _FIRST, _ROWS, _WORDS = 16, 32, 63, 4  # rows are for 2**(16 k - 32)
-_WORDS_SHORT = 3  # what a result in float32 needs of a row
+# For float32 the bits of 2/pi to 2**-198, the least first; products with 96 of them are found.
+_BITS, _LEAST = 198, 127 + 23 - 8
 _INTEGERS = {"float32": "int32", "float64": "int64"}
 
 
@@ -68,22 +70,11 @@ def _table(c: Code, name: str, values: Sequence[float]) -> None:
 
 
 def _lookup(c: Code, name: str, position: Val) -> Val:
-    pointer = c.new(
-        f"getelementptr double, ptr @{name}, {position.type} {position.text}", "ptr", position.lanes
-    )
-    if position.lanes == 1:
-        return c.new(f"load double, ptr {pointer.text}", "float64", 1)
-    lanes = position.lanes
-    full = f"llvm.masked.gather.v{lanes}f64.v{lanes}p0"
-    to = f"<{lanes} x double>"
-    c.declare(full, to, [pointer.type, "i32", f"<{lanes} x i1>", to])
-    mask = f"<{lanes} x i1> splat (i1 true)"
-    given = f"{pointer.type} {pointer.text}, i32 8, {mask}, {to} poison"
-    text = f"call {to} @{full}({given})"
-    return c.new(text, "float64", lanes)
+    pointer = c.new(f"getelementptr double, ptr @{name}, i64 {position.text}", "ptr", 1)
+    return c.new(f"load double, ptr {pointer.text}", "float64", 1)
 
 
-def _in_table(c: Code, x: Val, count: int) -> tuple[Val, list[Val]]:
+def _in_table(c: Code, x: Val) -> tuple[Val, list[Val]]:
     """X as m 2**e, where e is one of the table's: m, and the numbers of that row."""
     bits = c.convert("bitcast", x, "int64")
     exponent = c.op("and", c.op("lshr", bits, c.like(52, bits)), c.like(0x7FF, bits))
@@ -96,7 +87,7 @@ def _in_table(c: Code, x: Val, count: int) -> tuple[Val, list[Val]]:
     m = c.convert("bitcast", c.op("or", mantissa, raised), "float64")
     _table(c, "two_over_pi", _reduction_table())
     row = c.op("shl", row, c.like(2, e))
-    words = [_lookup(c, "two_over_pi", c.op("add", row, c.like(n, e))) for n in range(count)]
+    words = [_lookup(c, "two_over_pi", c.op("add", row, c.like(n, e))) for n in range(_WORDS)]
     return c.intrinsic("copysign", m, x), words
 
 
@@ -105,17 +96,13 @@ def _modulo_four(c: Code, x: Val) -> Val:
     return fma(c, whole, c.like(-4.0, x), x)
 
 
-def _reduce(c: Code, x: Val, *, short: bool) -> tuple[Val, Pair]:
-    """The quarter turns in a large number, modulo 4, and the angle that is left."""
-    m, words = _in_table(c, x, _WORDS_SHORT if short else _WORDS)
-    first, second = (two_product(c, m, word) for word in words[:2])
+def _reduce_long(c: Code, x: Val) -> tuple[Val, Val, Val]:
+    """A float64: the sum of its products with four numbers, and of what their rounding loses."""
+    m, words = _in_table(c, x)
+    first, second, third = (two_product(c, m, word) for word in words[:3])
     terms = [_modulo_four(c, v) for v in (first[0], first[1], second[0])]
-    if short:
-        rest = fma(c, m, words[2], second[1])
-    else:
-        third = two_product(c, m, words[2])
-        terms += [second[1], third[0]]
-        rest = fma(c, m, words[3], third[1])
+    terms += [second[1], third[0]]
+    rest = fma(c, m, words[3], third[1])
     lead, errors = terms[0], []
     for term in terms[1:]:
         lead, error = two_sum(c, lead, term)
@@ -123,10 +110,7 @@ def _reduce(c: Code, x: Val, *, short: bool) -> tuple[Val, Pair]:
     n = c.intrinsic("roundeven", lead)
     lead = sub(c, lead, n)
     for error in errors:
-        if short:
-            lost = error
-        else:
-            lead, lost = two_sum(c, lead, error)
+        lead, lost = two_sum(c, lead, error)
         rest = add(c, rest, lost)
     return _turned(c, x, n, fast_two_sum(c, lead, rest))
 
@@ -167,24 +151,44 @@ def _each_angle(c: Code, count: Val, places: list[str], dtype: str) -> None:
     c.start(done)
 
 
-def _reduce_long(c: Code, x: Val) -> tuple[Val, Val, Val]:
-    turns, angle = _reduce(c, x, short=False)
-    return turns, *angle
-
-
 def _reduce_short(c: Code, x: Val) -> tuple[Val, Val, Val]:
-    """In float64, and rounded to two numbers of float32."""
-    turns, angle = _reduce(c, c.convert("fpext", x, "float64"), short=True)
-    high = c.convert("fptrunc", angle[0], "float32")
-    rest = add(c, sub(c, angle[0], c.convert("fpext", high, "float64")), angle[1])
-    return c.convert("trunc", turns, "int32"), high, c.convert("fptrunc", rest, "float32")
+    """A float32 beyond 2**17: the quarter turns as an integer of 64 bits, 62 of them a fraction."""
+    bits = c.convert("zext", c.convert("bitcast", x, "int32"), "int64")
+    e = c.op("sub", c.op("lshr", bits, c.like(23, bits)), c.like(_LEAST, bits))
+    e = c.select(c.compare("icmp slt", e, c.like(0, e)), c.like(0, e), e)
+    m = c.op("or", c.op("and", bits, c.like(0x7FFFFF, bits)), c.like(0x800000, bits))
+    m = c.op("shl", m, c.op("and", e, c.like(7, e)))
+    low, middle, high = (c.op("mul", m, word) for word in _words(c, e))
+    turns = c.op("add", c.op("lshr", low, c.like(32, low)), middle)
+    turns = c.op("add", turns, c.op("shl", high, c.like(32, high)))
+    n = c.op("ashr", c.op("add", turns, c.like(1 << 61, turns)), c.like(62, turns))
+    rest = c.convert("sitofp", c.op("sub", turns, c.op("shl", n, c.like(62, n))), "float64")
+    angle = times(c, rest, math.ldexp(HALF_PI[0], -62))
+    first = c.convert("fptrunc", angle, "float32")
+    second = c.convert("fptrunc", sub(c, angle, c.convert("fpext", first, "float64")), "float32")
+    nothing = sub(c, x, x)  # but for infinity
+    return c.convert("trunc", n, "int32"), add(c, first, nothing), second
 
 
-def _turned(c: Code, x: Val, n: Val, part: Pair) -> tuple[Val, Pair]:
+def _words(c: Code, e: Val) -> list[Val]:
+    """2/pi * 2**(e - 8 - e % 8) modulo 4 as three integers of 32 bits, the least first."""
+    bits = (2 << (_BITS + 400)) // _pi(400)
+    c.globals["bits_of_two_over_pi"] = f"@bits_of_two_over_pi = internal constant i256 {bits}"
+    place = c.op("sub", c.like(14, e), c.op("lshr", e, c.like(3, e)))
+    words = []
+    for n in range(0, 12, 4):
+        here = c.op("add", place, c.like(n, e))
+        p = c.new(f"getelementptr i8, ptr @bits_of_two_over_pi, i64 {here.text}", "ptr", 1)
+        word = c.new(f"load i32, ptr {p.text}, align 1", "int32", 1)
+        words.append(c.convert("zext", word, "int64"))
+    return words
+
+
+def _turned(c: Code, x: Val, n: Val, part: Pair) -> tuple[Val, Val, Val]:
     """Whole quarter turns as an integer, and a part of one as an angle; NaN for infinities."""
     angle = two_product_with(c, part[0], HALF_PI)
     finite = c.compare("fcmp olt", absolute(c, x), c.like(math.inf, x))
     reduced = c.select(finite, angle[0], c.like(math.nan, x))
     turns = c.select(finite, n, c.like(0.0, n))
     integer = c.convert("fptosi", turns, "int64")
-    return integer, (reduced, fma(c, part[1], c.like(HALF_PI[0], x), angle[1]))
+    return integer, reduced, fma(c, part[1], c.like(HALF_PI[0], x), angle[1])
