@@ -215,3 +215,16 @@ def test_folds_of_a_size_that_varies(op, dim):
     for n in (7, 2, 3, 300, 20000):
         x = torch.randint(-9, 9, (n, 5) if dim == 0 else (5, n)).float()
         torch.testing.assert_close(compiled(x), fn(x), rtol=0, atol=0)
+
+
+def test_what_has_nothing_in_common_but_its_size_is_no_kernel():
+    last = torch.channels_last
+    x, w = data(4, 8, 8, 8).to(memory_format=last), data(32, 4, 4, 4)
+
+    def fn(x, w):
+        return x.relu(), w.clone(memory_format=last)
+
+    assert len(kernels.kernels_of(fn, x, w)) == 2
+    assert len(kernels.kernels_of(lambda x, y: (x.relu(), y.exp()), x, x + 1)) == 1
+    assert len(kernels.kernels_of(lambda x: (x.relu(), x.view(32, 16) + 1), data(512))) == 1
+    assert_same(fn, x, w, backend="cpu")

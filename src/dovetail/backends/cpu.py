@@ -57,10 +57,11 @@ class CpuBackend(Backend):
         return {**core_decompositions(), **extra_decompositions()}
 
     def passes(self) -> Passes:
-        """Convolutions in the layout that PyTorch's kernels run best in."""
+        """Convolutions and what is between them in the layout that PyTorch's run best in."""
+        from dovetail.passes.instance_norm import INSTANCE_NORM
         from dovetail.passes.layout import CHANNELS_LAST
 
-        return Passes(post_grad=(CHANNELS_LAST,))
+        return Passes(pre_grad=(INSTANCE_NORM,), post_grad=(CHANNELS_LAST,))
 
     def compile(self, segment: Segment) -> Blob:
         """An artifact with generated kernels; what no plan is found for stays a segment."""

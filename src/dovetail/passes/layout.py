@@ -1,10 +1,10 @@
 """Convolutions in channels-last layout, where that costs less than it saves.
 
 PyTorch's CPU convolutions take channels-last tensors as they are, and copy others to a layout of
-their own and back. So a convolution whose tensors outweigh its weights gets its input in
-channels-last; what follows it element by element keeps that layout, and everything else sees the
-strides it was traced with. Weights that vary are copied at each call, which is why the tensors
-must outweigh them, by less where the input lies so already; constant ones are laid out once.
+their own and back. So a convolution gets its input and its weights in channels-last; what follows
+it element by element keeps that layout, and everything else sees the strides it was traced with.
+Constant weights are laid out once. Those that vary are copied at each call, which takes a generated
+kernel a fifth of PyTorch's time; where they are heavy, the tensors must outweigh them.
 
 What takes rows and columns of such a tensor by number (upsampling, taken apart) is laid out alike,
 though eager's result would not be: it is copied, which is fused with it.
@@ -28,6 +28,7 @@ from dovetail.passes.verify import compute
 
 aten = torch.ops.aten
 _LAST = torch.channels_last
+LIGHT = 1 << 18  # elements of weights whose copy is less than what a convolution saves
 # Operators beside the elementwise ones that give channels-last results for such operands.
 _FOLLOWING = {
     aten._native_batch_norm_legit_no_training.default,
@@ -38,6 +39,8 @@ _FOLLOWING = {
     aten.max_pool2d_with_indices.default,
     aten.mean.dim,
     aten.native_group_norm.default,
+    aten.slice.Tensor,
+    aten.split_with_sizes.default,
     aten.upsample_bilinear2d.vec,
     aten.upsample_nearest2d.vec,
 }
@@ -59,7 +62,7 @@ def use_channels_last(gm: fx.GraphModule) -> fx.GraphModule:
 def _is_known(node: fx.Node) -> bool:
     value = value_of(node)
     on_cpu = isinstance(value, torch.Tensor) and value.device.type == "cpu" and value.dim() == 4
-    return on_cpu and value.dtype in (torch.float32, torch.bfloat16) and not node.args[6]
+    return on_cpu and value.dtype in (torch.float32, torch.bfloat16)
 
 
 def _has_symbols(gm: fx.GraphModule) -> bool:
@@ -73,9 +76,10 @@ def _pays(node: fx.Node, constant: set[fx.Node]) -> bool:
     source, weight = node.args[0], node.args[1]
     if weight in constant or value_of(weight).is_contiguous(memory_format=_LAST):
         return True
+    weights = value_of(weight).numel()
     tensors = value_of(source).numel() + value_of(node).numel()
     copied = 1 if value_of(source).is_contiguous(memory_format=_LAST) else 2
-    return tensors > copied * value_of(weight).numel()  # type: ignore[no-any-return]
+    return weights <= LIGHT or tensors > copied * weights  # type: ignore[no-any-return]
 
 
 class _Layouts:
@@ -112,9 +116,7 @@ class _Layouts:
 
     def _lay_out(self, node: fx.Node) -> None:
         source, weight, bias, *rest = node.args
-        source = self._copy(source, node, last=True)
-        if weight in self.constant:
-            weight = self._copy(weight, node, last=True)
+        source, weight = (self._copy(n, node, last=True) for n in (source, weight))
         node.args = (source, weight, bias, *rest)
 
     def _lay_out_result(self, node: fx.Node) -> None:

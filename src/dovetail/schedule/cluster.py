@@ -2,7 +2,8 @@
 
 Clusters run in order, and a value only ever joins a cluster at or behind those it reads from, so
 there are no cycles. Two values share a cluster when their shapes are refinements of one domain
-and every fold that one reads of the other is read at its own point.
+and every fold that one reads of the other is read at its own point. Those that have nothing to do
+with each other must have the same shape.
 """
 
 from __future__ import annotations
@@ -240,11 +241,23 @@ class Clusterer:
         if domain is not cluster.domain:
             if any(cluster.index(m, domain) is None for m in cluster.members):
                 return False
+            if domain.sizes != cluster.domain.sizes and not _share(cluster.members, value):
+                return False
         try:
             probe.run(value, kind)
         except (Conflict, NotAffine):
             return False
         return True
+
+
+def _share(members: Sequence[Value], value: Value) -> bool:
+    """Whether a value reads a member, or what a member reads.
+
+    Without that, shapes whose sizes happen to agree make a kernel that goes through one of them,
+    or both, in an order that its memory does not have.
+    """
+    reads = set(map(root_of, reads_of(value)))
+    return any(m in reads or not reads.isdisjoint(map(root_of, reads_of(m))) for m in members)
 
 
 class Probe:
