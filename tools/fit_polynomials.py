@@ -46,9 +46,9 @@ def odd(fn: Callable[[mp.mpf], mp.mpf], limit: mp.mpf) -> Callable[[mp.mpf], mp.
     return series(lambda z: (fn(mp.sqrt(z)) / mp.sqrt(z) - 1) / z, limit)
 
 
-def erfcx(q: mp.mpf) -> mp.mpf:
+def erfcx(q: mp.mpf, middle: int = 4) -> mp.mpf:
     """(1 + 2x) exp(x²) erfc(x), as a function of (x - 4) / (x + 4)."""
-    x = 4 * (1 + q) / (1 - q)
+    x = middle * (1 + q) / (1 - q)
     return (1 + 2 * x) * mp.exp(x * x) * mp.erfc(x)
 
 
@@ -163,6 +163,8 @@ FITS = {
     ),
     # erfc(x) = exp(-x²) p((x - 4) / (x + 4)) / (1 + 2x) for x in [0.45, 28]
     "erfcx64": (erfcx, (0.45 - 4) / 4.45, 24 / 32, 21),
+    # The same with 3 instead of 4, for a result in float32 from x in [0, 10.2]
+    "erfcx_short": (lambda q: erfcx(q, 3), -1.0, 7.2 / 13.2, 10),
 }
 
 MINIMAX = {
@@ -196,11 +198,13 @@ MINIMAX = {
         0.0,
         0.348,
     ),
-    # erf(x) = 1 - exp(-t q(t)) for t = |x| in [0.9375, 4], absolute
-    "erf_far": (lambda t: -mp.log(mp.erfc(t)), mp.erfc, range(1, 7), 0.9375, 4.0),
-    # erfc(t) = exp(-t q(t)), absolute, down to where a sum with 1 no longer sees it
+    # 2**f = 1 + f p(f), relative
+    "exp2_32": (lambda f: 2**f - 1, lambda f: mp.mpf(2) ** -f, range(1, 7), -0.5, 0.5),
+    # erf(x) = 1 - 2**(t q(t)) for t = |x| in [0.9375, 4], absolute
+    "erf_far": (lambda t: mp.log(mp.erfc(t), 2), mp.erfc, range(1, 7), 0.9375, 4.0),
+    # erfc(t) = 2**(t q(t)), absolute, down to where a sum with 1 no longer sees it
     "erfc": (
-        lambda t: -mp.log(mp.erfc(t)),
+        lambda t: mp.log(mp.erfc(t), 2),
         lambda t: max(mp.erfc(t), mp.mpf(2) ** -10),
         range(1, 10),
         0.0,

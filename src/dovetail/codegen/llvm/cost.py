@@ -17,7 +17,7 @@ _OPERATIONS = {
     **dict.fromkeys(("sinh", "cosh"), 9.0),
     **dict.fromkeys(("tanh", "erf", "tan", "atan2", "hypot", "fmod"), 14.0),
     **dict.fromkeys(("asinh", "acosh", "atanh"), 18.0),
-    **dict.fromkeys(("pow", "erfc"), 80.0),
+    **dict.fromkeys(("pow", "erfc"), 50.0),
 }
 # Functions of float64 take more than twice the time: pairs, longer polynomials.
 _DOUBLE = {

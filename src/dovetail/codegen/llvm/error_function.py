@@ -22,34 +22,40 @@ from dovetail.codegen.llvm.arithmetic import (
     two_product,
     two_sum,
 )
-from dovetail.codegen.llvm.coefficients import ERF64, ERF_FAR, ERF_NEAR, ERFC, ERFCX64
+from dovetail.codegen.llvm.coefficients import (
+    ERF64,
+    ERF_FAR,
+    ERF_NEAR,
+    ERFC,
+    ERFCX64,
+    ERFCX_SHORT,
+)
 from dovetail.codegen.llvm.emit import Code, Val
-from dovetail.codegen.llvm.exponential import exp_bounded, exp_pair
+from dovetail.codegen.llvm.exponential import exp2_bounded, exp_pair, exp_short
 
 
 def erf(c: Code, x: Val) -> Val:
-    """A polynomial near zero, 1 - exp(-t q(t)) elsewhere, 1 beyond 4."""
+    """A polynomial near zero, 1 - 2**(t q(t)) elsewhere, 1 beyond 4."""
     if x.dtype == "float64":
         return _erf64(c, x)
     z = mul(c, x, x)
     near = fma(c, x, polynomial(c, z, ERF_NEAR), x)
     size = absolute(c, x)
     t = at_most(c, size, 4.0)
-    power = mul(c, t, polynomial(c, t, ERF_FAR))
-    e = exp_bounded(c, negative(c, power))
+    e = exp2_bounded(c, mul(c, t, polynomial(c, t, ERF_FAR)))
     far = c.intrinsic("copysign", sub(c, c.like(1.0, x), e), x)
     return c.select(is_below(c, size, 0.9375), near, far)
 
 
 def erf_plus_one(c: Code, x: Val) -> Val:
-    """1 + erf(x), where only the sum's own accuracy counts: exp(-t q(t)) or its complement."""
+    """1 + erf(x), where only the sum's own accuracy counts: 2**(t q(t)) or its complement."""
     if x.dtype == "float64":
         return erfc(c, negative(c, x))
     size = absolute(c, x)
     inside = c.compare("fcmp ule", size, c.like(4.0, x))
     t = at_most(c, size, 4.0)
-    power = mul(c, t, polynomial(c, t, ERFC))
-    e = c.select(inside, exp_bounded(c, negative(c, power)), c.like(0.0, x))
+    e = exp2_bounded(c, mul(c, t, polynomial(c, t, ERFC)))
+    e = c.select(inside, e, c.like(0.0, x))
     return c.select(is_below(c, x, 0.0), e, sub(c, c.like(2.0, x), e))
 
 
@@ -76,17 +82,28 @@ def _erf64(c: Code, x: Val) -> Val:
     return c.select(is_below(c, size, 1.0), near, c.intrinsic("copysign", far, x))
 
 
+def _erfc_short(c: Code, x: Val) -> Val:
+    """In float64, to what a result in float32 needs: the formula of ``_far`` from zero up."""
+    size = at_most(c, absolute(c, x), 10.2)
+    e = exp_short(c, negative(c, mul(c, size, size)))
+    below = fma(c, size, c.like(2.0, x), c.like(1.0, x))
+    three = c.like(3.0, x)
+    above = add(c, size, three)
+    inverse = c.op("fdiv", c.like(1.0, x), mul(c, above, below))
+    q = mul(c, mul(c, sub(c, size, three), below), inverse)
+    value = mul(c, mul(c, e, mul(c, above, inverse)), polynomial(c, q, ERFCX_SHORT))
+    return c.select(is_below(c, x, 0.0), sub(c, c.like(2.0, x), value), value)
+
+
 def erfc(c: Code, x: Val) -> Val:
     """1 - erf(x), to full accuracy where it is small."""
-
-    def double(c: Code, x: Val) -> Val:
-        z = mul(c, x, x)
-        high, low = two_sum(c, c.like(1.0, x), negative(c, x))
-        near = add(c, high, sub(c, low, mul(c, x, polynomial(c, z, ERF64))))
-        size = absolute(c, x)
-        far = _far(c, size)
-        far = c.select(is_below(c, x, 0.0), sub(c, c.like(2.0, x), far), far)
-        far = c.select(is_above(c, x, 27.3), c.like(0.0, x), far)
-        return c.select(is_below(c, size, 0.5), near, far)
-
-    return through_double(c, double, x)
+    if x.dtype == "float32":
+        return through_double(c, _erfc_short, x)
+    z = mul(c, x, x)
+    high, low = two_sum(c, c.like(1.0, x), negative(c, x))
+    near = add(c, high, sub(c, low, mul(c, x, polynomial(c, z, ERF64))))
+    size = absolute(c, x)
+    far = _far(c, size)
+    far = c.select(is_below(c, x, 0.0), sub(c, c.like(2.0, x), far), far)
+    far = c.select(is_above(c, x, 27.3), c.like(0.0, x), far)
+    return c.select(is_below(c, size, 0.5), near, far)

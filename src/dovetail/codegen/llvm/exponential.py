@@ -28,12 +28,20 @@ from dovetail.codegen.llvm.arithmetic import (
     power_of_two,
     scale,
     sub,
-    times,
     total,
     two_product_with,
     two_sum,
 )
-from dovetail.codegen.llvm.coefficients import COSH32, EXP32, EXP64, LN2, SINH32, SINH64, TANH32
+from dovetail.codegen.llvm.coefficients import (
+    COSH32,
+    EXP2_32,
+    EXP32,
+    EXP64,
+    LN2,
+    SINH32,
+    SINH64,
+    TANH32,
+)
 from dovetail.codegen.llvm.emit import Code, Val
 from dovetail.codegen.llvm.wide import can_scale, scaled
 
@@ -73,14 +81,6 @@ def _exp_to_infinity(c: Code, x: Val) -> Val:
     # One less in the exponent, so that the largest results do not overflow on the way.
     less = c.op("sub", low_bits(c, shifted), c.like(1, Val("", "int32", x.lanes)))
     return mul(c, add(c, p, p), power_of_two(c, less, x.dtype))
-
-
-def exp_bounded(c: Code, x: Val) -> Val:
-    """e**x of float32 between -80 and 80."""
-    n, shifted, p = _exp_fraction(c, x)
-    if can_scale(c, x):
-        return scaled(c, p, n)
-    return mul(c, p, power_of_two(c, low_bits(c, shifted), x.dtype))
 
 
 def _exp_fraction(c: Code, x: Val) -> tuple[Val, Val, Val]:
@@ -180,22 +180,33 @@ def _expm1_32(c: Code, x: Val) -> Val:
 
 def exp2(c: Code, x: Val) -> Val:
     """2**x."""
-    single = x.dtype == "float32"
-    x = clamp(c, x, *((-160.0, 140.0) if single else (-1080.0, 1030.0)))
-    magic, one = c.like(MAGIC[x.dtype], x), c.like(1.0, x)
+    if x.dtype == "float32":
+        n, shifted, value = _exp2_fraction(c, clamp(c, x, -160.0, 140.0))
+        return scaled(c, value, n) if can_scale(c, x) else scale(c, value, low_bits(c, shifted))
+    x = clamp(c, x, -1080.0, 1030.0)
+    magic = c.like(MAGIC[x.dtype], x)
+    shifted = add(c, x, magic)
+    pair = two_product_with(c, sub(c, x, sub(c, shifted, magic)), LN2)
+    high, low = fast_two_sum(c, c.like(1.0, x), pair[0])
+    value = add(c, high, add(c, low, _grown(c, pair)))
+    return scale(c, value, low_bits(c, shifted))
+
+
+def exp2_bounded(c: Code, x: Val) -> Val:
+    """2**x of float32 between -120 and 120."""
+    n, shifted, value = _exp2_fraction(c, x)
+    if can_scale(c, x):
+        return scaled(c, value, n)
+    return mul(c, value, power_of_two(c, low_bits(c, shifted), x.dtype))
+
+
+def _exp2_fraction(c: Code, x: Val) -> tuple[Val, Val, Val]:
+    """With x = n + f, for a result in float32: n, n in the low bits, and 2**f."""
+    magic = c.like(MAGIC[x.dtype], x)
     shifted = add(c, x, magic)
     n = sub(c, shifted, magic)
-    rest = sub(c, x, n)
-    if single:
-        r = times(c, rest, LN2[0])
-        value = fma(c, fma(c, polynomial(c, r, EXP32), r, one), r, one)
-        if can_scale(c, x):
-            return scaled(c, value, n)
-    else:
-        pair = two_product_with(c, rest, LN2)
-        high, low = fast_two_sum(c, one, pair[0])
-        value = add(c, high, add(c, low, _grown(c, pair)))
-    return scale(c, value, low_bits(c, shifted))
+    f = sub(c, x, n)
+    return n, shifted, fma(c, f, polynomial(c, f, EXP2_32), c.like(1.0, x))
 
 
 def sigmoid(c: Code, x: Val) -> Val:
