@@ -45,8 +45,8 @@ _INTEGERS = {"float32": ("int32", 32), "float64": ("int64", 64)}
 def _less32(c: Code, x: Val, n: Val) -> Pair:
     """X - n pi/2 of float32 to twice its bits, for an n below 2**18.
 
-    The first difference is exact, as its bits end where those of x do. So is that from ``r``: a
-    multiple of the first part's last place cancels the second part, or is much the larger.
+    ``lead`` is below 1 and its bits end no later than those of x and the first part: it is exact.
+    So is its difference from ``r``, which comes from a rounded product: ``low`` is what is missing.
     """
     first, second, third = (c.like(-part, x) for part in _PARTS32)
     lead = fma(c, n, first, x)
