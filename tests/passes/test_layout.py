@@ -5,6 +5,7 @@ import torch
 from torch import nn
 from torch.fx.experimental.proxy_tensor import make_fx
 
+from dovetail.passes.constants import CONSTANT
 from dovetail.passes.layout import use_channels_last
 from tests.differential import BACKENDS, assert_same
 
@@ -48,6 +49,18 @@ def test_what_needs_the_old_strides_gets_them():
 def test_heavy_weights_that_vary_are_not_copied_at_each_call():
     x, w = torch.randn(1, 256, 4, 4), torch.randn(256, 256, 3, 3)
     assert count(laid_out(wide, x, w), aten.clone.default) == 0
+
+
+def test_constant_weights_are_laid_out_unless_they_are_heavy():
+    def copies(channels):
+        x, w = torch.randn(1, channels, 7, 7), torch.randn(channels, channels, 3, 3)
+        gm = make_fx(wide, tracing_mode="fake")(x, w)
+        gm.meta["kind"] = "inference"
+        gm.graph.find_nodes(op="placeholder")[1].meta[CONSTANT] = True
+        return count(use_channels_last(gm), aten.clone.default)
+
+    assert copies(256) == 2
+    assert copies(384) == 0
 
 
 def test_heavy_weights_are_copied_where_the_input_lies_channels_last_already():

@@ -4,7 +4,8 @@ PyTorch's CPU convolutions take channels-last tensors as they are, and copy othe
 their own and back. So a convolution gets its input and its weights in channels-last; what follows
 it element by element keeps that layout, and everything else sees the strides it was traced with.
 Constant weights are laid out once. Those that vary are copied at each call, which takes a generated
-kernel a fifth of PyTorch's time; where they are heavy, the tensors must outweigh them.
+kernel a fifth of PyTorch's time. Where weights are heavy, the tensors must outweigh them: for small
+images with many channels PyTorch's other kernels are faster.
 
 What takes rows and columns of such a tensor by number (upsampling, taken apart) is laid out alike,
 though eager's result would not be: it is copied, which is fused with it.
@@ -29,6 +30,7 @@ from dovetail.passes.verify import compute
 aten = torch.ops.aten
 _LAST = torch.channels_last
 LIGHT = 1 << 18  # elements of weights whose copy is less than what a convolution saves
+HEAVY = 1 << 20  # elements of constant weights that are too many for small images
 # Operators beside the elementwise ones that give channels-last results for such operands.
 _FOLLOWING = {
     aten._native_batch_norm_legit_no_training.default,
@@ -74,12 +76,13 @@ def _has_symbols(gm: fx.GraphModule) -> bool:
 def _pays(node: fx.Node, constant: set[fx.Node]) -> bool:
     """Whether a convolution gains more than the copies of its weights and its input take."""
     source, weight = node.args[0], node.args[1]
-    if weight in constant or value_of(weight).is_contiguous(memory_format=_LAST):
+    if value_of(weight).is_contiguous(memory_format=_LAST):
         return True
     weights = value_of(weight).numel()
     tensors = value_of(source).numel() + value_of(node).numel()
     copied = 1 if value_of(source).is_contiguous(memory_format=_LAST) else 2
-    return weights <= LIGHT or tensors > copied * weights  # type: ignore[no-any-return]
+    few = HEAVY if weight in constant else LIGHT
+    return weights <= few or tensors > copied * weights  # type: ignore[no-any-return]
 
 
 class _Layouts:
