@@ -154,6 +154,13 @@ def two_product(c: Code, a: Val, b: Val) -> Pair:
     return product, fma(c, a, b, negative(c, product))
 
 
+def cube(c: Code, x: Val) -> tuple[Val, Val, Val]:
+    """X**2, x**3, and what both roundings leave out of x**3."""
+    square, square_low = two_product(c, x, x)
+    cubed, low = two_product(c, square, x)
+    return square, cubed, fma(c, square_low, x, low)
+
+
 def two_product_with(c: Code, a: Val, number: tuple[float, float]) -> Pair:
     """A times a constant that is a pair."""
     high, low = two_product(c, a, c.like(number[0], a))

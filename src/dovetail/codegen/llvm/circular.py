@@ -14,6 +14,7 @@ from dovetail.codegen.llvm.arithmetic import (
     Pair,
     absolute,
     add,
+    cube,
     divide,
     fast_two_sum,
     fma,
@@ -181,9 +182,11 @@ def tan(c: Code, x: Val) -> Val:
 
 def _tangent32(c: Code, odd: Val, r: Pair) -> Val:
     """A polynomial, or the reciprocal of it and of what its rounding leaves out."""
-    z = mul(c, r[0], r[0])
-    grown = fma(c, r[1], z, r[1])  # the slope is 1 / cos(r)**2
-    grown = fma(c, mul(c, z, r[0]), polynomial(c, z, TAN32), grown)
+    z, cubed, lost = cube(c, r[0])
+    p = polynomial(c, z, TAN32)
+    slope = fma(c, fma(c, z, c.like(2 / 3, z), c.like(1.0, z)), z, c.like(1.0, z))
+    grown = fma(c, r[1], slope, mul(c, lost, p))  # 1 / cos(r)**2 begins so
+    grown = fma(c, cubed, p, grown)
     value, low = fast_two_sum(c, r[0], grown)
     inverse = c.op("fdiv", c.like(1.0, z), value)
     off = fma(c, negative(c, value), inverse, c.like(1.0, z))

@@ -165,16 +165,23 @@ def expm1(c: Code, x: Val) -> Val:
 
 
 def _expm1_32(c: Code, x: Val) -> Val:
-    """2**n (e**r - 1) + 2**n - 1, by halves so that 2**n does not overflow before the sum."""
+    """2**n (e**r - 1) + 2**n - 1, by halves so that 2**n does not overflow before the sum.
+
+    What each sum leaves out comes last: the parts may cancel each other.
+    """
     n, shifted, r = _reduced(c, x)
-    t = fma(c, mul(c, r, r), polynomial(c, r, EXP32), r)
+    bent = fma(c, mul(c, r, r), polynomial(c, r, EXP32), _left_out(c, x, n, r))
+    t, t_low = fast_two_sum(c, r, bent)
     half = c.like(0.5, x)
     if can_scale(c, x):
         grown = scaled(c, half, n)
     else:
         less = low_bits(c, shifted)
         grown = power_of_two(c, c.op("sub", less, c.like(1, less)), x.dtype)
-    value = fma(c, grown, t, sub(c, grown, half))
+    whole = sub(c, grown, half)
+    lost = sub(c, sub(c, grown, whole), half)
+    lead, error = fast_two_sum(c, whole, mul(c, grown, t))
+    value = add(c, lead, add(c, error, fma(c, grown, t_low, lost)))
     return add(c, value, value)
 
 

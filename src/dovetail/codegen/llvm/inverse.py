@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
 from dovetail.codegen.llvm.arithmetic import (
     Pair,
     absolute,
     add,
     at_most,
+    cube,
     divide,
     equals,
     fast_two_sum,
@@ -73,12 +73,20 @@ def _parts(c: Code, y: Val, x: Val) -> tuple[Val, Val, Pair, Pair]:
     return small, large, above, below
 
 
-def _from_base(c: Code, base: Pair, s: Val, z: Val, coefficients: Sequence[float]) -> Val:
-    """Base + s + s z p(z) in float32, where a base that is not zero is larger than s."""
-    high = add(c, base[0], s)
-    low = sub(c, s, sub(c, high, base[0]))
-    rest = fma(c, mul(c, s, z), polynomial(c, z, coefficients), base[1])
+def _from_base(c: Code, base: Val, s: Val, rest: Val) -> Val:
+    """Base + s + rest in float32, where a base that is not zero is larger than s."""
+    high = add(c, base, s)
+    low = sub(c, s, sub(c, high, base))
     return add(c, high, add(c, low, rest))
+
+
+def _atan_from(c: Code, base: Pair, t: Val, low: Val) -> Val:
+    """Base + atan(t + low) in float32 for a t of at most 1 in size."""
+    z, cubed, lost = cube(c, t)
+    p = polynomial(c, z, ATAN32)
+    slope = fma(c, z, c.like(-0.5, z), c.like(1.0, z))  # about 1 / (1 + z)
+    rest = fma(c, lost, p, fma(c, low, slope, base[1]))
+    return _from_base(c, base[0], t, fma(c, cubed, p, rest))
 
 
 def _base32(c: Code, like: Val, quarters: int) -> Pair:
@@ -90,9 +98,11 @@ def _atan32(c: Code, x: Val) -> Val:
     """A polynomial, of the negative reciprocal beyond 1: pi/2 is added then."""
     size = absolute(c, x)
     large = is_above(c, size, 1.0)
-    t = c.select(large, c.op("fdiv", c.like(-1.0, x), size), size)
+    inverse = c.op("fdiv", c.like(-1.0, x), size)
+    lost = mul(c, fma(c, inverse, size, c.like(1.0, x)), inverse)
+    t, low = _choose(c, large, (inverse, lost), (size, c.like(0.0, x)))
     base = _choose(c, large, _base32(c, x, 1), _base32(c, x, 0))
-    return c.intrinsic("copysign", _from_base(c, base, t, mul(c, t, t), ATAN32), x)
+    return c.intrinsic("copysign", _atan_from(c, base, t, low), x)
 
 
 def atan(c: Code, x: Val) -> Val:
@@ -150,7 +160,7 @@ def _atan2_32(c: Code, y: Val, x: Val, behind: Val) -> Val:
     t = c.select(c.op("xor", steep, behind), negative(c, t), t)
     ends = _choose(c, behind, _base32(c, x, 2), _base32(c, x, 0))
     base = _choose(c, steep, _base32(c, x, 1), ends)
-    return _from_base(c, base, t, mul(c, t, t), ATAN32)
+    return _atan_from(c, base, t, c.like(0.0, x))
 
 
 def _half_angle(c: Code, x: Val) -> tuple[Val, Val, Val]:
@@ -190,11 +200,16 @@ def _half_angle32(c: Code, x: Val) -> tuple[Val, Val, Val]:
     return small, add(c, root, root), c.select(small, mul(c, x, x), left)
 
 
+def _asin_from(c: Code, base: Pair, s: Val, z: Val) -> Val:
+    rest = fma(c, mul(c, s, z), polynomial(c, z, ASIN32), base[1])
+    return _from_base(c, base[0], s, rest)
+
+
 def _asin32(c: Code, x: Val) -> Val:
     small, twice, z = _half_angle32(c, x)
     s = c.select(small, absolute(c, x), negative(c, twice))
     base = _choose(c, small, _base32(c, x, 0), _base32(c, x, 1))
-    return c.intrinsic("copysign", _from_base(c, base, s, z, ASIN32), x)
+    return c.intrinsic("copysign", _asin_from(c, base, s, z), x)
 
 
 def _acos32(c: Code, x: Val) -> Val:
@@ -203,7 +218,7 @@ def _acos32(c: Code, x: Val) -> Val:
     behind = is_below(c, x, 0.0)
     base = _choose(c, behind, _base32(c, x, 2), _base32(c, x, 0))
     base = _choose(c, small, _base32(c, x, 1), base)
-    return _from_base(c, base, s, z, ASIN32)
+    return _asin_from(c, base, s, z)
 
 
 def asin(c: Code, x: Val) -> Val:
