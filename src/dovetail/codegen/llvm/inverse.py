@@ -96,7 +96,7 @@ def _base32(c: Code, like: Val, quarters: int) -> Pair:
 
 def _atan32(c: Code, x: Val) -> Val:
     """A polynomial, of the negative reciprocal beyond 1: pi/2 is added then."""
-    size = absolute(c, x)
+    size = at_most(c, absolute(c, x), 2.0**60)
     large = is_above(c, size, 1.0)
     inverse = c.op("fdiv", c.like(-1.0, x), size)
     lost = mul(c, fma(c, inverse, size, c.like(1.0, x)), inverse)
