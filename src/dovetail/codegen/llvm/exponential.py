@@ -167,11 +167,13 @@ def expm1(c: Code, x: Val) -> Val:
 def _expm1_32(c: Code, x: Val) -> Val:
     """2**n (e**r - 1) + 2**n - 1, by halves so that 2**n does not overflow before the sum.
 
-    What each sum leaves out comes last: the parts may cancel each other.
+    These may cancel each other, so r is added without its last part, and what the sum leaves out
+    comes later.
     """
     n, shifted, r = _reduced(c, x)
-    bent = fma(c, mul(c, r, r), polynomial(c, r, EXP32), _left_out(c, x, n, r))
-    t, t_low = fast_two_sum(c, r, bent)
+    first, second = (c.like(-part, x) for part in LN2_SPLIT[x.dtype])
+    exact = fma(c, n, first, x)
+    bent = fma(c, mul(c, r, r), polynomial(c, r, EXP32), mul(c, n, second))
     half = c.like(0.5, x)
     if can_scale(c, x):
         grown = scaled(c, half, n)
@@ -180,8 +182,9 @@ def _expm1_32(c: Code, x: Val) -> Val:
         grown = power_of_two(c, c.op("sub", less, c.like(1, less)), x.dtype)
     whole = sub(c, grown, half)
     lost = sub(c, sub(c, grown, whole), half)
-    lead, error = fast_two_sum(c, whole, mul(c, grown, t))
-    value = add(c, lead, add(c, error, fma(c, grown, t_low, lost)))
+    lead = fma(c, grown, exact, whole)
+    lost = add(c, lost, fma(c, grown, exact, sub(c, whole, lead)))
+    value = add(c, lead, fma(c, grown, bent, lost))
     return add(c, value, value)
 
 
