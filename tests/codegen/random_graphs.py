@@ -197,11 +197,30 @@ def check(seed: int, backend: str = "cpu") -> str:
         given, mine = program.inputs(), program.inputs()
         expected = program(*given)
         actual = torch.compile(written, backend=backend, dynamic=False)(*mine)
-    for a, b, c in zip((*expected, *given), (*actual, *mine), (*exact, *given), strict=True):
+    triples = zip((*expected, *given), (*actual, *mine), (*exact, *given), strict=True)
+    for place, (a, b, c) in enumerate(triples):
         if a.shape != b.shape or a.dtype != b.dtype:
             return f"seed {seed}: {b.dtype}{list(b.shape)} for {a.dtype}{list(a.shape)}"
         # Where eager itself is far from float64 (a step function, a cancellation) so may we be.
         slack = 4 * (a.double() - c.double()).abs() + 1e-4 + 1e-4 * a.double().abs()
-        if bool(((a.double() - b.double()).abs() > slack).any()):
+        off = (a.double() - b.double()).abs() > slack
+        if bool(off.any()) and place < len(exact):
+            off &= ~at_a_step(written, program.inputs(), place, b)
+        if bool(off.any()):
             return f"seed {seed}: off by {(a - b).abs().max().item()}"
     return ""
+
+
+def at_a_step(written, inputs, place, result):
+    """Where inputs that differ in their last bits make this the exact result.
+
+    The sum of a normalised row is zero but for its rounding, and the floor of that anything.
+    """
+    noise = torch.Generator().manual_seed(0)
+    reached = torch.zeros(result.shape, dtype=torch.bool)
+    with torch.no_grad():
+        for _ in range(16):
+            bits = (2**-23 * torch.randn(x.shape, generator=noise) for x in inputs)
+            near = [x.double() * (1 + b) for x, b in zip(inputs, bits, strict=True)]
+            reached |= (written(*near)[place].double() - result.double()).abs() <= 1e-4
+    return reached
