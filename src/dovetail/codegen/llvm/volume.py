@@ -22,7 +22,7 @@ from dovetail.ir.size import Dim
 MOST = 400  # instructions for whole registers: about 14 ms
 LEAST_CALLED = 24  # a function shorter than this is not worth a call
 _BUFFER, _LOOP, _FOLD = 10, 12, 24  # beside the bodies
-_ANGLES = 100  # the reduction of large angles, which is called
+_ANGLES = {"float32": 50, "float64": 100}  # the reduction of large angles, which is called
 SECOND = 0.7  # what an instruction takes more where it needs a second register
 _CHECK, _ACCESS, _GATHER, _WORDS, _OTHER = 8, 4, 10, 8, 2
 _WORD = 4  # bytes of the least that is gathered
@@ -105,8 +105,9 @@ class Volume:
 
     def _total(self, once: bool) -> float:
         total = float(_BUFFER * len(self.kernel.buffers))
-        if any(isinstance(i, Apply) and i.op in math.CIRCULAR for i in self.kernel.instructions()):
-            total += _ANGLES
+        code = self.kernel.instructions()
+        angles = {i.dtype for i in code if isinstance(i, Apply) and i.op in math.CIRCULAR}
+        total += sum(_ANGLES[dtype] for dtype in angles)
         for loop in self.kernel.loops:
             body, folds = self._counted(loop)
             total += self._written(loop, folds, once) * body + _LOOP + _FOLD * folds
