@@ -47,7 +47,7 @@ def odd(fn: Callable[[mp.mpf], mp.mpf], limit: mp.mpf) -> Callable[[mp.mpf], mp.
 
 
 def erfcx(q: mp.mpf, middle: int = 4) -> mp.mpf:
-    """(1 + 2x) exp(x²) erfc(x), as a function of (x - 4) / (x + 4)."""
+    """(1 + 2x) exp(x²) erfc(x), as a function of (x - middle) / (x + middle)."""
     x = middle * (1 + q) / (1 - q)
     return (1 + 2 * x) * mp.exp(x * x) * mp.erfc(x)
 

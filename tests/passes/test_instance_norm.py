@@ -47,6 +47,20 @@ def test_channels_last_gives_eagers_strides():
     assert_same(nn.InstanceNorm2d(6, affine=True), x, backend="cpu", dynamic=False)
 
 
+@pytest.mark.parametrize("shape", [(3, 1, 5, 4), (2, 1, 3, 4, 5), (2, 3, 1, 5)])
+def test_strides_of_single_elements_are_eagers(shape):
+    x = data(*shape).movedim(1, -1).contiguous().movedim(-1, 1)
+    weight = data(7, shape[1], *(1 for _ in shape[2:]))
+    convolution = F.conv2d if len(shape) == 4 else F.conv3d
+
+    def fn(x):
+        y = F.instance_norm(x)
+        z = convolution(y, weight)
+        return y, z, z.view(len(x), -1) * 2
+
+    assert_same(fn, x, backend="cpu", dynamic=False)
+
+
 @pytest.mark.parametrize("training", [False, True])
 def test_statistics_that_are_kept_stay_as_they_are(training):
     model = nn.InstanceNorm2d(6, track_running_stats=True).train(training)

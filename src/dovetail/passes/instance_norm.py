@@ -8,6 +8,7 @@ Where gradients are wanted layouts stay as they are, and a batch's gradient is t
 from __future__ import annotations
 
 import inspect
+import math
 from typing import Any
 
 import torch
@@ -51,7 +52,14 @@ def _is_plain(node: fx.Node, given: dict[str, Any]) -> bool:
     batch, *sizes = source.shape
     known = all(isinstance(size, int) and size > 0 for size in sizes)
     some = known and any(size > 1 for size in sizes[1:]) and not _is_zero(batch)
-    return given["use_input_stats"] is True and same and source.device.type == "cpu" and some
+    plain = given["use_input_stats"] is True and same and source.device.type == "cpu"
+    return plain and some and not _only_as_good_as_contiguous(source)
+
+
+def _only_as_good_as_contiguous(source: torch.Tensor) -> bool:
+    """Whether dimensions of one element have strides that an instance norm does not keep."""
+    expected = [math.prod(source.shape[n + 1 :]) for n in range(source.dim())]
+    return source.is_contiguous() and list(source.stride()) != expected
 
 
 def _is_zero(size: Any) -> bool:
@@ -64,7 +72,7 @@ def _value(node: Any) -> Any:
 
 
 def _replace(gm: fx.GraphModule, node: fx.Node, given: dict[str, Any]) -> None:
-    """An instance norm is contiguous whatever its input is."""
+    """An instance norm is contiguous, whatever its input is."""
     channels = _value(given["input"]).shape[1]
     args = (given["input"], channels, given["weight"], given["bias"], given["eps"])
     with gm.graph.inserting_before(node):

@@ -344,7 +344,8 @@ def position(r: Renderer, index: Index) -> Val:
             return total
         return c.op("add", c.splat(total, r.lanes), _times(r, lane_numbers(r.lanes), step))
 
-    found = c.once(f"position {moving.offset} at {terms}", make)
+    along = "" if r.axis is None else r.axis.name
+    found = c.once(f"position {moving.offset} at {terms} along {along}", make)
     return _plus(c, found, c.const(fixed, "int64"))
 
 
