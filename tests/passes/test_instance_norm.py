@@ -49,7 +49,8 @@ def test_channels_last_gives_eagers_strides():
 
 @pytest.mark.parametrize("shape", [(3, 1, 5, 4), (2, 1, 3, 4, 5), (2, 3, 1, 5)])
 def test_strides_of_single_elements_are_eagers(shape):
-    x = data(*shape).movedim(1, -1).contiguous().movedim(-1, 1)
+    last = torch.channels_last if len(shape) == 4 else torch.channels_last_3d
+    x = torch.empty(shape, memory_format=last).copy_(data(*shape))
     weight = data(7, shape[1], *(1 for _ in shape[2:]))
     convolution = F.conv2d if len(shape) == 4 else F.conv3d
 
