@@ -5,7 +5,8 @@ their two sizes, and at one that no vector divides. CPU time of this thread is c
 busy machine disturbs little; the best of a few rounds, after one that fills caches. For the bench's
 kernels the whole way is measured, from a segment, which may have several. ``--wide`` takes the
 programs in ``codegen_cases.py``, forward and backward, and prints kernels over ``--above``
-milliseconds; ``--op-db`` the same for the operators that PyTorch tests itself with.
+milliseconds; ``--op-db`` the same for the operators that PyTorch tests itself with. Those are
+measured again when all others have been: a machine may be slow for some seconds.
 
     python benchmarks/codegen_time.py [--rounds N] [--wide] [--op-db] [--above MS]
 """
@@ -19,6 +20,7 @@ from typing import Any
 
 TARGET = 25.0
 RAGGED = (61, 250)
+AGAIN = 4  # times that what took long is measured once more
 
 
 def segments_of(fn: Any, inputs: tuple[Any, ...], *, backward: bool = False) -> list[Any]:
@@ -66,38 +68,45 @@ def measure(segment: Any, rounds: int) -> tuple[float, int]:
     return best * 1e3, sum(isinstance(step, Built) for step in make_plan(segment).steps)
 
 
-def measure_each(segment: Any, rounds: int, seen: set[str]) -> list[tuple[float, int, str]]:
-    """CPU milliseconds of each new kernel of a segment, its lines of LLVM, and its name."""
-    from dovetail.codegen.llvm.module import generate, module_text
-    from dovetail.codegen.llvm.target import assemble, host
+def measure_each(segment: Any, rounds: int, seen: set[str]) -> list[tuple[float, int, Any]]:
+    """CPU milliseconds of each new kernel of a segment, its lines of LLVM, and the kernel."""
+    from dovetail.codegen.llvm.module import module_text
+    from dovetail.codegen.llvm.target import host
     from dovetail.schedule.build import Built
     from dovetail.schedule.plan import Unschedulable, make_plan
 
-    target, found = host(), []
+    found = []
     try:
         kernels = [step.kernel for step in make_plan(segment).steps if isinstance(step, Built)]
     except Unschedulable:
         return []
     for kernel in kernels:
-        text = module_text({"k": kernel}, target.lanes)
-        if text in seen:
-            continue
-        seen.add(text)
-        best = float("inf")
-        for _ in range(rounds + 1):
-            assemble.cache_clear()
-            start = time.thread_time()
-            generate({"k": kernel}, target)
-            best = min(best, time.thread_time() - start)
-        found.append((best * 1e3, text.count("\n"), kernel.name))
+        text = module_text({"k": kernel}, host().lanes)
+        if text not in seen:
+            seen.add(text)
+            found.append((measure_kernel(kernel, rounds), text.count("\n"), kernel))
     return found
+
+
+def measure_kernel(kernel: Any, rounds: int) -> float:
+    """CPU milliseconds of a kernel as a module of its own."""
+    from dovetail.codegen.llvm.module import generate
+    from dovetail.codegen.llvm.target import assemble, host
+
+    best = float("inf")
+    for _ in range(rounds + 1):
+        assemble.cache_clear()
+        start = time.thread_time()
+        generate({"k": kernel}, host())
+        best = min(best, time.thread_time() - start)
+    return best * 1e3
 
 
 def variety(cases: Any, rounds: int, above: float) -> None:
     """Print the kernels of many programs that take long, and the worst of all."""
     warnings.simplefilter("ignore")
     seen: set[str] = set()
-    times = []
+    found: list[tuple[float, int, Any, str]] = []
     for name, fn, inputs, backward in cases:
         for both in (False, True) if backward else (False,):
             try:
@@ -105,13 +114,23 @@ def variety(cases: Any, rounds: int, above: float) -> None:
             except Exception:  # what Dynamo does not capture has no kernels
                 continue
             for segment in segments:
-                for took, lines, kernel in measure_each(segment, rounds, seen):
-                    times.append(took)
-                    if took > above:
-                        print(f"{took:7.1f} ms {lines:>6} lines  {name}: {kernel}", flush=True)
-    over = sum(took > TARGET for took in times)
-    worst = max(times, default=0.0)
-    print(f"{len(times)} kernels, {over} over {TARGET:.0f} ms, worst {worst:.1f}")
+                found += [(*each, name) for each in measure_each(segment, rounds, seen)]
+    for _ in range(AGAIN):
+        found = [
+            (
+                min(took, measure_kernel(kernel, rounds)) if took > above else took,
+                lines,
+                kernel,
+                name,
+            )
+            for took, lines, kernel, name in found
+        ]
+    for took, lines, kernel, name in found:
+        if took > above:
+            print(f"{took:7.1f} ms {lines:>6} lines  {name}: {kernel.name}")
+    over = sum(took > TARGET for took, *_ in found)
+    worst = max((took for took, *_ in found), default=0.0)
+    print(f"{len(found)} kernels, {over} over {TARGET:.0f} ms, worst {worst:.1f}")
 
 
 def main() -> None:
@@ -158,9 +177,11 @@ def bench_models(rounds: int) -> float:
     for name, make in cases.MODELS.items():
         seen: set[str] = set()
         found = [k for s in segments_of(*make()) for k in measure_each(s, rounds, seen)]
-        took, lines, kernel = max(found)
+        took, lines, kernel = max(found, key=lambda each: each[0])
         worst = max(worst, took)
-        print(f"{name:<32}{len(found):>3} kernels  {took:7.1f} ms  for {kernel}, {lines} lines")
+        print(
+            f"{name:<32}{len(found):>3} kernels  {took:7.1f} ms  for {kernel.name}, {lines} lines"
+        )
     return worst
 
 
