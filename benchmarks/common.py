@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import statistics
@@ -45,6 +46,14 @@ def spread(values: Sequence[float]) -> str:
 def here(file: str) -> str:
     """A script's own path, to start it again."""
     return str(Path(file).resolve())
+
+
+def in_turns_parser(description: str, threads: int = THREADS) -> argparse.ArgumentParser:
+    """The options of a benchmark whose rivals take turns in one process."""
+    parser = argparse.ArgumentParser(description=description.splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--threads", type=int, default=threads)
+    return parser
 
 
 def in_turns(fn: Any, args: Sequence[Any], rivals: Sequence[str], rounds: int) -> list[list[float]]:

@@ -5,7 +5,6 @@ python benchmarks/convnets.py [--rounds N] [--threads N] [--batch N] [NAME …]
 
 from __future__ import annotations
 
-import argparse
 import itertools
 from collections.abc import Callable
 from typing import Any
@@ -13,7 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from common import THREADS, in_turns, row
+from common import in_turns, in_turns_parser, row
 
 F = nn.functional
 RIVALS = ("eager", "inductor", "dovetail")
@@ -121,9 +120,7 @@ CASES: dict[str, tuple[Callable[[], nn.Module], int]] = {
 
 def main() -> None:
     """Print a table."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--rounds", type=int, default=15)
-    parser.add_argument("--threads", type=int, default=THREADS)
+    parser = in_turns_parser(__doc__)
     parser.add_argument("--batch", type=int, default=1)
     parser.add_argument("names", nargs="*", metavar="NAME")
     options = parser.parse_args()

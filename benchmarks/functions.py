@@ -5,13 +5,12 @@ python benchmarks/functions.py [--rounds N] [--threads N] [NAME …]
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Callable
 from typing import Any
 
 import torch
 
-from common import in_turns, row
+from common import in_turns, in_turns_parser, row
 
 F = torch.nn.functional
 RIVALS = ("eager", "inductor", "cpu")
@@ -35,9 +34,7 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[float, float]]] = {
 
 def main() -> None:
     """Print a table."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--rounds", type=int, default=15)
-    parser.add_argument("--threads", type=int, default=1)
+    parser = in_turns_parser(__doc__, threads=1)
     parser.add_argument("names", nargs="*", metavar="NAME")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)

@@ -5,13 +5,12 @@ python benchmarks/layouts.py [--rounds N] [NAME …]
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Callable
 from typing import Any
 
 import torch
 
-from common import THREADS, in_turns, row
+from common import in_turns, in_turns_parser, row
 
 LAST = torch.channels_last
 RIVALS = ("eager", "inductor", "cpu")
@@ -51,9 +50,7 @@ CASES: dict[str, tuple[Callable[..., Any], Any]] = {
 
 def main() -> None:
     """Print a table."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--rounds", type=int, default=15)
-    parser.add_argument("--threads", type=int, default=THREADS)
+    parser = in_turns_parser(__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)

@@ -8,7 +8,6 @@ time over ours.
 
 from __future__ import annotations
 
-import argparse
 import statistics
 import time
 from collections.abc import Callable, Iterator
@@ -16,7 +15,7 @@ from typing import Any
 
 import torch
 
-from common import THREADS
+from common import in_turns_parser
 
 SHAPES = (
     *(((1_000_000,), 0), ((64, 16384), 1), ((4096, 256), 1), ((65536, 16), 1)),
@@ -62,9 +61,7 @@ def cases(names: list[str]) -> Iterator[tuple[str, tuple[int, ...], int, str]]:
 
 def main() -> None:
     """Print a table."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--rounds", type=int, default=15)
-    parser.add_argument("--threads", type=int, default=THREADS)
+    parser = in_turns_parser(__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)

@@ -5,11 +5,9 @@ python benchmarks/softmax.py [--rounds N] [--log]
 
 from __future__ import annotations
 
-import argparse
-
 import torch
 
-from common import THREADS, in_turns, row
+from common import in_turns, in_turns_parser, row
 
 LENGTHS = [1 << n for n in range(10, 22)]
 ELEMENTS = 1 << 22  # in all rows together
@@ -18,9 +16,7 @@ RIVALS = ("eager", "inductor", "cpu")
 
 def main() -> None:
     """Print a table."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--rounds", type=int, default=15)
-    parser.add_argument("--threads", type=int, default=THREADS)
+    parser = in_turns_parser(__doc__)
     parser.add_argument("--log", action="store_true", help="the logarithm of it")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)

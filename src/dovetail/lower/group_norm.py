@@ -161,7 +161,7 @@ def _down_channels(
     centre = _for_each_channel(lower, norm, mean, lambda _b, x, _channel: x, ())
     squares = _sum(lower, norm, square, (source, centre))
     rstd = inverse_root(lower, scaled(lower, squares, divide_by(count)), norm.epsilon)
-    weights = norm.reads()[:1] if norm.weight is not None else ()
+    weights = () if norm.weight is None else (norm.weight,)
     scale = _for_each_channel(lower, norm, rstd, norm.scaled, weights)
 
     def body(b: Builder, index: Indices) -> str:
