@@ -21,6 +21,8 @@ def test_processors_give_the_same_bits(name):
     (given,), (result,) = call_inputs(kernels[0]), call_outputs(kernels[0])
     arrays = {given.name: x.numpy(), result.name: np.zeros(len(x), np.float32)}
     first, *others = (run_code(kernels[0], arrays, {}, target) for target in targets())
+    if not others:
+        pytest.skip("this machine runs one kind of code")
     for other in others:
         np.testing.assert_array_equal(first[result.name], other[result.name])
 
