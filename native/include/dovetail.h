@@ -219,8 +219,8 @@ typedef struct {
 } dvt_open_options;
 
 #define DVT_OPEN_CHECK_CONSTANTS 1u /* hash the constants too: reads the whole file */
-#define DVT_OPEN_INSPECT    4u /* verify and look, never run: no kernel, host or trust needed */
-#define DVT_OPEN_TRUST_CODE 2u /* run native code unsigned: for a file from one's own cache */
+#define DVT_OPEN_INSPECT 4u /* verify and look, never run: no kernel, host or trust needed */
+#define DVT_OPEN_TRUST   2u /* vouch for the file: run what needs trust, unsigned */
 #define DVT_OPEN_MAY_OVERLAP                                                                   \
     8u /* inputs that are written to may share memory with others: the caller answers for it   \
         */
@@ -287,6 +287,10 @@ dvt_status dvt_blob_at(const dvt_artifact *artifact, size_t index, dvt_blob_info
 
 /* 1: signed by a trusted key; 0: not signed; -1: signed, but by no key that is trusted. */
 int dvt_signature_state(const dvt_artifact *artifact);
+
+/* Whether the file may do what needs trust: it is signed by a trusted key, or the caller
+ * vouched for it with DVT_OPEN_TRUST (docs/security.md). */
+int dvt_trusted(const dvt_artifact *artifact);
 
 /* Generated kernels in the file: 1 run as native code, 0 there are none, -1 native code was not
  * loaded, because it is not trusted or made for another processor, and built-in kernels of the

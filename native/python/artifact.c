@@ -454,6 +454,12 @@ static PyObject *artifact_signature(PyObject *object, PyObject *unused)
     return PyLong_FromLong(dvt_signature_state(((Artifact *)object)->artifact));
 }
 
+static PyObject *artifact_trusted(PyObject *object, PyObject *unused)
+{
+    (void)unused;
+    return PyBool_FromLong(dvt_trusted(((Artifact *)object)->artifact));
+}
+
 static PyObject *artifact_code(PyObject *object, PyObject *unused)
 {
     (void)unused;
@@ -490,6 +496,7 @@ static PyMethodDef artifact_methods[] = {
     {"memory", artifact_memory, METH_NOARGS,
      "arena bytes, their sum, the lower bound; last call"},
     {"signature", artifact_signature, METH_NOARGS, "1 trusted, 0 none, -1 by an unknown key"},
+    {"trusted", artifact_trusted, METH_NOARGS, "whether it may do what needs trust"},
     {"code", artifact_code, METH_NOARGS,
      "native code: 1 loaded, 0 none, -1 there but not used"},
     {NULL, NULL, 0, NULL},

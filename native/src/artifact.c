@@ -42,8 +42,7 @@ static dvt_status load_code(dvt_artifact *a, const dvt_open_options *options, dv
     if (code.data == NULL)
         return DVT_OK;
     a->code_state = -1;
-    a->code_untrusted =
-        !given && a->signature != 1 && (options->flags & DVT_OPEN_TRUST_CODE) == 0;
+    a->code_untrusted = !given && !a->trusted;
     if (a->code_untrusted)
         return DVT_OK;
     dvt_status status = dvt_code_load(code, &a->code, error);
@@ -272,6 +271,7 @@ static dvt_status prepare(dvt_artifact *a, const dvt_open_options *options, dvt_
     dvt_status status = dvt_file_verify(&a->file, options->flags, error);
     if (status == DVT_OK)
         status = check_signature(a, options, error);
+    a->trusted = a->signature == 1 || (options->flags & DVT_OPEN_TRUST) != 0;
     if (status == DVT_OK)
         status = dvt_program_decode(&a->file, &a->program, error);
     if (status == DVT_OK && a->file.sections[DVT_KERNEL_IR].data != NULL)
@@ -414,6 +414,11 @@ dvt_status dvt_host_call_at(const dvt_artifact *a, size_t index, dvt_host_call *
 int dvt_signature_state(const dvt_artifact *a)
 {
     return a->signature;
+}
+
+int dvt_trusted(const dvt_artifact *a)
+{
+    return a->trusted;
 }
 
 int dvt_code_state(const dvt_artifact *a)

@@ -176,17 +176,16 @@ static dvt_status check_backends(const dvt_artifact *a, const dvt_open_options *
 }
 
 /* What a vendor compiled is code like any other: nobody gets to see it who is not to run it. */
-static dvt_status check_trust(const dvt_artifact *a, const dvt_open_options *options,
-                              dvt_error *error)
+static dvt_status check_trust(const dvt_artifact *a, dvt_error *error)
 {
     const device_table *t = a->program.table;
-    if (t->blob_count == 0 || a->signature == 1 || (options->flags & DVT_OPEN_TRUST_CODE) != 0)
+    if (t->blob_count == 0 || a->trusted)
         return DVT_OK;
     span owner = t->blobs[0].owner;
     return dvt_fail(error, DVT_ERROR_UNTRUSTED,
                     "the artifact carries code that '%.*s' compiled and no signature of a key "
                     "that is trusted, so it will not be run: sign it, or vouch for the file "
-                    "(trust_code=True, dovetail run --trust-code)",
+                    "(trust=True, dovetail run --trust)",
                     (int)(owner.size > 100 ? 100 : owner.size), (const char *)owner.data);
 }
 
@@ -197,7 +196,7 @@ dvt_status dvt_devices_open(dvt_artifact *a, const dvt_open_options *options, dv
         return DVT_OK;
     dvt_status status = check_backends(a, options, error);
     if (status == DVT_OK)
-        status = check_trust(a, options, error);
+        status = check_trust(a, error);
     if (status != DVT_OK)
         return status;
     a->devices = calloc(t->device_count + 1u, sizeof *a->devices);

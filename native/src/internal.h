@@ -238,7 +238,8 @@ struct dvt_artifact {
     struct own_kernel *own_kernels; /* those that come from the file's code */
     size_t own_kernel_count;
     int signature, code_state;
-    bool code_untrusted;
+    bool trusted;        /* a signature of a trusted key, or DVT_OPEN_TRUST */
+    bool code_untrusted; /* there is code that runs only where the file is trusted */
     bool inspect_only;
     bool may_overlap;
     unsigned char **state; /* one a buffer: private copies of state */

@@ -106,7 +106,7 @@ static dvt_status run(dvt_artifact *model, const char *folder, dvt_error *error)
 
 static int open_and_run(const char *folder)
 {
-    dvt_open_options options = {.struct_size = sizeof options, .flags = DVT_OPEN_TRUST_CODE};
+    dvt_open_options options = {.struct_size = sizeof options, .flags = DVT_OPEN_TRUST};
     dvt_artifact *model = NULL;
     dvt_error error = {0, ""};
     char path[4096];

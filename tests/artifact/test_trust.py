@@ -14,7 +14,7 @@ from dovetail import _native, errors
 from dovetail.artifact.sign import new_key, read_private_key, sign_file
 from dovetail.cli import main
 from dovetail.file import container
-from dovetail.runtime.loaded import TRUST_CODE, Loaded, open_native
+from dovetail.runtime.loaded import TRUST, Loaded, open_native
 from dovetail.runtime.trust import parse_keys, trusted_keys
 from tests.artifact.files import ROOT, file_bytes
 
@@ -79,7 +79,7 @@ def code(tmp_path):
 
 @needs_compiler
 def test_code_runs_where_it_is_trusted(code):
-    native = open_native(artifact(code), flags=TRUST_CODE)
+    native = open_native(artifact(code), flags=TRUST)
     assert native.code() == 1
     assert Loaded(native)(X).tolist() == WEIGHED
 
@@ -97,7 +97,7 @@ def test_a_built_in_kernel_serves_where_code_is_not_trusted(code):
         native = open_native(data)
     assert native.code() == -1
     assert Loaded(native)(X).tolist() == (-X).tolist()
-    assert Loaded(open_native(data, flags=TRUST_CODE))(X).tolist() == WEIGHED
+    assert Loaded(open_native(data, flags=TRUST))(X).tolist() == WEIGHED
 
 
 @needs_compiler
@@ -155,10 +155,10 @@ def test_a_signature_covers_everything(code, tmp_path):
 def test_the_best_object_for_this_processor_is_taken(tmp_path, code):
     good = compiled(tmp_path)
     for objects in ([(1, good), (9, b"\x7fELF nonsense")], [(1, good)]):
-        native = open_native(artifact(code_section(*objects)), flags=TRUST_CODE)
+        native = open_native(artifact(code_section(*objects)), flags=TRUST)
         assert Loaded(native)(X).tolist() == WEIGHED
     with pytest.raises(errors.UnsupportedArtifact, match="cannot run on this machine"):
-        open_native(artifact(code_section((9, good))), flags=TRUST_CODE)
+        open_native(artifact(code_section((9, good))), flags=TRUST)
 
 
 @needs_compiler
@@ -173,14 +173,14 @@ def test_the_best_object_for_this_processor_is_taken(tmp_path, code):
 def test_code_that_wants_too_much_is_refused(tmp_path, source, problem):
     data = artifact(code_section((1, compiled(tmp_path, source))))
     with pytest.raises((errors.InvalidArtifact, errors.UnsupportedArtifact)) as error:
-        open_native(data, flags=TRUST_CODE)
+        open_native(data, flags=TRUST)
     assert problem in str(error.value) or "cannot run" in str(error.value)
 
 
 @needs_compiler
 def test_a_missing_function_is_named(code):
     with pytest.raises(errors.InvalidArtifact, match="no function weight_of"):
-        open_native(artifact(code, symbol="weight_of"), flags=TRUST_CODE)
+        open_native(artifact(code, symbol="weight_of"), flags=TRUST)
 
 
 @needs_compiler
@@ -194,10 +194,10 @@ def test_damaged_objects_are_refused(tmp_path):
             at = rng.choice([rng.randrange(64), rng.randrange(len(data) * 2 // 3, len(data))])
             data[at] = rng.randrange(256)
         with contextlib.suppress(errors.DovetailError):
-            open_native(artifact(code_section((1, bytes(data)))), flags=TRUST_CODE)
+            open_native(artifact(code_section((1, bytes(data)))), flags=TRUST)
     for size in range(0, len(good), 7):
         with contextlib.suppress(errors.DovetailError):
-            open_native(artifact(code_section((1, good[:size]))), flags=TRUST_CODE)
+            open_native(artifact(code_section((1, good[:size]))), flags=TRUST)
 
 
 @needs_compiler
@@ -208,7 +208,7 @@ def test_no_page_is_writable_and_executable(code):
         return {line[0] for line in lines if "w" in line[1] and "x" in line[1]}
 
     before = writable_and_executable()
-    native = open_native(artifact(code), flags=TRUST_CODE)
+    native = open_native(artifact(code), flags=TRUST)
     assert writable_and_executable() <= before
     assert Loaded(native)(X).tolist() == WEIGHED
 

@@ -40,7 +40,7 @@ def test_an_artifact_runs_in_another_process(name, tmp_path, capsys):
     assert f"of {name}" in capsys.readouterr().out
     code = f"""
 import torch, dovetail
-run = dovetail.load({str(tmp_path / "model.dvt")!r}, trust_code=True)
+run = dovetail.load({str(tmp_path / "model.dvt")!r}, trust=True)
 x, expected = torch.load({str(tmp_path / "expected.pt")!r})
 for _ in range(2):
     torch.testing.assert_close(run(x), expected)

@@ -10,7 +10,7 @@ from dovetail.file.encode import code_section
 from dovetail.ir.kernel_call import call_inputs, call_outputs
 from dovetail.ir.kernel_reference import run_kernel
 from dovetail.ir.kernel_text import parse_kernel
-from dovetail.runtime.loaded import TRUST_CODE, open_native
+from dovetail.runtime.loaded import TRUST, open_native
 from tests.artifact.files import file_bytes
 from tests.native.interpret import kernel_program
 from tests.native.random_kernels import RandomKernel
@@ -23,7 +23,7 @@ def run_tensors(kernel, lengths, given, target):
         generated={f"{kernel.name}@1": kernel.name},
         sections=[code_section({target.level: generate({kernel.name: kernel}, target)})],
     )
-    results = open_native(data, flags=TRUST_CODE)(*map(torch.as_tensor, given))
+    results = open_native(data, flags=TRUST)(*map(torch.as_tensor, given))
     names = [b.name for b in call_outputs(kernel)]
     return {n: torch.from_dlpack(r) for n, r in zip(names, results, strict=True)}
 

@@ -22,7 +22,7 @@ from dovetail.file.objects import functions
 from dovetail.file.processors import AARCH64
 from dovetail.ir.kernel_call import call_inputs, call_outputs
 from dovetail.ir.kernel_reference import run_kernel
-from dovetail.runtime.loaded import TRUST_CODE, open_native
+from dovetail.runtime.loaded import TRUST, open_native
 from tests.codegen import random_graphs
 from tests.codegen.kernels import PROGRAMS, kernels_of
 from tests.codegen.test_accuracy import UNARY, whole_range
@@ -105,7 +105,7 @@ def test_code_of_another_processor_is_passed_over(tmp_path):
         artifact.save(tmp_path / "m.dvt", targets=targets)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", InterpretedKernels)
-            native = open_native((tmp_path / "m.dvt").read_bytes(), flags=TRUST_CODE)
+            native = open_native((tmp_path / "m.dvt").read_bytes(), flags=TRUST)
         assert native.code() == state
         torch.testing.assert_close(torch.from_dlpack(native(x)[0]), x.softmax(-1))
     assert dovetail.load(tmp_path / "m.dvt", trusted_keys=[]).native.code() == 1
@@ -125,7 +125,7 @@ def test_functions_give_the_bits_of_x86(program, tmp_path, part):
 
     artifact = artifact_of(every, x, x.double())
     artifact.save(tmp_path / "x86.dvt", without_torch=True, targets=("x86-64-v3",))
-    here = open_native((tmp_path / "x86.dvt").read_bytes(), flags=TRUST_CODE)
+    here = open_native((tmp_path / "x86.dvt").read_bytes(), flags=TRUST)
     if here.code() != 1:
         pytest.skip("this machine is no x86-64-v3, whose code this is compared with")
     expected = list(map(torch.from_dlpack, here(x, x.double())))

@@ -12,7 +12,7 @@ from dovetail import Backend, Blob, Support, _native, errors, registry
 from dovetail.backends.plugin import plugin_backend
 from dovetail.cli.inspect import describe
 from dovetail.ir.encode import segment_from_bytes, segment_to_bytes
-from dovetail.runtime.loaded import TRUST_CODE, open_native
+from dovetail.runtime.loaded import TRUST, open_native
 from tests.artifact.files import file_bytes
 from tests.native.seeds import seeds
 from tests.plugin.conftest import compile_library
@@ -52,7 +52,7 @@ CODE = {"relus": b"smallxx\0" + struct.pack("<q", 4)}
 
 
 def opened(text, path, **options):
-    return open_native(file_bytes(text, **options), flags=TRUST_CODE, plugins=[path])
+    return open_native(file_bytes(text, **options), flags=TRUST, plugins=[path])
 
 
 # ---- what a file asks of a plug-in -------------------------------------------------------------
@@ -112,7 +112,7 @@ def test_the_seeds_of_the_fuzzer_run(accel_path, small):
     assert open_native(files["norm"], plugins=[accel_path])(x)[0].shape == (2, 4)
     refused = pytest.raises(errors.UnsupportedArtifact, match="not the vendor's code")
     with registry.registered_backend(Vendor), refused:
-        open_native(files["blobs"], flags=TRUST_CODE, plugins=[small("COMPILES")])
+        open_native(files["blobs"], flags=TRUST, plugins=[small("COMPILES")])
 
 
 # ---- blobs of plug-ins -------------------------------------------------------------------------
@@ -161,7 +161,7 @@ def test_a_segment_that_a_plugin_compiled_is_saved_as_its_blob(small, tmp_path):
     dovetail.export(Relus(), (x,), backend=backend).save(path)
     with pytest.raises(errors.UntrustedCode, match="'small' compiled"):
         dovetail.load(path)
-    run = dovetail.load(path, trust_code=True)
+    run = dovetail.load(path, trust=True)
     torch.testing.assert_close(run(x), Relus()(x))
     shown = describe(str(path))
     assert shown["blobs"] == [{"owner": "small", "on_device": True, "bytes": 16}]
@@ -207,7 +207,7 @@ def test_the_code_of_a_backend_in_python(tmp_path):
             Mixed(), (torch.randn(3, 4),), backend="vendor", dynamic_shapes=({0: rows},)
         )
         made.save(path)
-        run = dovetail.load(path, trust_code=True)
+        run = dovetail.load(path, trust=True)
         for count in (3, 5):
             x = torch.randn(count, 4)
             torch.testing.assert_close(run(x), Mixed()(x))
@@ -215,7 +215,7 @@ def test_the_code_of_a_backend_in_python(tmp_path):
     assert {b["owner"] for b in shown["blobs"]} == {"vendor"}
     assert not any(b["on_device"] for b in shown["blobs"])
     with pytest.raises(errors.UnsupportedArtifact, match=r"backend 'vendor'.*install the package"):
-        dovetail.load(path, trust_code=True)
+        dovetail.load(path, trust=True)
     done = run_script(
         f"import sys; sys.modules['torch'] = None\nimport dovetail\ndovetail.load({str(path)!r})"
     )
@@ -234,7 +234,7 @@ def test_a_model_that_onnx_runtime_runs(tmp_path):
     done = run_script(
         "import numpy as np, torch, dovetail\n"
         f"x = torch.from_numpy(np.load({files[0]!r}))\n"
-        f"np.save({files[1]!r}, dovetail.load({str(path)!r}, trust_code=True)(x).numpy())"
+        f"np.save({files[1]!r}, dovetail.load({str(path)!r}, trust=True)(x).numpy())"
     )
     assert done.returncode == 0, done.stderr
     found = torch.from_numpy(np.load(tmp_path / "y.npy"))
@@ -277,7 +277,7 @@ def test_a_device_that_is_closed_while_the_host_has_its_turn(accel, accel_path):
 
     with registry.registered_backend(Closer):
         native = open_native(
-            file_bytes(CLOSED, blobs={"code": b""}), flags=TRUST_CODE, plugins=[accel_path]
+            file_bytes(CLOSED, blobs={"code": b""}), flags=TRUST, plugins=[accel_path]
         )
     x = torch.randn(4)
     for _ in range(2):
@@ -295,7 +295,7 @@ def test_code_that_its_backend_refuses():
     text = text.replace("small:relus", "vendor:relus").replace('"d"', '"x"')
     refused = pytest.raises(errors.UnsupportedArtifact, match="not the vendor's code")
     with registry.registered_backend(Vendor), refused:
-        open_native(file_bytes(text, blobs={"relus": b"other"}), flags=TRUST_CODE)
+        open_native(file_bytes(text, blobs={"relus": b"other"}), flags=TRUST)
 
 
 def test_code_of_strangers_reaches_no_backend(tmp_path):

@@ -14,7 +14,7 @@ def load(
     *,
     trusted_keys: Sequence[bytes] | None = None,
     plugins: Sequence[str | os.PathLike[str]] = (),
-    trust_code: bool = False,
+    trust: bool = False,
 ) -> Loaded:
     """Map and verify an artifact; call the result as the model.
 
@@ -24,14 +24,14 @@ def load(
     Code that may not or cannot run here is generated again where llvmlite is installed;
     elsewhere the file's kernels are interpreted, with a warning. ``plugins`` are libraries that
     implement ``dovetail_plugin.h``, for a file that runs on their devices; those that are loaded
-    already or that an installed package brings need not be named. ``trust_code`` vouches for the
-    file: code in it runs without a signature. Code that a vendor compiled needs one of the two.
+    already or that an installed package brings need not be named. ``trust`` vouches for the
+    file as a signature would: all that is in it may run.
     """
     return loaded.load(
         path,
         trusted_keys=trusted_keys,
         plugins=plugins,
-        trust_code=trust_code,
+        trust=trust,
         regenerate=_regenerate,
     )
 

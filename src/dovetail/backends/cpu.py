@@ -81,6 +81,6 @@ class CpuBackend(Backend):
 
             return Interpreter(segment_from_bytes(blob.data))
         from dovetail.backends.executable import load
-        from dovetail.runtime.loaded import TRUST_CODE
+        from dovetail.runtime.loaded import TRUST
 
-        return load(blob.data, TRUST_CODE)
+        return load(blob.data, TRUST)

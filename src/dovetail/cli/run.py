@@ -27,7 +27,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--plugin", action="append", default=[], metavar="LIB.SO", help="a plug-in the file runs on"
     )
     parser.add_argument(
-        "--trust-code", action="store_true", help="run code in the file without a signature"
+        "--trust",
+        action="store_true",
+        help="vouch for the file: what needs a signature runs without",
     )
     parser.add_argument("--random", action="store_true", help="random inputs instead of files")
     parser.add_argument(
@@ -41,7 +43,7 @@ def run(arguments: argparse.Namespace) -> int:
     numpy = _numpy()
     _import_torch_if_needed(arguments.file)
     start = time.perf_counter()
-    loaded = load(arguments.file, plugins=arguments.plugin, trust_code=arguments.trust_code)
+    loaded = load(arguments.file, plugins=arguments.plugin, trust=arguments.trust)
     loading = time.perf_counter() - start
     if arguments.random:
         inputs = [_random(numpy, row, arguments.size) for row in loaded.inputs]

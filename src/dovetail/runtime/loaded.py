@@ -31,7 +31,7 @@ _SLOWER = {
         InterpretedKernels,
     ),
 }
-CHECK_CONSTANTS, TRUST_CODE, INSPECT, MAY_OVERLAP = 1, 2, 4, 8
+CHECK_CONSTANTS, TRUST, INSPECT, MAY_OVERLAP = 1, 2, 4, 8
 _PREFER_RECOMPILING = 2  # DVP_BLOB_PREFER_RECOMPILING
 # The caller knows that no tensor has its negative or conjugate bit set: they are not looked at.
 PLAIN_TENSORS = 1 << 16
@@ -46,7 +46,7 @@ def load(
     *,
     trusted_keys: Sequence[bytes] | None = None,
     plugins: Sequence[str | os.PathLike[str]] = (),
-    trust_code: bool = False,
+    trust: bool = False,
     regenerate: Regenerate | None = None,
 ) -> Loaded:
     """Map and verify an artifact; see ``dovetail.load``."""
@@ -54,7 +54,7 @@ def load(
         raise ArtifactNotFound(f"there is no file {os.fspath(path)!r}")
     native = open_native(
         os.fspath(path),
-        flags=TRUST_CODE if trust_code else 0,
+        flags=TRUST if trust else 0,
         keys=trusted_keys,
         plugins=plugins,
         regenerate=regenerate,
@@ -79,7 +79,7 @@ def open_native(
     native = opened()
     if native.code() == INTERPRETED and regenerate is not None:
         described = native.section(container.KERNEL_IR) or b""
-        code = regenerate(described, native.signature() == 1)
+        code = regenerate(described, native.trusted())
         if code is not None:
             native = opened(code)
     if host is not None:
