@@ -60,7 +60,7 @@ static void plugin_dealloc(PyObject *object)
     Plugin *self = (Plugin *)object;
     if (self->plugin != NULL) {
         plugin_close(self->plugin, NULL);
-        pthread_mutex_destroy(&self->plugin->lock);
+        dvt_lock_destroy(&self->plugin->lock);
         free(self->plugin);
     }
     release_object(object);
@@ -92,9 +92,9 @@ static PyObject *plugin_query(PyObject *object, PyObject *args)
     }
     int failed;
     Py_BEGIN_ALLOW_THREADS;
-    pthread_mutex_lock(&p->lock);
+    dvt_lock_take(&p->lock);
     failed = plugin_query_op(p, &step.op, &answer, &error);
-    pthread_mutex_unlock(&p->lock);
+    dvt_lock_give(&p->lock);
     Py_END_ALLOW_THREADS;
     pool_drop(&memory);
     return failed ? raise_plugin(&error) : answer_tuple(&answer);
@@ -110,9 +110,9 @@ static PyObject *plugin_get_attribute(PyObject *object, PyObject *args)
         return NULL;
     int failed;
     Py_BEGIN_ALLOW_THREADS;
-    pthread_mutex_lock(&p->lock);
+    dvt_lock_take(&p->lock);
     failed = plugin_get(p, name, &value, &error);
-    pthread_mutex_unlock(&p->lock);
+    dvt_lock_give(&p->lock);
     Py_END_ALLOW_THREADS;
     return failed ? raise_plugin(&error) : PyLong_FromLongLong(value);
 }
@@ -127,9 +127,9 @@ static PyObject *plugin_set_attribute(PyObject *object, PyObject *args)
         return NULL;
     int failed;
     Py_BEGIN_ALLOW_THREADS;
-    pthread_mutex_lock(&p->lock);
+    dvt_lock_take(&p->lock);
     failed = plugin_set(p, name, value, &error);
-    pthread_mutex_unlock(&p->lock);
+    dvt_lock_give(&p->lock);
     Py_END_ALLOW_THREADS;
     return failed ? raise_plugin(&error) : Py_NewRef(Py_None);
 }
@@ -141,9 +141,9 @@ static PyObject *plugin_open_device(PyObject *object, PyObject *unused)
     plugin_error error = {0};
     int failed;
     Py_BEGIN_ALLOW_THREADS;
-    pthread_mutex_lock(&p->lock);
+    dvt_lock_take(&p->lock);
     failed = plugin_ready(p, &error);
-    pthread_mutex_unlock(&p->lock);
+    dvt_lock_give(&p->lock);
     Py_END_ALLOW_THREADS;
     return failed ? raise_plugin(&error) : Py_NewRef(Py_None);
 }
@@ -154,9 +154,9 @@ static PyObject *plugin_close_device(PyObject *object, PyObject *unused)
     plugin *p = ((Plugin *)object)->plugin;
     int64_t leaked;
     Py_BEGIN_ALLOW_THREADS;
-    pthread_mutex_lock(&p->lock);
+    dvt_lock_take(&p->lock);
     plugin_close(p, &leaked);
-    pthread_mutex_unlock(&p->lock);
+    dvt_lock_give(&p->lock);
     Py_END_ALLOW_THREADS;
     return PyLong_FromLongLong(leaked);
 }
@@ -197,10 +197,10 @@ static PyObject *plugin_upload_new(PyObject *object, PyObject *args)
     const void *from = (const void *)(uintptr_t)address;
     int failed;
     Py_BEGIN_ALLOW_THREADS;
-    pthread_mutex_lock(&p->lock);
+    dvt_lock_take(&p->lock);
     failed = plugin_alloc(p, bytes, &self->buffer, &error) ||
              plugin_upload(p, &self->buffer, 0, from, bytes, &error) || plugin_sync(p, &error);
-    pthread_mutex_unlock(&p->lock);
+    dvt_lock_give(&p->lock);
     Py_END_ALLOW_THREADS;
     if (!failed)
         return (PyObject *)self;
@@ -212,9 +212,9 @@ static void device_buffer_dealloc(PyObject *object)
 {
     DeviceBuffer *self = (DeviceBuffer *)object;
     plugin *p = ((Plugin *)self->owner)->plugin;
-    pthread_mutex_lock(&p->lock);
+    dvt_lock_take(&p->lock);
     plugin_free(p, &self->buffer);
-    pthread_mutex_unlock(&p->lock);
+    dvt_lock_give(&p->lock);
     Py_DECREF(self->owner);
     release_object(object);
 }

@@ -78,15 +78,15 @@ PyObject *plugin_compile_segment(PyObject *object, PyObject *args)
     if (read_segment(&memory, args, &segment) == 0) {
         int failed;
         Py_BEGIN_ALLOW_THREADS;
-        pthread_mutex_lock(&p->lock);
+        dvt_lock_take(&p->lock);
         failed = plugin_compile(p, &segment, &blob, &bytes, &error);
-        pthread_mutex_unlock(&p->lock);
+        dvt_lock_give(&p->lock);
         Py_END_ALLOW_THREADS;
         if (failed == 0) {
             result = PyBytes_FromStringAndSize(blob, (Py_ssize_t)bytes);
-            pthread_mutex_lock(&p->lock);
+            dvt_lock_take(&p->lock);
             plugin_free_blob(p, blob);
-            pthread_mutex_unlock(&p->lock);
+            dvt_lock_give(&p->lock);
         } else {
             result = failed > 0 ? Py_NewRef(Py_None) : raise_plugin(&error);
         }
@@ -106,9 +106,9 @@ PyObject *plugin_blob_state(PyObject *object, PyObject *args)
         return NULL;
     int failed;
     Py_BEGIN_ALLOW_THREADS;
-    pthread_mutex_lock(&p->lock);
+    dvt_lock_take(&p->lock);
     failed = plugin_check_blob(p, blob, (uint64_t)bytes, &state, &error);
-    pthread_mutex_unlock(&p->lock);
+    dvt_lock_give(&p->lock);
     Py_END_ALLOW_THREADS;
     return failed < 0 ? raise_plugin(&error) : PyLong_FromLong(state);
 }

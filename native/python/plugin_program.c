@@ -115,9 +115,9 @@ static void program_dealloc(PyObject *object)
     PyTypeObject *type = Py_TYPE(object);
     if (self->owner != NULL) {
         plugin *p = ((Plugin *)self->owner)->plugin;
-        pthread_mutex_lock(&p->lock);
+        dvt_lock_take(&p->lock);
         plugin_free_program(p, &self->program);
-        pthread_mutex_unlock(&p->lock);
+        dvt_lock_give(&p->lock);
         Py_DECREF(self->owner);
     }
     pool_drop(&self->memory);
@@ -173,9 +173,9 @@ static PyObject *program_run(PyObject *object, PyObject *args)
     int failed = held == NULL ? -1 : 0;
     if (!failed) {
         Py_BEGIN_ALLOW_THREADS;
-        pthread_mutex_lock(&p->lock);
+        dvt_lock_take(&p->lock);
         failed = plugin_run(p, program, held, (const void *const *)from, to, &error);
-        pthread_mutex_unlock(&p->lock);
+        dvt_lock_give(&p->lock);
         Py_END_ALLOW_THREADS;
         if (failed)
             raise_plugin(&error);

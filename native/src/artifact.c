@@ -301,8 +301,8 @@ static dvt_status finish(dvt_artifact *a, const dvt_open_options *options,
     if (options != NULL) /* of an older caller it is shorter: the rest is zero */
         memcpy(&known, options,
                options->struct_size < sizeof known ? options->struct_size : sizeof known);
-    pthread_mutex_init(&a->lock, NULL);
-    pthread_mutex_init(&a->state_lock, NULL);
+    dvt_lock_init_brief(&a->lock);
+    dvt_lock_init_long(&a->state_lock, NULL, NULL);
     dvt_status status = prepare(a, &known, error != NULL ? error : &unread);
     if (status != DVT_OK) {
         dvt_close(a);
@@ -360,8 +360,8 @@ void dvt_close(dvt_artifact *a)
     dvt_kernels_free(a->kernel_set);
     dvt_program_free(&a->program);
     dvt_file_unmap(&a->file);
-    pthread_mutex_destroy(&a->lock);
-    pthread_mutex_destroy(&a->state_lock);
+    dvt_lock_destroy(&a->lock);
+    dvt_lock_destroy(&a->state_lock);
     free(a);
 }
 
@@ -428,7 +428,7 @@ int dvt_code_state(const dvt_artifact *a)
 
 void dvt_memory_used(dvt_artifact *a, dvt_memory *memory)
 {
-    pthread_mutex_lock(&a->lock);
+    dvt_lock_take(&a->lock);
     *memory = a->memory;
-    pthread_mutex_unlock(&a->lock);
+    dvt_lock_give(&a->lock);
 }

@@ -41,7 +41,7 @@ int64_t dvt_close_plugin(dvt_plugin *p)
     if (p == NULL)
         return 0;
     plugin_close(p, &leaked);
-    pthread_mutex_destroy(&p->lock);
+    dvt_lock_destroy(&p->lock);
     dlclose(p->library);
     free(p);
     return leaked;
@@ -154,9 +154,9 @@ static dvt_status open_device(dvt_artifact *a, uint32_t index, const dvt_open_op
     s->programs = calloc(t->blob_count + 1u, sizeof *s->programs);
     if (s->weights == NULL || s->programs == NULL)
         return dvt_fail(error, DVT_ERROR_MEMORY, "out of memory");
-    pthread_mutex_lock(&s->plugin->lock);
+    dvt_lock_take(&s->plugin->lock);
     status = check_device(t, index, s->plugin, error);
-    pthread_mutex_unlock(&s->plugin->lock);
+    dvt_lock_give(&s->plugin->lock);
     return status;
 }
 
@@ -220,11 +220,11 @@ static void drop_programs(device_state *s, uint32_t count)
 static void close_device(const dvt_artifact *a, device_state *s)
 {
     if (s->plugin != NULL && s->weights != NULL && s->programs != NULL) {
-        pthread_mutex_lock(&s->plugin->lock);
+        dvt_lock_take(&s->plugin->lock);
         for (uint32_t i = 0; i < a->program.buffer_count; i++)
             plugin_free(s->plugin, &s->weights[i]);
         drop_programs(s, a->program.table->blob_count);
-        pthread_mutex_unlock(&s->plugin->lock);
+        dvt_lock_give(&s->plugin->lock);
     }
     free(s->weights);
     free(s->programs);
@@ -261,9 +261,9 @@ void dvt_devices_unbind(frame *f)
     const dvt_artifact *a = d->artifact;
     for (uint32_t i = 0; d->arenas != NULL && i < a->program.table->device_count; i++) {
         plugin *p = a->devices[i].plugin;
-        pthread_mutex_lock(&p->lock);
+        dvt_lock_take(&p->lock);
         plugin_free(p, &d->arenas[i].memory);
-        pthread_mutex_unlock(&p->lock);
+        dvt_lock_give(&p->lock);
     }
     free(d->arenas);
     free(d->launches);
@@ -376,9 +376,9 @@ dvt_status dvt_devices_bind(dvt_artifact *a, frame *f, dvt_error *error)
         if (in->opcode != OP_LAUNCH)
             continue;
         plugin *owner = a->devices[in->device - 1].plugin;
-        pthread_mutex_lock(&owner->lock);
+        dvt_lock_take(&owner->lock);
         status = ask(owner, &f->devices->launches[in->launch_at], error);
-        pthread_mutex_unlock(&owner->lock);
+        dvt_lock_give(&owner->lock);
     }
     return status;
 }

@@ -111,7 +111,7 @@ static dvt_status enter(frame *f, uint32_t device, device_turn *turn, dvt_error 
     plugin *p = s->plugin;
     device_arena *arena = &f->devices->arenas[device - 1];
     plugin_error problem = {0};
-    pthread_mutex_lock(&p->lock);
+    dvt_lock_take(&p->lock);
     *turn = (device_turn){.plugin = p, .device = device};
     if (plugin_ready(p, &problem) != 0)
         return dvt_plugin_failed(&problem, error);
@@ -151,7 +151,7 @@ dvt_status dvt_device_leave(frame *f, device_turn *turn, dvt_status status, dvt_
         status = dvt_plugin_failed(&problem, error);
     if (status != DVT_OK && turn->sent_weights)
         forget_weights(f, turn);
-    pthread_mutex_unlock(&p->lock);
+    dvt_lock_give(&p->lock);
     *turn = (device_turn){0};
     return status;
 }

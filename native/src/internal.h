@@ -7,8 +7,8 @@
 #endif
 
 #include "dovetail.h"
+#include "lock.h"
 
-#include <pthread.h>
 #include <stdbool.h>
 
 #define DVT_MAX_RANK 16
@@ -247,11 +247,11 @@ struct dvt_artifact {
     int64_t *info_shapes;
     char *info_names;
     void (*host_free)(void *kept);
-    pthread_mutex_t lock; /* frames */
+    dvt_lock lock; /* brief: frames */
     frame *frames;
     uint32_t frame_count;
     dvt_memory memory;
-    pthread_mutex_t state_lock;   /* held for a whole run where state is written */
+    dvt_lock state_lock;          /* held for a whole run where state is written */
     struct device_state *devices; /* one a device of the table */
 };
 
@@ -260,6 +260,12 @@ struct dvt_artifact {
  * asked for before. */
 int dvt_ask_threads(int count);
 void dvt_parallel(int64_t count, int64_t grain, dvt_body body, void *context);
+void dvt_pool_before_fork(void);
+void dvt_pool_in_child(void);
+
+/* ---- table.c ---- */
+void dvt_table_before_fork(void);
+void dvt_table_after_fork(void);
 
 /* ---- kernels ---- */
 typedef enum {

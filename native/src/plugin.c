@@ -200,6 +200,20 @@ static int query(const char *path, dvp_query ask, plugin *p, plugin_error *error
     return check_functions(path, &p->api, error) || read_info(path, p, error) ? -1 : 0;
 }
 
+/* In a forked child: a device belongs to the process that opened it. The child opens its own at
+ * its next use; what it has of the parent's is not touched, not even to give it back. */
+static void abandon_device(void *context)
+{
+    plugin *p = context;
+    if (p->device == NULL)
+        return;
+    p->device = NULL;
+    p->compute = p->transfer = NULL;
+    p->uploaded = p->computed = NULL;
+    p->counters.buffers = 0;
+    p->generation++;
+}
+
 int plugin_open(const char *path, plugin **out, plugin_error *error)
 {
     dvp_query ask = NULL;
@@ -214,7 +228,7 @@ int plugin_open(const char *path, plugin **out, plugin_error *error)
         return -1;
     }
     p->library = library;
-    pthread_mutex_init(&p->lock, NULL);
+    dvt_lock_init_long(&p->lock, abandon_device, p);
     *out = p;
     return 0;
 }

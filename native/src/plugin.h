@@ -3,9 +3,7 @@
 #define DVT_PLUGIN_H
 
 #include "dovetail_plugin.h"
-
-#include <pthread.h>
-#include <stdbool.h>
+#include "lock.h"
 
 /* What went wrong, as the user is told: one class of dovetail.errors each. */
 typedef enum {
@@ -37,7 +35,7 @@ typedef struct dvt_plugin {
     uint64_t generation; /* changes whenever the device is opened; 0 before the first time */
     int64_t used_at_open;
     plugin_counters counters;
-    pthread_mutex_t lock; /* one call at a time reaches the device */
+    dvt_lock lock; /* long: one call at a time reaches the device */
 } plugin;
 
 /* Device memory. Its handle is dead once the plug-in's generation has moved on. */

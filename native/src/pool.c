@@ -96,10 +96,18 @@ static void openmp_work(void *argument)
     inside = outer;
 }
 
+static bool had_openmp;         /* whether this process had it when it last forked */
+static bool forked_with_openmp; /* whether an ancestor had it when it forked this one */
+
+static bool is_openmp(const struct dl_phdr_info *info)
+{
+    return info->dlpi_name != NULL && strstr(info->dlpi_name, "libgomp") != NULL;
+}
+
 static int find_openmp(struct dl_phdr_info *info, size_t size, void *found)
 {
     (void)size;
-    if (info->dlpi_name == NULL || strstr(info->dlpi_name, "libgomp") == NULL)
+    if (!is_openmp(info))
         return 0;
     void *library = dlopen(info->dlpi_name, RTLD_LAZY | RTLD_NOLOAD);
     void *address = library != NULL ? dlsym(library, "GOMP_parallel") : NULL;
@@ -110,7 +118,8 @@ static int find_openmp(struct dl_phdr_info *info, size_t size, void *found)
 int dvt_adopt_openmp(void)
 {
     gomp_parallel found = NULL;
-    dl_iterate_phdr(find_openmp, &found);
+    if (!forked_with_openmp)
+        dl_iterate_phdr(find_openmp, &found);
     if (found != NULL)
         atomic_store(&openmp, found);
     return found != NULL;
@@ -121,8 +130,23 @@ void dvt_own_threads(void)
     atomic_store(&openmp, NULL);
 }
 
-/* A child process has none of its parent's threads. */
-static void after_fork(void)
+/* ---- forks (see lock.c) ---- */
+
+static int see_openmp(struct dl_phdr_info *info, size_t size, void *unused)
+{
+    (void)size;
+    (void)unused;
+    return is_openmp(info);
+}
+
+void dvt_pool_before_fork(void)
+{
+    had_openmp = dl_iterate_phdr(see_openmp, NULL) != 0;
+}
+
+/* A child process has none of its parent's threads, and GNU's OpenMP waits for them for ever:
+ * it is not used in a child whose parent had it, whether it had been used there or not. */
+void dvt_pool_in_child(void)
 {
     pthread_mutex_init(&busy, NULL);
     pthread_mutex_init(&lock, NULL);
@@ -131,14 +155,8 @@ static void after_fork(void)
     started = 0;
     wanted = active = 0;
     is_open = false;
-    atomic_store(&openmp, NULL); /* GNU's library does not survive a fork either */
-}
-
-static void watch_forks(void)
-{
-    static atomic_flag registered = ATOMIC_FLAG_INIT;
-    if (!atomic_flag_test_and_set(&registered))
-        pthread_atfork(NULL, NULL, after_fork);
+    forked_with_openmp = forked_with_openmp || had_openmp;
+    atomic_store(&openmp, NULL);
 }
 
 static int default_threads(void)
@@ -190,7 +208,6 @@ __attribute__((destructor)) static void stop(void)
 /* Have `count` threads beside the caller's; fewer if the system gives fewer. */
 static int grow(int count)
 {
-    watch_forks();
     while (started < count) {
         if (pthread_create(&threads_made[started], NULL, worker, (void *)(intptr_t)started) !=
             0)
@@ -211,7 +228,6 @@ void dvt_parallel(int64_t count, int64_t grain, dvt_body body, void *context)
         balanced = (count - 1) / (4 * (int64_t)threads) + 1;
     gomp_parallel run = atomic_load(&openmp);
     if (run != NULL && threads > 1 && !inside) {
-        watch_forks();
         shared_job shared = {body, context, count, balanced, 0};
         /* Always the whole team, as PyTorch does: one of another size ends threads. */
         run(openmp_work, &shared, (unsigned)all, 0);

@@ -261,7 +261,7 @@ static dvt_status take_frame(dvt_artifact *a, const int64_t *symbols, frame **fo
 {
     size_t bytes = a->program.symbol_count * sizeof *symbols;
     *found = NULL;
-    pthread_mutex_lock(&a->lock);
+    dvt_lock_take(&a->lock);
     for (frame **at = &a->frames; *at != NULL; at = &(*at)->next)
         if (bytes == 0 || memcmp((*at)->symbols, symbols, bytes) == 0) {
             *found = *at;
@@ -269,14 +269,14 @@ static dvt_status take_frame(dvt_artifact *a, const int64_t *symbols, frame **fo
             a->frame_count--;
             break;
         }
-    pthread_mutex_unlock(&a->lock);
+    dvt_lock_give(&a->lock);
     return *found != NULL ? DVT_OK : dvt_frame_new(a, symbols, found, error);
 }
 
 static void give_frame(dvt_artifact *a, frame *f)
 {
     frame *oldest = NULL;
-    pthread_mutex_lock(&a->lock);
+    dvt_lock_take(&a->lock);
     a->memory = f->memory;
     f->next = a->frames;
     a->frames = f;
@@ -288,7 +288,7 @@ static void give_frame(dvt_artifact *a, frame *f)
         *at = NULL;
         a->frame_count--;
     }
-    pthread_mutex_unlock(&a->lock);
+    dvt_lock_give(&a->lock);
     dvt_frame_free(oldest);
 }
 
@@ -526,10 +526,10 @@ static dvt_status run_frame(dvt_artifact *a, frame *f, const dvt_run_options *op
         status = make_outputs(p, f, outputs, error);
     if (status == DVT_OK) {
         if (p->writes_state)
-            pthread_mutex_lock(&a->state_lock);
+            dvt_lock_take(&a->state_lock);
         status = run_instructions(p, f, options, error);
         if (p->writes_state)
-            pthread_mutex_unlock(&a->state_lock);
+            dvt_lock_give(&a->state_lock);
     }
     return_inputs(p, f, inputs, status == DVT_OK);
     for (uint32_t i = 0; status == DVT_OK && i < p->output_count; i++)

@@ -9,6 +9,16 @@ static const dvt_kernel *registered[MAX_REGISTERED];
 static size_t registered_count;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
+void dvt_table_before_fork(void)
+{
+    pthread_mutex_lock(&lock);
+}
+
+void dvt_table_after_fork(void)
+{
+    pthread_mutex_unlock(&lock);
+}
+
 const dvt_kernel *dvt_builtin_kernel(size_t index)
 {
     const struct {

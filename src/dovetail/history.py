@@ -5,16 +5,17 @@ from __future__ import annotations
 import contextlib
 import itertools
 import math
-import threading
 import time
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from dovetail.locks import ForkLock
+
 _numbers = itertools.count()
 _recent: deque[Compilation] = deque(maxlen=256)
-_lock = threading.Lock()
+_lock = ForkLock()
 
 
 @dataclass

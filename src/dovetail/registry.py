@@ -15,7 +15,6 @@ import contextlib
 import importlib.util
 import logging
 import pkgutil
-import threading
 import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator
 from functools import partial
@@ -36,6 +35,7 @@ from dovetail.entries import (
     try_load,
 )
 from dovetail.file.processors import no_code_here
+from dovetail.locks import ForkLock
 from dovetail.names import BackendName, check_name, check_tags
 
 BUILTIN = {
@@ -63,7 +63,7 @@ class Registry:
     """A set of backends. The process has one; its methods are dovetail's public functions."""
 
     def __init__(self) -> None:
-        self._lock = threading.RLock()
+        self._lock = ForkLock()
         self._entries = {n: builtin_entry(n, value) for n, value in BUILTIN.items()}
         self._defaults: dict[str | None, str] = {}
         self._refused: list[Entry] = []  # plug-ins whose name is taken or unusable, with why

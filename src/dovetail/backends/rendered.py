@@ -7,7 +7,6 @@ shapes and training are shared. See docs/renderers.md for one from beginning to 
 
 from __future__ import annotations
 
-import threading
 from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
@@ -24,6 +23,7 @@ from dovetail.backend import (
 )
 from dovetail.errors import DovetailError
 from dovetail.ir.encode import segment_from_bytes, segment_to_bytes
+from dovetail.locks import ForkLock
 
 if TYPE_CHECKING:
     from dovetail.backends.plugin_weights import Weights
@@ -89,7 +89,7 @@ class Opened:
 
     def __init__(self, device: Device) -> None:
         self.device = device
-        self.lock = threading.RLock()
+        self.lock = ForkLock()
         self.counters = dict.fromkeys(("uploads", "downloads", "launches", "builds"), 0)
         self.counters |= {"uploaded_bytes": 0, "downloaded_bytes": 0}
         self._functions: dict[str, Sequence[Function]] = {}
@@ -160,7 +160,7 @@ class RendererBackend(Backend):
 
     prelude: ClassVar[str] = ""  # stands at the top of every source
     _opened: ClassVar[Opened | None] = None
-    _lock: ClassVar[threading.Lock] = threading.Lock()
+    _lock: ClassVar[ForkLock] = ForkLock()
 
     def __init__(self) -> None:
         self._compiled: OrderedDict[bytes, RenderedProgram] = OrderedDict()

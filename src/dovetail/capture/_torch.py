@@ -12,9 +12,10 @@ import importlib
 import importlib.abc
 import importlib.util
 import sys
-import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
+
+from dovetail.locks import ForkLock
 
 # Names that Dynamo's own modules register. Announcing one of these first would make Dynamo's
 # import fail, so they are never ours to take. A test compares this with the installed torch.
@@ -51,7 +52,7 @@ _DYNAMO_REGISTRY = "torch._dynamo.backends.registry"
 
 # ---- Dynamo's registry -----------------------------------------------------------------------
 
-_lock = threading.RLock()
+_lock = ForkLock()
 _waiting: dict[str, tuple[Callable[[], Any], tuple[str, ...]]] = {}
 _announced: dict[str, Any] = {}  # what we registered with Dynamo, so that nothing else is undone
 
@@ -215,7 +216,7 @@ class _SetAside:
     """Python kernels of upsampling that are out of PyTorch's table, and for how many contexts."""
 
     def __init__(self) -> None:
-        self.lock, self.users = threading.Lock(), 0
+        self.lock, self.users = ForkLock(), 0
         self.held: list[tuple[Any, dict[Any, Any]]] = []
 
     def enter(self) -> None:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import itertools
-import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from dovetail.capture import _torch
+from dovetail.locks import ForkLock
 
 Run = Callable[[list[Any]], list[Any]]
 _NEVER = object()
@@ -41,7 +41,7 @@ class FrozenRunner:
         # One attribute, replaced as a whole: threads see old or new values, never a mixture.
         # The memory of the inputs is held too, so that no other tensor can come to its address.
         self._packed: tuple[Any, list[Any], list[Any]] = (_NEVER, [], [])
-        self._lock = threading.Lock()
+        self._lock = ForkLock()
         self.packs = 0
 
     def __call__(self, inputs: list[Any]) -> list[Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import warnings
 from collections.abc import Iterable, Sequence
 from os import PathLike, fspath
@@ -10,11 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from dovetail.errors import DovetailError, PluginLeak
+from dovetail.locks import ForkLock
 
 if TYPE_CHECKING:
     from dovetail import _native
 
-_lock = threading.Lock()
+_lock = ForkLock()
 _open: dict[Path, Library] = {}
 
 

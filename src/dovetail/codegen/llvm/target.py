@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import functools
-import threading
 from dataclasses import dataclass
 from typing import Any
 
 from dovetail import _native
 from dovetail.errors import CannotSave, UnsupportedGraph
 from dovetail.file.processors import AARCH64, PROCESSORS, family, no_code_here
+from dovetail.locks import ForkLock
 
-_lock = threading.Lock()
+_lock = ForkLock()
 # Bytes of a vector, by the processor's number in a code section.
 _WIDTHS = {1: 16, 2: 16, 3: 32, 4: 64, AARCH64: 16}
 _TRIPLES = {"x86-64": "x86_64-unknown-linux-gnu", "aarch64": "aarch64-unknown-linux-gnu"}
