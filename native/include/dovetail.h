@@ -285,8 +285,11 @@ typedef struct {
 } dvt_blob_info;
 dvt_status dvt_blob_at(const dvt_artifact *artifact, size_t index, dvt_blob_info *info);
 
-/* 1: signed by a trusted key; 0: not signed; -1: signed, but by no key that is trusted. */
+/* 1: signed by a trusted key; 0: not signed; -1: signed, but by no key that is trusted; -2
+ * (only with DVT_OPEN_INSPECT): signed the way of before format 1.3, which no longer counts. */
 int dvt_signature_state(const dvt_artifact *artifact);
+/* The digest that signatures of this file sign (see SPEC.md). */
+void dvt_content_digest(const dvt_artifact *artifact, uint8_t digest[32]);
 
 /* Whether the file may do what needs trust: it is signed by a trusted key, or the caller
  * vouched for it with DVT_OPEN_TRUST (docs/security.md). */
@@ -365,11 +368,12 @@ dvt_status dvt_size_run(const dvt_size_instruction *code, size_t count, const in
 
 void dvt_sha256(const void *data, size_t size, uint8_t digest[32]);
 
-/* 1 if `signature` is `key`'s Ed25519 signature (RFC 8032) of the message, else 0. */
+/* 1 if `signature` is `key`'s Ed25519 signature (RFC 8032) of the message, else 0. Strict:
+ * every number in its one encoding, and neither the key nor the signature's point of small
+ * order. */
 int dvt_ed25519_verify(const uint8_t signature[64], const uint8_t key[32], const void *message,
                        size_t size);
-/* The public key of a 32-byte seed, and a signature with it. Not hardened against timing: meant
- * for signing on a machine of one's own. */
+/* The public key of a 32-byte seed, and a signature with it. */
 void dvt_ed25519_public(const uint8_t seed[32], uint8_t key[32]);
 void dvt_ed25519_sign(const uint8_t seed[32], const void *message, size_t size,
                       uint8_t signature[64]);

@@ -460,6 +460,14 @@ static PyObject *artifact_trusted(PyObject *object, PyObject *unused)
     return PyBool_FromLong(dvt_trusted(((Artifact *)object)->artifact));
 }
 
+static PyObject *artifact_digest(PyObject *object, PyObject *unused)
+{
+    (void)unused;
+    uint8_t digest[32];
+    dvt_content_digest(((Artifact *)object)->artifact, digest);
+    return PyBytes_FromStringAndSize((const char *)digest, sizeof digest);
+}
+
 static PyObject *artifact_code(PyObject *object, PyObject *unused)
 {
     (void)unused;
@@ -495,7 +503,9 @@ static PyMethodDef artifact_methods[] = {
      "host operations run so far: through libtorch's C functions, through Python"},
     {"memory", artifact_memory, METH_NOARGS,
      "arena bytes, their sum, the lower bound; last call"},
-    {"signature", artifact_signature, METH_NOARGS, "1 trusted, 0 none, -1 by an unknown key"},
+    {"signature", artifact_signature, METH_NOARGS,
+     "1 trusted, 0 none, -1 by an unknown key, -2 of an old kind"},
+    {"digest", artifact_digest, METH_NOARGS, "the digest that a signature of the file signs"},
     {"trusted", artifact_trusted, METH_NOARGS, "whether it may do what needs trust"},
     {"code", artifact_code, METH_NOARGS,
      "native code: 1 loaded, 0 none, -1 there but not used"},

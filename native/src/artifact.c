@@ -11,8 +11,23 @@ static uint32_t word(const uint8_t *p, size_t index)
     return value;
 }
 
-/* A signature section: count, then 32 bytes of key and 64 of signature each, over the digest of
- * header and table without the signature's own entry (see SPEC.md). */
+/* What a signature signs starts with this text and its zero byte, so that a key's signature of
+ * something else is never taken for one of a file. */
+static const char CONTEXT[] = "dovetail artifact signature v1";
+
+/* Whether the section's signature is its key's, of the digest after `context` bytes of CONTEXT.
+ */
+static bool signs(span section, const uint8_t digest[32], size_t context)
+{
+    uint8_t message[sizeof CONTEXT + 32];
+    memcpy(message, CONTEXT, context);
+    memcpy(message + context, digest, 32);
+    return dvt_ed25519_verify(section.data + 32, section.data, message, context + 32);
+}
+
+/* A signature section: 32 bytes of key and 64 of signature, of the contents' digest (see
+ * SPEC.md). Before 1.3 the context was missing: such a file can be looked at, to be signed
+ * again, but not run. */
 static dvt_status check_signature(dvt_artifact *a, const dvt_open_options *options,
                                   dvt_error *error)
 {
@@ -25,9 +40,17 @@ static dvt_status check_signature(dvt_artifact *a, const dvt_open_options *optio
     a->signature = -1;
     uint8_t digest[32];
     dvt_file_content_digest(&a->file, digest);
-    if (!dvt_ed25519_verify(s.data + 32, s.data, digest, sizeof digest))
-        return dvt_fail(error, DVT_ERROR_MALFORMED,
-                        "the signature does not match the contents");
+    if (!signs(s, digest, sizeof CONTEXT)) {
+        if (!signs(s, digest, 0))
+            return dvt_fail(error, DVT_ERROR_MALFORMED,
+                            "the signature does not match the contents");
+        a->signature = -2;
+        if ((options->flags & DVT_OPEN_INSPECT) == 0)
+            return dvt_fail(error, DVT_ERROR_UNSUPPORTED,
+                            "the artifact was signed by a version of dovetail whose signatures "
+                            "no longer count: sign it again (dovetail sign)");
+        return DVT_OK;
+    }
     for (size_t i = 0; i < options->key_count; i++)
         if (memcmp(options->keys[i], s.data, 32) == 0)
             a->signature = 1;
@@ -409,6 +432,11 @@ dvt_status dvt_host_call_at(const dvt_artifact *a, size_t index, dvt_host_call *
         return DVT_ERROR_ARGUMENT;
     *call = a->program.host_calls[index];
     return DVT_OK;
+}
+
+void dvt_content_digest(const dvt_artifact *a, uint8_t digest[32])
+{
+    dvt_file_content_digest(&a->file, digest);
 }
 
 int dvt_signature_state(const dvt_artifact *a)

@@ -61,6 +61,10 @@ static void test_ed25519(void) /* RFC 8032, 7.1, test 3 */
     EXPECT(!dvt_ed25519_verify(got, key, message, 1));
     got[7] ^= 1;
     EXPECT(!dvt_ed25519_verify(got, key, message, 2));
+    /* The neutral element as a key: R = B and S = 1 would sign whatever there is to sign. */
+    uint8_t neutral[32] = {1}, forged[64] = {0x58, [32] = 1};
+    memset(forged + 1, 0x66, 31);
+    EXPECT(!dvt_ed25519_verify(forged, neutral, message, 2));
 }
 
 static void test_plan(void)

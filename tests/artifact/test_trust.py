@@ -11,11 +11,10 @@ import pytest
 
 import dovetail
 from dovetail import _native, errors
-from dovetail.artifact.sign import new_key, read_private_key, sign_file
-from dovetail.cli import main
+from dovetail.artifact.sign import new_key, sign_file
 from dovetail.file import container
 from dovetail.runtime.loaded import TRUST, Loaded, open_native
-from dovetail.runtime.trust import parse_keys, trusted_keys
+from dovetail.runtime.trust import trusted_keys
 from tests.artifact.files import ROOT, file_bytes
 
 needs_compiler = pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler")
@@ -211,86 +210,3 @@ def test_no_page_is_writable_and_executable(code):
     native = open_native(artifact(code), flags=TRUST)
     assert writable_and_executable() <= before
     assert Loaded(native)(X).tolist() == WEIGHED
-
-
-# ---- keys ----------------------------------------------------------------------------------
-
-
-def test_ed25519_vectors_of_rfc_8032():
-    for seed, public, message, signature in VECTORS:
-        seed, public, message, signature = map(bytes.fromhex, (seed, public, message, signature))
-        assert _native.public_key(seed) == public
-        assert _native.sign(seed, message) == signature
-        assert _native.verify(signature, public, message)
-        assert not _native.verify(signature, public, message + b"!")
-        for at in range(0, 64, 5):
-            damaged = bytearray(signature)
-            damaged[at] ^= 4
-            assert not _native.verify(bytes(damaged), public, message)
-
-
-def test_signatures_that_are_not_canonical_are_refused():
-    order = 2**252 + 27742317777372353535851937790883648493
-    seed = bytes(range(32))
-    public, signature = _native.public_key(seed), _native.sign(seed, b"m")
-    s = int.from_bytes(signature[32:], "little") + order
-    assert not _native.verify(signature[:32] + s.to_bytes(32, "little"), public, b"m")
-    assert not _native.verify(signature, b"\xff" * 32, b"m")
-
-
-def test_bad_keys_are_named(tmp_path):
-    with pytest.raises(errors.InvalidKey, match="32 bytes, not 3"):
-        _native.public_key(b"abc")
-    with pytest.raises(errors.InvalidKey, match="line 2"):
-        parse_keys("# fine\nzz\n", "here")
-    with pytest.raises(errors.InvalidKey, match="cannot read"):
-        read_private_key(tmp_path / "none")
-    (tmp_path / "short").write_text("abcd")
-    with pytest.raises(errors.InvalidKey, match="64 hex digits"):
-        read_private_key(tmp_path / "short")
-
-
-def test_signing_from_the_command_line(tmp_path, capsys, monkeypatch):
-    monkeypatch.setenv("DOVETAIL_CONFIG", str(tmp_path))
-    path, key = tmp_path / "m.dvt", tmp_path / "my.key"
-    container.write_file(path, [file_bytes()])
-    assert main(["sign", str(path), "--key", str(key), "--new-key"]) == 0
-    assert key.stat().st_mode & 0o777 == 0o600
-    public = capsys.readouterr().out.split("public key ")[1].split()[0]
-    assert main(["verify", "--signed", str(path)]) == 1
-    (tmp_path / "trusted_keys").write_text(public + "\n")
-    assert main(["verify", "--signed", str(path)]) == 0
-    assert "trusted key" in capsys.readouterr().out
-    assert main(["sign", str(path), "--key", str(key), "--new-key"]) == 2  # never replaced
-    assert main(["sign", str(tmp_path / "none.dvt"), "--key", str(key)]) == 2
-
-
-VECTORS = [  # RFC 8032, section 7.1: tests 1, 2, 3
-    (
-        "9d61b19deffd5a60ba844af492ec2cc44449c5697b326919703bac031cae7f60",
-        "d75a980182b10ab7d54bfed3c964073a0ee172f3daa62325af021a68f707511a",
-        "",
-        (
-            "e5564300c360ac729086e2cc806e828a84877f1eb8e5d974d873e06522490155"
-            "5fb8821590a33bacc61e39701cf9b46bd25bf5f0595bbe24655141438e7a100b"
-        ),
-    ),
-    (
-        "4ccd089b28ff96da9db6c346ec114e0f5b8a319f35aba624da8cf6ed4fb8a6fb",
-        "3d4017c3e843895a92b70aa74d1b7ebc9c982ccf2ec4968cc0cd55f12af4660c",
-        "72",
-        (
-            "92a009a9f0d4cab8720e820b5f642540a2b27b5416503f8fb3762223ebdb69da"
-            "085ac1e43e15996e458f3613d0f11d8c387b2eaeb4302aeeb00d291612bb0c00"
-        ),
-    ),
-    (
-        "c5aa8df43f9f837bedb7442f31dcb7b166d38535076f094b85ce3a2e0b4458f7",
-        "fc51cd8e6218a1a38da47ed00230f0580816ed13ba3303ac5deb911548908025",
-        "af82",
-        (
-            "6291d657deec24024827e69c3abe01a30ce548a284743a445e3680d7db5ac3ac"
-            "18ff9b538d16f290ae67f760984dc6594a7c15e9716ed28dc027beceea1ec40a"
-        ),
-    ),
-]

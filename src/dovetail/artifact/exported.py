@@ -21,6 +21,7 @@ from torch.export.graph_signature import InputKind, OutputKind
 
 from dovetail import history, registry
 from dovetail.artifact.guards import InputGuards
+from dovetail.artifact.sign import Key
 from dovetail.backend import Backend
 from dovetail.capture import _torch
 from dovetail.capture.decompose import export_table
@@ -147,11 +148,14 @@ class Artifact:
         self,
         path: str | os.PathLike[str],
         *,
-        key: bytes | None = None,
+        key: Key | None = None,
         without_torch: bool = False,
         targets: Sequence[str] | None = None,
     ) -> None:
-        """Write a .dvt file that ``dovetail.load`` runs; ``key`` is a private key to sign with.
+        """Write a .dvt file that ``dovetail.load`` runs.
+
+        ``key`` is a private key to sign it with: the path of a key file, as ``dovetail sign
+        --new-key`` writes it, or the bytes of one, or the 32 bytes of the key.
 
         The file gives the bits that this artifact gives, calling PyTorch for what it calls PyTorch
         for. ``without_torch`` puts the runtime's own kernels in its place (products may then differ

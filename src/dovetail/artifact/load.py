@@ -12,7 +12,7 @@ from dovetail.runtime.loaded import Loaded
 def load(
     path: str | os.PathLike[str],
     *,
-    trusted_keys: Sequence[bytes] | None = None,
+    trusted_keys: Sequence[bytes | str] | None = None,
     plugins: Sequence[str | os.PathLike[str]] = (),
     trust: bool = False,
 ) -> Loaded:

@@ -13,6 +13,7 @@ import torch
 
 from dovetail import __version__
 from dovetail.artifact.save_devices import HOST, DeviceLowering
+from dovetail.artifact.sign import Key, private_key, signature_section
 from dovetail.capture import _torch
 from dovetail.errors import CannotSave
 from dovetail.file import container
@@ -59,11 +60,12 @@ def save(
     artifact: Artifact,
     path: str | os.PathLike[str],
     *,
-    key: bytes | None = None,
+    key: Key | None = None,
     without_torch: bool = False,
     targets: Sequence[str] | None = None,
 ) -> Program:
     """Write an artifact to a file, signed if a private key is given; its Program comes back."""
+    seed = None if key is None else private_key(key)  # a bad key is known before any work
     package = pack(artifact, without_torch)
     generated = {f"{name}@1": name for name in package.kernels}
     sections, features = encode_program(
@@ -75,10 +77,8 @@ def save(
     )
     sections += kernel_sections(package.kernels, targets)
     layout, ordered = container.lay_out(sections, features)
-    if key is not None:
-        from dovetail.artifact.sign import signature_section
-
-        sections = [*ordered, signature_section(container.content_digest(layout), key)]
+    if seed is not None:
+        sections = [*ordered, signature_section(container.content_digest(layout), seed)]
         layout, ordered = container.lay_out(sections, features)
     container.write_file(path, container.chunks(layout, ordered))
     return package.program

@@ -43,13 +43,11 @@ def run(arguments: argparse.Namespace) -> int:
     """Compile and write; exit status 0."""
     from dovetail.artifact.exported import export
     from dovetail.artifact.save import save
-    from dovetail.artifact.sign import read_private_key
     from dovetail.backends.plugin import load_plugin
     from dovetail.ir.memory import plan_memory
 
     for path in arguments.plugin:
         load_plugin(path)
-    key = read_private_key(arguments.key) if arguments.key else None
     start = time.perf_counter()
     given = load_factory(arguments.factory)
     artifact = export(
@@ -62,7 +60,7 @@ def run(arguments: argparse.Namespace) -> int:
     program = save(
         artifact,
         arguments.output,
-        key=key,
+        key=arguments.key,
         without_torch=arguments.without_torch,
         targets=arguments.target,
     )

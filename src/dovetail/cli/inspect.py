@@ -13,10 +13,10 @@ from dovetail.file.kernel_decode import decode_kernels
 from dovetail.file.objects import functions
 from dovetail.file.processors import processor_name
 from dovetail.runtime.loaded import INSPECT, open_native
+from dovetail.runtime.trust import SIGNATURES
 
 _DTYPES = {0: "int", 1: "uint", 2: "float", 4: "bfloat", 5: "complex", 6: "bool"}
 _INSTRUCTIONS = ("kernel ", "call ", "copy ", "launch ", "blob ")
-_SIGNED = {1: "signed by a trusted key", 0: "not signed", -1: "signed by an unknown key"}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -53,7 +53,7 @@ def describe(path: str) -> dict[str, Any]:
         "name": manifest.get("name", ""),
         "producer": manifest.get("producer", ""),
         "torch": manifest.get("torch", ""),
-        "signature": _SIGNED[native.signature()],
+        "signature": SIGNATURES[native.signature()],
         "sections": [{"name": e.name, "offset": e.offset, "bytes": e.size} for e in header.entries],
         "inputs": [_tensor(row) for row in native.inputs()],
         "outputs": [_tensor(row) for row in native.outputs()],

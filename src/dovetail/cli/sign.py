@@ -1,4 +1,8 @@
-"""``dovetail sign model.dvt --key my.key``: sign a file, or make a key with --new-key."""
+"""``dovetail sign model.dvt --key my.key``: sign a file, or make a key with --new-key.
+
+What it prints can be added to the file of trusted keys as it is: a line of the public key, and
+comments.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +12,6 @@ from pathlib import Path
 
 from dovetail.artifact.sign import new_key, read_private_key, sign_file
 from dovetail.errors import ArtifactNotFound, InvalidKey
-from dovetail.runtime.loaded import INSPECT, open_native
 from dovetail.runtime.trust import FILE, config_directory
 
 
@@ -29,11 +32,10 @@ def run(arguments: argparse.Namespace) -> int:
     for path in arguments.files:
         if not Path(path).is_file():
             raise ArtifactNotFound(f"there is no file {path!r}")
-        open_native(path, flags=INSPECT)  # only what is sound is signed
         sign_file(path, key)
-        print(f"{path}: signed")
-    print(f"public key {_native.public_key(key).hex()}")
-    print(f"to trust it, add that line to {config_directory() / FILE}")
+        print(f"# {path}: signed")
+    print(f"# to trust its key, add this line to {config_directory() / FILE}")
+    print(f"{_native.public_key(key).hex()}  # {Path(arguments.key).name}")
     return 0
 
 

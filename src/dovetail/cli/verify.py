@@ -8,8 +8,7 @@ from pathlib import Path
 
 from dovetail.errors import ArtifactNotFound, DovetailError
 from dovetail.runtime.loaded import CHECK_CONSTANTS, INSPECT, open_native
-
-_SIGNED = {1: "signed by a trusted key", 0: "not signed", -1: "signed by a key not trusted here"}
+from dovetail.runtime.trust import SIGNATURES
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -32,9 +31,8 @@ def run(arguments: argparse.Namespace) -> int:
         sound = state == 1 or not arguments.signed
         worst = worst if sound else 1
         milliseconds = (time.perf_counter() - start) * 1e3
-        print(
-            f"{path}: {'sound' if sound else 'refused'}, {_SIGNED[state]} ({milliseconds:.0f} ms)"
-        )
+        verdict = "sound" if sound else "refused"
+        print(f"{path}: {verdict}, {SIGNATURES[state]} ({milliseconds:.0f} ms)")
     return worst
 
 

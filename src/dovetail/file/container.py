@@ -154,7 +154,9 @@ def chunks(layout: Layout, sections: Sequence[Section]) -> Iterator[bytes | memo
         end = entry.offset + entry.size
 
 
-def write_file(path: str | os.PathLike[str], parts: Iterable[bytes | memoryview]) -> None:
+def write_file(
+    path: str | os.PathLike[str], parts: Iterable[bytes | memoryview], mode: int = 0o644
+) -> None:
     """Replace a file as a whole: a reader sees the old one or the new one, never half of it."""
     target = Path(path)
     try:
@@ -166,7 +168,7 @@ def write_file(path: str | os.PathLike[str], parts: Iterable[bytes | memoryview]
             file.writelines(parts)
             file.flush()
             os.fsync(file.fileno())
-        Path(name).chmod(0o644)
+        Path(name).chmod(mode)
         Path(name).replace(target)
     except OSError as error:
         Path(name).unlink(missing_ok=True)

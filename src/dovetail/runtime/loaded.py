@@ -44,7 +44,7 @@ Regenerate = Callable[[bytes, bool], bytes | None]
 def load(
     path: str | os.PathLike[str],
     *,
-    trusted_keys: Sequence[bytes] | None = None,
+    trusted_keys: Sequence[bytes | str] | None = None,
     plugins: Sequence[str | os.PathLike[str]] = (),
     trust: bool = False,
     regenerate: Regenerate | None = None,
@@ -66,14 +66,14 @@ def open_native(
     source: str | bytes,
     *,
     flags: int = 0,
-    keys: Sequence[bytes] | None = None,
+    keys: Sequence[bytes | str] | None = None,
     plugins: Sequence[str | os.PathLike[str]] = (),
     regenerate: Regenerate | None = None,
 ) -> Any:
     """The native artifact, with its host operations resolved where torch is in the process."""
-    from dovetail.runtime.trust import trusted_keys
+    from dovetail.runtime.trust import public_keys, trusted_keys
 
-    known = trusted_keys() if keys is None else keys
+    known = trusted_keys() if keys is None else public_keys(keys)
     host = None if flags & INSPECT else _host()
     opened = functools.partial(_open, source, flags, b"".join(known), host, plugins)
     native = opened()
