@@ -52,6 +52,8 @@ static dvt_status define(program *p, const instruction *in, uint32_t at, uint32_
     if (in->calls_host && owner->kind == KIND_HOST &&
         (b->kind == KIND_VIEW || defined[b->owner]))
         return bad(error, at, "makes a host buffer a second time");
+    if (!in->calls_host && owner->kind == KIND_HOST && !defined[b->owner])
+        return bad(error, at, "writes to a host buffer that no host call has made");
     if (in->calls_host && owner->base != DVT_NONE)
         return bad(error, at, "has a host call take over memory");
     if (owner->kind == KIND_TEMPORARY && owner->base != DVT_NONE && !defined[b->owner]) {
