@@ -2,7 +2,8 @@
 # make test    the whole test suite
 # make check   formatter, linter, types, import contracts, C warnings
 # make sweep   2,000 random graphs (GRAPHS=n: how many) and each case of op_db against eager
-# make fuzz    mutated artifacts through the loader, under ASan and UBSan (FUZZ=n: how many)
+# make fuzz    mutated artifacts through the loader, under ASan and UBSan (FUZZ=n: how many,
+#              JOBS=n: in how many processes, SEED=n: which)
 # make arm     generated code for AArch64, run under qemu's emulation
 # make bench   the benchmarks of benchmarks/
 #
@@ -14,12 +15,13 @@ BIN    := $(VENV)/bin
 CC     ?= cc
 
 NATIVE   := $(wildcard native/include/*.h native/src/*.[ch] native/python/*.[ch])
-C_SOURCE := $(NATIVE) $(wildcard native/tests/*.c examples/*/*.[ch] tests/plugin/*.c)
+C_SOURCE := $(NATIVE) $(wildcard native/fuzz/*.[ch] native/tests/*.c examples/*/*.[ch] tests/plugin/*.c)
 C_TESTS  := $(patsubst native/tests/%.c,native/build/%,$(wildcard native/tests/test_*.c))
 CFLAGS   := -std=c11 -O2 -Wall -Wextra -Werror -Wshadow -Wconversion -Wstrict-prototypes
 INSTALLED := $(VENV)/.installed
+comma     := ,
 
-.PHONY: demo sweep test test-fast check format bench clean setup fuzz arm
+.PHONY: demo sweep test test-fast check format bench clean setup fuzz fuzz-seeds fuzz-run arm
 
 setup: $(INSTALLED)
 
@@ -78,28 +80,6 @@ arm: $(INSTALLED)
 	    echo "make arm needs $$tool (packages qemu-user, gcc-aarch64-linux-gnu)"; exit 1; }; done
 	@$(BIN)/python -m pytest -q -n 0 tests/native/test_aarch64.py $(ARGS)
 
-FUZZ ?= 50000
-FUZZ_PLUGINS := native/build/libaccel_c.so native/build/libsmall.so
-export ASAN_OPTIONS := max_allocation_size_mb=256:allocator_may_return_null=1:detect_leaks=1
-CLANG := $(shell command -v clang 2>/dev/null)
-
-fuzz: $(INSTALLED) native/build/fuzz_artifact $(FUZZ_PLUGINS) $(if $(CLANG),native/build/libfuzzer)
-	@$(BIN)/python -m tests.native.seeds native/build/seeds >/dev/null
-	native/build/fuzz_artifact $(FUZZ) 1 $(FUZZ_PLUGINS) native/build/seeds/*.dvt
-	$(if $(CLANG),native/build/libfuzzer -runs=$(FUZZ) -max_len=65536 native/build/seeds)
-
-native/build/libaccel_c.so: $(wildcard examples/accel_c/*.[ch])
-native/build/libsmall.so: tests/plugin/small.c
-native/build/lib%.so:
-	@mkdir -p native/build
-	@$(CC) -std=c11 -O1 -g -fsanitize=address,undefined -fno-sanitize-recover=all -fPIC -shared \
-	    -DCOMPILES -Inative/include -o $@ $(filter %.c,$^) -lm
-
-native/build/libfuzzer: native/tests/fuzz_artifact.c $(wildcard native/src/*.[ch])
-	@mkdir -p native/build
-	$(CLANG) -std=c11 -O1 -g -fsanitize=fuzzer,address,undefined -DDVT_LIBFUZZER -pthread \
-	    -Inative/include -Inative/src -o $@ $< $(wildcard native/src/*.c) -lm
-
 # The runtime with sanitizers, compiled once for all of native/tests.
 SANITIZE  := -g -fsanitize=address,undefined -fno-sanitize-recover=all -pthread
 SANITIZED := $(patsubst native/src/%.c,native/build/sanitized/%.o,$(wildcard native/src/*.c))
@@ -112,6 +92,39 @@ native/build/sanitized/%.o: native/src/%.c $(wildcard native/src/*.h native/incl
 
 native/build/%: native/tests/%.c $(SANITIZED)
 	@$(CC) $(CFLAGS) $(SANITIZE) -Inative/include -Inative/src -o $@ $< $(SANITIZED) -lm
+
+# FUZZ inputs of the stream that SEED begins, in JOBS processes. fuzz-run needs no Python: seeds
+# made on one machine (make fuzz-seeds) may be carried to another in FUZZ_SEEDS.
+FUZZ ?= 50000
+SEED ?= 1
+JOBS ?= $(shell nproc)
+FUZZ_SEEDS   := native/build/seeds
+FUZZ_PLUGINS := native/build/libaccel_c.so native/build/libsmall.so
+FUZZ_SOURCE  := $(wildcard native/fuzz/*.c)
+FUZZ_WRAPS   := $(patsubst %,-Wl$(comma)--wrap=%,malloc calloc realloc aligned_alloc mmap mprotect)
+export ASAN_OPTIONS := max_allocation_size_mb=256:allocator_may_return_null=1:detect_leaks=1
+
+fuzz: fuzz-seeds
+	@$(MAKE) -s fuzz-run
+
+fuzz-seeds: $(INSTALLED)
+	@rm -rf $(FUZZ_SEEDS)
+	@$(BIN)/python -m tests.native.seeds $(FUZZ_SEEDS) >/dev/null
+
+fuzz-run: native/build/fuzz_artifact $(FUZZ_PLUGINS)
+	native/build/fuzz_artifact -n $(FUZZ) -s $(SEED) -j $(JOBS) -o native/build $(FUZZ_ARGS) \
+	    $(FUZZ_PLUGINS) $(FUZZ_SEEDS)/*.dvt
+
+native/build/fuzz_artifact: $(FUZZ_SOURCE) $(wildcard native/fuzz/*.h) $(SANITIZED)
+	@$(CC) $(CFLAGS) $(SANITIZE) -Inative/include -Inative/src $(FUZZ_WRAPS) -rdynamic -o $@ \
+	    $(FUZZ_SOURCE) $(SANITIZED) -lm
+
+native/build/libaccel_c.so: $(wildcard examples/accel_c/*.[ch])
+native/build/libsmall.so: tests/plugin/small.c
+native/build/lib%.so:
+	@mkdir -p native/build
+	@$(CC) -std=c11 -O1 -g -fsanitize=address,undefined -fno-sanitize-recover=all -fPIC -shared \
+	    -DCOMPILES -Inative/include -o $@ $(filter %.c,$^) -lm
 
 clean:
 	rm -rf $(VENV) build native/build src/dovetail/*.so src/*.egg-info

@@ -11,7 +11,6 @@ import numpy
 import onnxruntime
 import torch
 
-from dovetail.backend import Executable
 from dovetail.backends.onnx_writer import METADATA
 from dovetail.backends.plugin_plan import bind_sizes
 from dovetail.errors import DovetailError, UnsupportedGraph
@@ -28,7 +27,7 @@ class EngineFailed(DovetailError, RuntimeError):
     """ONNX Runtime raised while it ran a segment."""
 
 
-class OnnxExecutable(Executable):
+class OnnxExecutable:
     """A loaded model; call it with the segment's inputs as one list."""
 
     def __init__(self, data: bytes) -> None:

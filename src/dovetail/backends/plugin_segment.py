@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from dovetail.backend import Executable
 from dovetail.backends.interpreter import Interpreter
 from dovetail.backends.plugin_call import is_view
 from dovetail.backends.plugin_plan import Layout, Plan, bind_sizes, compile_whole, layout_of
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
 MAX_PLANS = 16  # sets of sizes whose programs are kept
 
 
-class PluginSegment(Executable):
+class PluginSegment:
     """A segment ready to run; call it with the segment's inputs as one list."""
 
     def __init__(self, library: Library, segment: Segment, blob: bytes | None = None) -> None:
@@ -62,7 +61,7 @@ class PluginSegment(Executable):
         pairs = zip(self.segment.outputs, self._back, strict=True)
         return [out for out, host in pairs if not host]
 
-    def transfers(self) -> tuple[list[int], list[int]]:
+    def crossing(self) -> tuple[list[int], list[int]]:
         """Positions of the inputs that are sent and of the outputs that are fetched."""
         return list(self.sent), [n for n, host in enumerate(self._back) if not host]
 
