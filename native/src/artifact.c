@@ -153,8 +153,7 @@ static dvt_status find_kernel(dvt_artifact *a, const uint8_t *record, uint32_t i
                     : NULL;
     if (found == NULL && origin == 1 && a->code != NULL)
         return dvt_fail(error, DVT_ERROR_MALFORMED, "the code has no function %.*s",
-                        (int)(symbol_length > 200 ? 200 : symbol_length),
-                        (const char *)strings.data + symbol);
+                        dvt_shown(symbol_length), (const char *)strings.data + symbol);
     if (found == NULL)
         found = dvt_find_kernel(text, length, version);
     if (found == NULL && origin == 1)
@@ -163,7 +162,7 @@ static dvt_status find_kernel(dvt_artifact *a, const uint8_t *record, uint32_t i
         return dvt_fail(error, DVT_ERROR_UNSUPPORTED,
                         "no kernel %.*s@%u in this build: upgrade dovetail or load the plug-in "
                         "that has it",
-                        (int)(length > 200 ? 200 : length), text, version);
+                        dvt_shown(length), text, version);
     a->program.kernels[index] = found;
     return DVT_OK;
 }
@@ -190,33 +189,15 @@ static dvt_status check_host(const dvt_artifact *a, const dvt_open_options *opti
     const program *p = &a->program;
     if (p->host_call_count == 0 || options->host_available)
         return DVT_OK;
-    char names[300] = "";
-    size_t used = 0;
-    for (uint32_t i = 0; i < p->host_call_count; i++) {
-        const dvt_host_call *c = &p->host_calls[i];
-        bool seen = false;
-        for (uint32_t n = 0; n < i && !seen; n++)
-            seen = p->host_calls[n].op_length == c->op_length &&
-                   memcmp(p->host_calls[n].op, c->op, c->op_length) == 0;
-        if (seen)
-            continue;
-        if (used + c->op_length + 6 > sizeof names) {
-            memcpy(names + used, ", …", sizeof ", …");
-            break;
-        }
-        if (used > 0) {
-            names[used++] = ',';
-            names[used++] = ' ';
-        }
-        memcpy(names + used, c->op, c->op_length);
-        used += c->op_length;
-        names[used] = 0;
-    }
+    dvt_names names = {.length = 0};
+    for (uint32_t i = 0; i < p->host_call_count && !names.cut; i++)
+        dvt_names_add(&names,
+                      (span){(const uint8_t *)p->host_calls[i].op, p->host_calls[i].op_length});
     return dvt_fail(
         error, DVT_ERROR_UNSUPPORTED,
         "the artifact calls PyTorch for %s: import torch, or export with kernels for "
         "all of it",
-        names);
+        names.text);
 }
 
 static dvt_status copy_state(dvt_artifact *a, dvt_error *error)

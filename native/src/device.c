@@ -170,7 +170,7 @@ static dvt_status check_backends(const dvt_artifact *a, const dvt_open_options *
                             "the artifact holds code of the backend '%.*s', which runs in "
                             "Python beside PyTorch: import torch in a process that has the "
                             "package of that backend, or export without it",
-                            (int)(t->blobs[i].owner.size > 100 ? 100 : t->blobs[i].owner.size),
+                            dvt_shown(t->blobs[i].owner.size),
                             (const char *)t->blobs[i].owner.data);
     return DVT_OK;
 }
@@ -186,7 +186,7 @@ static dvt_status check_trust(const dvt_artifact *a, dvt_error *error)
                     "the artifact carries code that '%.*s' compiled and no signature of a key "
                     "that is trusted, so it will not be run: sign it, or vouch for the file "
                     "(trust=True, dovetail run --trust)",
-                    (int)(owner.size > 100 ? 100 : owner.size), (const char *)owner.data);
+                    dvt_shown(owner.size), (const char *)owner.data);
 }
 
 dvt_status dvt_devices_open(dvt_artifact *a, const dvt_open_options *options, dvt_error *error)

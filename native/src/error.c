@@ -3,6 +3,7 @@
 
 #include <stdarg.h>
 #include <stdio.h>
+#include <string.h>
 
 dvt_status dvt_fail(dvt_error *error, dvt_status status, const char *format, ...)
 {
@@ -15,4 +16,40 @@ dvt_status dvt_fail(dvt_error *error, dvt_status status, const char *format, ...
         va_end(arguments);
     }
     return status;
+}
+
+static bool is_shown(const dvt_names *names, span name)
+{
+    for (uint32_t i = 0; i < names->count; i++)
+        if (names->shown[i].size == name.size &&
+            memcmp(names->shown[i].data, name.data, name.size) == 0)
+            return true;
+    return false;
+}
+
+static void append(dvt_names *names, const void *text, size_t size)
+{
+    memcpy(names->text + names->length, text, size);
+    names->length += size;
+    names->text[names->length] = 0;
+}
+
+void dvt_names_add(dvt_names *names, span name)
+{
+    static const char separator[] = ", ",
+                      rest[] = ", …"; /* `rest` always has room, and the 0 */
+    size_t between = names->count > 0 ? sizeof separator - 1 : 0;
+    size_t room = sizeof names->text - names->length - sizeof rest;
+    if (names->cut || name.size == 0 || is_shown(names, name))
+        return;
+    if (names->count == sizeof names->shown / sizeof *names->shown || room < between ||
+        name.size > room - between) {
+        append(names, names->count > 0 ? rest : rest + sizeof separator - 1,
+               names->count > 0 ? sizeof rest - 1 : sizeof rest - sizeof separator);
+        names->cut = true;
+        return;
+    }
+    append(names, separator, between);
+    append(names, name.data, name.size);
+    names->shown[names->count++] = name;
 }

@@ -103,20 +103,20 @@ static dvt_status shape_buffer(const program *p, frame *f, uint32_t index, dvt_e
         t->strides[i] = f->sizes[b->dims[b->rank + i]];
         if (t->shape[i] < 0 || t->strides[i] < 0)
             return dvt_fail(error, DVT_ERROR_GUARD,
-                            "buffer '%.*s' gets a negative size or stride", (int)b->name.size,
-                            (const char *)b->name.data);
+                            "buffer '%.*s' gets a negative size or stride",
+                            dvt_shown(b->name.size), (const char *)b->name.data);
     }
     uint64_t elements, offset = (uint64_t)f->sizes[b->offset];
     if (!reach(t, &elements) || f->sizes[b->offset] < 0 || offset > MAX_BYTES / 16)
         return dvt_fail(error, DVT_ERROR_OVERFLOW, "buffer '%.*s' does not fit 64 bits",
-                        (int)b->name.size, (const char *)b->name.data);
+                        dvt_shown(b->name.size), (const char *)b->name.data);
     uint64_t bytes = elements * b->item;
     if (elements == 0)
         offset = 0;
     if (b->kind == KIND_VIEW) {
         if ((offset + elements) * b->item > f->extents[b->base])
             return dvt_fail(error, DVT_ERROR_MALFORMED,
-                            "buffer '%.*s' reaches outside its base", (int)b->name.size,
+                            "buffer '%.*s' reaches outside its base", dvt_shown(b->name.size),
                             (const char *)b->name.data);
         f->offsets[index] = offset * b->item;
         return DVT_OK;
@@ -124,10 +124,10 @@ static dvt_status shape_buffer(const program *p, frame *f, uint32_t index, dvt_e
     f->extents[index] = bytes;
     if (offset != 0)
         return dvt_fail(error, DVT_ERROR_MALFORMED, "buffer '%.*s' has an offset of its own",
-                        (int)b->name.size, (const char *)b->name.data);
+                        dvt_shown(b->name.size), (const char *)b->name.data);
     if ((b->kind == KIND_CONSTANT || b->kind == KIND_STATE) && bytes > b->data_size)
         return dvt_fail(error, DVT_ERROR_MALFORMED, "constant '%.*s' is larger than its data",
-                        (int)b->name.size, (const char *)b->name.data);
+                        dvt_shown(b->name.size), (const char *)b->name.data);
     return DVT_OK;
 }
 

@@ -63,6 +63,20 @@ typedef struct {
 /* ---- error.c ---- */
 dvt_status dvt_fail(dvt_error *error, dvt_status status, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
+/* How much of a name from a file a message shows: the precision of its %.*s. */
+static inline int dvt_shown(size_t size)
+{
+    return size > 200 ? 200 : (int)size;
+}
+/* Names from a file for a message, each once, as many as fit; ", …" stands for the rest. */
+typedef struct {
+    char text[300];
+    size_t length;
+    uint32_t count;
+    span shown[16];
+    bool cut; /* no further name will be shown */
+} dvt_names;
+void dvt_names_add(dvt_names *names, span name);
 
 /* ---- file.c ---- */
 typedef struct {

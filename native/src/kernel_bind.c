@@ -82,10 +82,9 @@ static dvt_status check_bounds(const kernel_plan *plan, const ir_loop *loop, dvt
         bool known = i->kind == IR_STORE || (i->kind == IR_LOAD && i->mask == 0);
         if (known && i->index.value_count == 0 &&
             !stays_inside(plan, &i->index, plan->buffers[i->buffer].reach))
-            return dvt_fail(error, DVT_ERROR_MALFORMED,
-                            "generated kernel %.*s: reaches outside buffer %u",
-                            (int)(plan->ir->name.size > 200 ? 200 : plan->ir->name.size),
-                            (const char *)plan->ir->name.data, i->buffer);
+            return dvt_fail(
+                error, DVT_ERROR_MALFORMED, "generated kernel %.*s: reaches outside buffer %u",
+                dvt_shown(plan->ir->name.size), (const char *)plan->ir->name.data, i->buffer);
     }
     return DVT_OK;
 }

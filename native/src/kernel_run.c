@@ -547,8 +547,7 @@ static dvt_status report(const kernel_plan *plan, unsigned flags, dvt_error *err
         return dvt_fail(error, DVT_ERROR_DIVIDE_BY_ZERO, "an integer was divided by zero");
     return dvt_fail(error, DVT_ERROR_MALFORMED,
                     "generated kernel %.*s: reaches outside a buffer",
-                    (int)(plan->ir->name.size > 200 ? 200 : plan->ir->name.size),
-                    (const char *)plan->ir->name.data);
+                    dvt_shown(plan->ir->name.size), (const char *)plan->ir->name.data);
 }
 
 dvt_status dvt_kernel_ir_check(const dvt_call *call, dvt_error *error)

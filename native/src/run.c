@@ -42,7 +42,7 @@ static dvt_status wrong(dvt_error *error, const buffer_record *b, const char *wh
                         long long got, long long expected)
 {
     return dvt_fail(error, DVT_ERROR_GUARD, "input '%.*s' has %s %lld, expected %lld",
-                    (int)b->name.size, (const char *)b->name.data, what, got, expected);
+                    dvt_shown(b->name.size), (const char *)b->name.data, what, got, expected);
 }
 
 static const char *dtype_name(dvt_dtype dtype, char *text)
@@ -70,15 +70,15 @@ static dvt_status check_kind(const buffer_record *b, const dvt_tensor *t, dvt_er
     char got[24], expected[24];
     if (!dvt_same_dtype(t->dtype, b->dtype))
         return dvt_fail(error, DVT_ERROR_GUARD, "input '%.*s' is %s, expected %s",
-                        (int)b->name.size, (const char *)b->name.data,
+                        dvt_shown(b->name.size), (const char *)b->name.data,
                         dtype_name(t->dtype, got), dtype_name(b->dtype, expected));
     if (t->device.type != DVT_CPU)
         return dvt_fail(error, DVT_ERROR_GUARD,
                         "input '%.*s' is on a device of DLPack type %d, expected the CPU",
-                        (int)b->name.size, (const char *)b->name.data, t->device.type);
+                        dvt_shown(b->name.size), (const char *)b->name.data, t->device.type);
     if (t->ndim != b->rank)
         return dvt_fail(error, DVT_ERROR_GUARD, "input '%.*s' has %d dimensions, expected %d",
-                        (int)b->name.size, (const char *)b->name.data, t->ndim, b->rank);
+                        dvt_shown(b->name.size), (const char *)b->name.data, t->ndim, b->rank);
     for (int32_t i = 0; i < t->ndim; i++)
         if (t->shape[i] < 0)
             return wrong(error, b, "a negative size", t->shape[i], 0);
@@ -92,7 +92,7 @@ static dvt_status check_shape(const buffer_record *b, const dvt_tensor *t,
         if (t->shape[i] != expected[i])
             return dvt_fail(error, DVT_ERROR_GUARD,
                             "input '%.*s' has size %lld in dimension %d, expected %lld",
-                            (int)b->name.size, (const char *)b->name.data,
+                            dvt_shown(b->name.size), (const char *)b->name.data,
                             (long long)t->shape[i], i, (long long)expected[i]);
     return DVT_OK;
 }
@@ -151,7 +151,7 @@ static dvt_status bind_input(const program *p, frame *f, uint32_t n, const dvt_t
     }
     if (given->data == NULL)
         return dvt_fail(error, DVT_ERROR_GUARD, "input '%.*s' has no data",
-                        (int)p->buffers[index].name.size,
+                        dvt_shown(p->buffers[index].name.size),
                         (const char *)p->buffers[index].name.data);
     if (fits_in_place(given, t, p->buffers[index].item)) {
         t->data = dvt_data(given);
@@ -215,13 +215,13 @@ static dvt_status read_number(const buffer_record *b, const symbol_record *s,
                               const dvt_tensor *input, int64_t *value, dvt_error *error)
 {
     if (input->data == NULL)
-        return dvt_fail(error, DVT_ERROR_GUARD, "input '%.*s' has no data", (int)b->name.size,
-                        (const char *)b->name.data);
+        return dvt_fail(error, DVT_ERROR_GUARD, "input '%.*s' has no data",
+                        dvt_shown(b->name.size), (const char *)b->name.data);
     memcpy(value, dvt_data(input), sizeof *value);
     if (*value >= s->low && *value <= s->high)
         return DVT_OK;
     return dvt_fail(error, DVT_ERROR_GUARD, "input '%.*s' is %lld, expected %lld to %lld",
-                    (int)b->name.size, (const char *)b->name.data, (long long)*value,
+                    dvt_shown(b->name.size), (const char *)b->name.data, (long long)*value,
                     (long long)s->low, (long long)s->high);
 }
 
@@ -244,15 +244,15 @@ static dvt_status read_symbols(const program *p, const dvt_tensor *inputs, int64
             return dvt_fail(error, DVT_ERROR_GUARD,
                             "input '%.*s' has size %lld in dimension %u; the dynamic size %.*s "
                             "must be at least %lld",
-                            (int)b->name.size, (const char *)b->name.data, (long long)values[i],
-                            s->axis, (int)s->name.size, (const char *)s->name.data,
-                            (long long)s->low);
+                            dvt_shown(b->name.size), (const char *)b->name.data,
+                            (long long)values[i], s->axis, dvt_shown(s->name.size),
+                            (const char *)s->name.data, (long long)s->low);
         return dvt_fail(
             error, DVT_ERROR_GUARD,
             "input '%.*s' has size %lld in dimension %u; the dynamic size %.*s must be "
             "%lld to %lld",
-            (int)b->name.size, (const char *)b->name.data, (long long)values[i], s->axis,
-            (int)s->name.size, (const char *)s->name.data, (long long)s->low,
+            dvt_shown(b->name.size), (const char *)b->name.data, (long long)values[i], s->axis,
+            dvt_shown(s->name.size), (const char *)s->name.data, (long long)s->low,
             (long long)s->high);
     }
     return DVT_OK;
@@ -327,7 +327,7 @@ static dvt_status not_as_promised(const program *p, const instruction *in, dvt_e
     span name = host_name(p, in);
     return dvt_fail(error, DVT_ERROR_HOST,
                     "%.*s gave a result of another shape, layout or dtype than promised",
-                    (int)name.size, (const char *)name.data);
+                    dvt_shown(name.size), (const char *)name.data);
 }
 
 /* A result that the host did not write where it belongs: copied there. */

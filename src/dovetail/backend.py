@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from dovetail.errors import InvalidOption
+from dovetail.history import Measured
 from dovetail.passes.base import Passes
 
 if TYPE_CHECKING:
@@ -111,11 +112,57 @@ class Blob:
         return self.live is None
 
 
-class Executable(Protocol):
-    """A loaded segment. It gets the segment's inputs in order and may empty the list."""
+# A loaded segment: it gets the segment's inputs in order and may empty the list.
+Run = Callable[[list[Any]], Sequence[Any]]
+
+
+class Fallback(Protocol):
+    """Runs a segment by other means where its inputs are not what the graph says of them."""
+
+    def __call__(self, error: Any, inputs: list[Any], /) -> list[Any]:
+        """The segment's outputs, given what was wrong with its inputs."""
+
+    def rewinding(self, run: Callable[..., list[Any]], /) -> Callable[..., list[Any]]:
+        """``run`` such that nothing can tell that it was tried once it has failed."""
+
+
+class Executable(ABC):
+    """A loaded segment that can say more of itself than a plain function.
+
+    ``Backend.load`` may return a function instead: the defaults below then hold for it.
+    """
+
+    # How long each call took, where somebody measures it.
+    measured: Measured | None = None
+
+    @abstractmethod
+    def __call__(self, inputs: list[Any], /) -> Sequence[Any]:
+        """Run on the segment's inputs, whose list may be emptied; return its outputs in order."""
+
+    def fall_back_on(self, fallback: Fallback) -> None:  # noqa: B027  # a default, not a stub
+        """Run this instead where inputs are not as described; ignored unless overridden."""
+
+    def picking(self, positions: Sequence[int]) -> Run | None:  # noqa: ARG002
+        """The same function of a longer list, whose ``positions`` hold the segment's inputs.
+
+        It checks the number of its outputs itself. None: there is no faster form of this kind.
+        """
+        return None
+
+    def transfers(self) -> tuple[Sequence[int], Sequence[int]] | None:
+        """Positions of the inputs sent to the device and of the outputs fetched; None: all."""
+        return None
+
+
+class FunctionExecutable(Executable):
+    """A plain function as an Executable."""
+
+    def __init__(self, run: Run) -> None:
+        self.run = run
 
     def __call__(self, inputs: list[Any], /) -> Sequence[Any]:
-        """Run; return the segment's outputs in order."""
+        """Call the function."""
+        return self.run(inputs)
 
 
 class Backend(ABC):
@@ -181,8 +228,8 @@ class Backend(ABC):
         """Turn a segment of supported calls into code."""
 
     @abstractmethod
-    def load(self, blob: Blob) -> Executable:
-        """Make a compiled segment runnable."""
+    def load(self, blob: Blob) -> Run:
+        """Make a compiled segment runnable: an ``Executable``, or a function of that form."""
 
     @classmethod
     def reserved_names(cls) -> frozenset[str]:
@@ -213,7 +260,7 @@ class FunctionBackend(Backend):
 
         return Blob(live=self.fn(graph_module(segment), example_inputs(segment)))
 
-    def load(self, blob: Blob) -> Executable:
+    def load(self, blob: Blob) -> Run:
         """Call what the function returned."""
         fn = blob.live
         return lambda inputs: fn(*inputs)

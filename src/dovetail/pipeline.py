@@ -12,7 +12,7 @@ from typing import Any
 from torch import fx
 
 from dovetail import history
-from dovetail.backend import Backend, Executable
+from dovetail.backend import Backend, Executable, FunctionExecutable
 from dovetail.backends.instead import CallByCall
 from dovetail.capture import _torch
 from dovetail.capture.aot import Capture, has_calls
@@ -193,13 +193,13 @@ class Compiler:
 
     def load(self, backend: Backend, segment: Segment) -> Executable:
         """A backend's code for a segment, ready to run, and measured if that is wanted."""
-        executable = backend.load(backend.compile(segment))
-        if not callable(executable):
-            raise BackendContract(backend.name, "load()", f"returned {executable!r}")
-        or_else = getattr(executable, "or_else", None)  # one that relies on what it was told
-        if or_else is not None and not self.options.strict:
+        loaded = backend.load(backend.compile(segment))
+        if not callable(loaded):
+            raise BackendContract(backend.name, "load()", f"returned {loaded!r}")
+        executable = loaded if isinstance(loaded, Executable) else FunctionExecutable(loaded)
+        if not self.options.strict:
             told = f"{segment.name} runs call by call on PyTorch, not on {backend.name}: "
-            or_else(CallByCall(segment, lambda why: self.warn(told + why)))
+            executable.fall_back_on(CallByCall(segment, lambda why: self.warn(told + why)))
         return Timed(executable) if self.options.profile else executable
 
     def run_by_torch(self, gm: fx.GraphModule, kind: str, error: DovetailError) -> Run:

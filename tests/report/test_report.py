@@ -114,6 +114,16 @@ def test_a_profiled_model_keeps_counting():
     assert segment.measured.calls == 5
 
 
+def test_a_single_segment_of_two_inputs_is_timed():
+    compiled = torch.compile(
+        lambda x, y: (x * y).sin(), backend="cpu", options={"profile": True, "debug": False}
+    )
+    for _ in range(5):
+        compiled(torch.ones(3), torch.ones(3))
+    (segment,) = history.recent()[-1].graphs[0].segments
+    assert segment.measured.calls == 5
+
+
 def test_symbolic_sizes_are_those_of_the_example():
     compiled = torch.compile(lambda x: x.sin(), backend="aten", dynamic=True)
     compiled(torch.ones(6, 2))

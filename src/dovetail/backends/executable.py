@@ -10,8 +10,9 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from operator import itemgetter
-from typing import Any, Protocol
+from typing import Any
 
+from dovetail.backend import Executable, Fallback
 from dovetail.errors import (
     DividedByZero,
     GuardFailed,
@@ -118,11 +119,11 @@ def when_it_writes(program: Program) -> str:
     return "early" if any(isinstance(i, Host) for i in follow) else "last"
 
 
-def load(data: bytes, flags: int = 0) -> Callable[[list[Any]], list[Any]]:
+def load(data: bytes, flags: int = 0) -> NativeExecutable:
     """The function that runs an artifact of ``artifact_bytes``."""
     from dovetail.runtime.loaded import MAY_OVERLAP, open_native
 
-    return Executable(open_native(data, flags=flags | MAY_OVERLAP))
+    return NativeExecutable(open_native(data, flags=flags | MAY_OVERLAP))
 
 
 _AS_EAGER = (IndexOutOfRange, IndexOutOfBounds, DividedByZero)
@@ -147,22 +148,12 @@ def laid_out(tensor: Any, strides: list[int]) -> Any:
     return Host.fit(tensor, tensor.shape, strides)
 
 
-class Instead(Protocol):
-    """Runs a segment by other means."""
-
-    def __call__(self, error: Failure, inputs: list[Any], /) -> list[Any]:
-        """The segment's outputs, given what was wrong with its inputs."""
-
-    def rewinding(self, run: Callable[..., list[Any]], /) -> Callable[..., list[Any]]:
-        """``run`` such that nothing can tell that it was tried once it has failed."""
-
-
-class Executable:
+class NativeExecutable(Executable):
     """Calls a native program with a segment's inputs, which it takes as one list."""
 
     def __init__(self, native: Any) -> None:
         self.native = native
-        self.instead: Instead | None = None
+        self.fallback: Fallback | None = None
         self.run = native.run
         manifest = json.loads(native.section(1))
         self.given: list[int] = manifest["given"]
@@ -181,24 +172,24 @@ class Executable:
         names = [name for name, _, _ in self.symbols]
         self.program = SizeProgram(names, self.sizes) if self.sizes else None
 
-    def or_else(self, instead: Instead) -> None:
+    def fall_back_on(self, fallback: Fallback) -> None:
         """Have this run the segment where a tensor is not what it was described as."""
-        self.instead, self.run = instead, instead.rewinding(self.run)
+        self.fallback, self.run = fallback, fallback.rewinding(self.run)
 
-    def arranged(self, taken: Sequence[int]) -> Callable[[list[Any]], list[Any]] | None:
-        """The same for inputs of which ``taken`` are the segment's; None: not worth it.
+    def picking(self, positions: Sequence[int]) -> Callable[[list[Any]], list[Any]] | None:
+        """The same for inputs of which ``positions`` are the segment's; None: not worth it.
 
         Where the program's outputs are the segment's, this is the native call and little else.
         """
         if self.results is not None or self.from_nothing or len(self.given) < 2:
             return None
-        native, pick = self.run, itemgetter(*(taken[n] for n in self.given))
+        native, pick = self.run, itemgetter(*(positions[n] for n in self.given))
 
         def run(inputs: list[Any]) -> list[Any]:
             try:
                 made = native(*pick(inputs))
             except NOT_AS_PLANNED as error:
-                own = [inputs[n] for n in taken]
+                own = [inputs[n] for n in positions]
                 inputs.clear()
                 return self._otherwise(error, own)
             inputs.clear()
@@ -228,9 +219,9 @@ class Executable:
         untouched = self.writes == "never" or isinstance(error, GuardFailed)  # guards come first
         if self.writes == "last" and not isinstance(error, _AS_EAGER):
             untouched = True
-        if self.instead is None or not untouched:
+        if self.fallback is None or not untouched:
             raise as_eager(error) from None
-        return self.instead(error, inputs)
+        return self.fallback(error, inputs)
 
     def _sizes(self, inputs: list[Any]) -> Sequence[int]:
         assert self.program is not None

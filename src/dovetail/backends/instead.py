@@ -23,7 +23,6 @@ class CallByCall:
 
     def __init__(self, segment: Segment, note: Callable[[str], None]) -> None:
         self.segment, self.note = segment, note
-        self.draws = any(is_random(resolve_op(call.op)) for call in segment.all_calls())
         self.interpreter: Interpreter | None = None
         self.noted = False
 
@@ -39,7 +38,7 @@ class CallByCall:
 
     def rewinding(self, run: Callable[..., list[Any]]) -> Callable[..., list[Any]]:
         """``run`` such that where it fails the random numbers it drew can be drawn once more."""
-        if not self.draws:
+        if not any(is_random(resolve_op(call.op)) for call in self.segment.all_calls()):
             return run
         generator = torch.default_generator
 

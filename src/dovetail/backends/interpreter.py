@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from dovetail.backend import Executable
 from dovetail.backends.control_flow import CONTROL_FLOW
 from dovetail.capture.ops import resolve_op
 from dovetail.capture.to_fx import to_torch
@@ -35,7 +36,7 @@ class Frame:
         self.sizes: Sequence[int] = ()
 
 
-class Interpreter:
+class Interpreter(Executable):
     """A segment ready to run; call it with the segment's inputs as one list."""
 
     def __init__(

@@ -11,6 +11,7 @@ import numpy
 import onnxruntime
 import torch
 
+from dovetail.backend import Executable
 from dovetail.backends.onnx_writer import METADATA
 from dovetail.backends.plugin_plan import bind_sizes
 from dovetail.errors import DovetailError, UnsupportedGraph
@@ -27,7 +28,7 @@ class EngineFailed(DovetailError, RuntimeError):
     """ONNX Runtime raised while it ran a segment."""
 
 
-class OnnxExecutable:
+class OnnxExecutable(Executable):
     """A loaded model; call it with the segment's inputs as one list."""
 
     def __init__(self, data: bytes) -> None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from dovetail.backend import Executable
 from dovetail.backends.interpreter import Interpreter
 from dovetail.backends.plugin_call import is_view
 from dovetail.backends.plugin_plan import Layout, Plan, bind_sizes, compile_whole, layout_of
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 MAX_PLANS = 16  # sets of sizes whose programs are kept
 
 
-class PluginSegment:
+class PluginSegment(Executable):
     """A segment ready to run; call it with the segment's inputs as one list."""
 
     def __init__(self, library: Library, segment: Segment, blob: bytes | None = None) -> None:
@@ -61,7 +62,7 @@ class PluginSegment:
         pairs = zip(self.segment.outputs, self._back, strict=True)
         return [out for out, host in pairs if not host]
 
-    def crossing(self) -> tuple[list[int], list[int]]:
+    def transfers(self) -> tuple[list[int], list[int]]:
         """Positions of the inputs that are sent and of the outputs that are fetched."""
         return list(self.sent), [n for n, host in enumerate(self._back) if not host]
 

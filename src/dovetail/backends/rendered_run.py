@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from dovetail.backend import Executable
 from dovetail.backends.plugin_plan import Layout, bind_sizes
 from dovetail.backends.rendered_program import placed
 from dovetail.errors import WrongOutputs
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 MAX_SIZES = 16  # sets of sizes whose memory is kept
 
 
-class RenderedExecutable:
+class RenderedExecutable(Executable):
     """A segment ready to run; call it with the segment's inputs as one list."""
 
     def __init__(self, opened: Opened, program: RenderedProgram) -> None:

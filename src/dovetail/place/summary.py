@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from dovetail.backend import Backend, Executable
 from dovetail.history import CompiledGraph, Copies, SegmentRecord
@@ -83,7 +83,7 @@ def summarise(
         symbolic=any(desc.symbols() for desc in descs),
         estimated_seconds=total(seconds),
         copies=tuple(_copies(placed, built, costs, sent)),
-        measured=getattr(built.executable, "measured", None),
+        measured=built.executable.measured,
     )
 
 
@@ -93,7 +93,7 @@ def _copies(
     """Each direction in which tensors are moved at every call."""
     name = built.backend.name
     if built.backend.transfer is not None:
-        there, back = _crossing(placed, built.executable)
+        there, back = _transfers(placed, built.executable)
         there = [key for key in there if (name, key) not in sent]
         descs = {k: i.desc for k, i in zip(placed.sources, placed.segment.inputs, strict=True)}
         sent |= {(name, key) for key in there}
@@ -106,14 +106,11 @@ def _copies(
         yield from _moves(call, costs)
 
 
-def _crossing(placed: PlacedSegment, executable: Any) -> tuple[list[Key], list[Desc]]:
+def _transfers(placed: PlacedSegment, executable: Executable) -> tuple[list[Key], list[Desc]]:
     """What is sent and fetched: what the executable says, else every tensor that is not kept."""
     inputs, outputs = placed.segment.inputs, placed.segment.output_descs()
-    crossing = getattr(executable, "crossing", None)
-    if crossing is not None:
-        sent, fetched = crossing()
-    else:
-        sent, fetched = range(len(inputs)), range(len(outputs))
+    everything = range(len(inputs)), range(len(outputs))
+    sent, fetched = executable.transfers() or everything
     tensors = [n for n in sent if isinstance(inputs[n].desc, TensorDesc)]
     return (
         [placed.sources[n] for n in tensors if inputs[n].kind != "constant"],

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from dovetail import registry
-from dovetail.backend import Blob, Executable
+from dovetail.backend import Blob
 from dovetail.errors import DovetailError, InvalidArtifact, UnsupportedArtifact
 
 # As host operations are called: tensors and numbers in, results out.
@@ -29,7 +29,7 @@ def _on_device(_tensors: Sequence[Any], _sizes: Sequence[int]) -> Any:
 
 def _call(owner: str, arguments: str, data: bytes) -> Call:
     try:
-        run: Executable = registry.get_backend(owner).load(Blob(data))
+        run = registry.get_backend(owner).load(Blob(data))
     except DovetailError as error:
         raise UnsupportedArtifact(
             f"the artifact holds code of the backend {owner!r}, which this process cannot run: "

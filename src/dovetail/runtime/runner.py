@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from dovetail.backend import Executable
+from dovetail.backend import Executable, Fallback, Run
 from dovetail.errors import WrongOutputs
 from dovetail.history import Measured
 from dovetail.ir import Arg, Ref, SizeProgram
@@ -50,10 +50,9 @@ def _direct(
 ) -> Callable[[list[Any]], Any]:
     """The executable on inputs in its own order, its outputs counted."""
     in_order = list(given) == list(range(count))
-    arranged = getattr(run, "arranged", None)  # an executable that counts its outputs itself
-    found: Callable[[list[Any]], Any] | None = arranged(taken) if arranged and in_order else None
-    if found is not None:
-        return found
+    picked = run.picking(taken) if in_order else None
+    if picked is not None:
+        return picked
 
     def direct(inputs: list[Any]) -> Any:
         own = [inputs[n] for n in taken]
@@ -152,21 +151,40 @@ class Runner:
             kept |= set(step.taken)
 
 
-class Timed:
+class Timed(Executable):
     """An executable that keeps count of its calls and their time; otherwise as it was."""
 
     def __init__(self, executable: Executable) -> None:
-        self.executable, self.measured = executable, Measured()
+        self.executable = executable
+        self.measured: Measured = Measured()
+        self._run = _timed(executable, self.measured)
 
     def __call__(self, inputs: list[Any]) -> Sequence[Any]:
         """Run, and note how long it took."""
+        return self._run(inputs)
+
+    def fall_back_on(self, fallback: Fallback) -> None:
+        """Have the executable do so: its time counts all the same."""
+        self.executable.fall_back_on(fallback)
+
+    def picking(self, positions: Sequence[int]) -> Run | None:
+        """The executable's own, timed."""
+        picked = self.executable.picking(positions)
+        return None if picked is None else _timed(picked, self.measured)
+
+    def transfers(self) -> tuple[Sequence[int], Sequence[int]] | None:
+        """The executable's own."""
+        return self.executable.transfers()
+
+
+def _timed(run: Run, measured: Measured) -> Run:
+    def timed(inputs: list[Any]) -> Sequence[Any]:
         start = time.perf_counter()
-        results = self.executable(inputs)
-        self.measured.add(time.perf_counter() - start)
+        results = run(inputs)
+        measured.add(time.perf_counter() - start)
         return results
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.executable, name)
+    return timed
 
 
 class _Step:
