@@ -271,17 +271,17 @@ static void look(dvt_artifact *a, outcome *o)
 
 /* Native code runs only where nothing was changed that it relies on, or where it was made from
  * kernel IR that is the seed's still. */
-static bool may_run(const dvt_artifact *a, const document *d, const dvt_open_options *options)
+static bool may_run(const dvt_artifact *a, const document *d)
 {
-    if (dvt_code_state(a) != 1)
+    if (dvt_code_state(a) != 1 && a->made == NULL)
         return true;
     if (d == NULL || d->patched)
         return false;
     const part *ir = document_part((document *)(uintptr_t)d, DVT_KERNEL_IR);
-    return !d->damaged || (options->code != NULL && ir != NULL && !ir->changed);
+    return !d->damaged || (a->made != NULL && a->code == NULL && ir != NULL && !ir->changed);
 }
 
-static dvt_open_options choose_options(const seed *from)
+static dvt_open_options choose_options(void)
 {
     dvt_open_options o = {.struct_size = sizeof o, .host_free = free};
     o.flags = (one_in(2) ? DVT_OPEN_CHECK_CONSTANTS : 0) | (one_in(2) ? DVT_OPEN_TRUST : 0) |
@@ -293,13 +293,20 @@ static dvt_open_options choose_options(const seed *from)
         o.keys = (const uint8_t (*)[32])public_key;
         o.key_count = 1;
     }
-    if (from != NULL && from->code.size > 0 && one_in(4)) {
-        o.code = from->code.data;
-        o.code_size = from->code.size;
-    }
     if (one_in(100))
         o.struct_size = (uint32_t)offsetof(dvt_open_options, plugins);
     return o;
+}
+
+/* Gives an open artifact the code of its seed, as if that had been made from the kernel IR. */
+static void use_code(dvt_artifact *a, const seed *from, outcome *o)
+{
+    dvt_error error = {0, ""};
+    if (from == NULL || from->code.size == 0 || !one_in(4))
+        return;
+    dvt_status status = dvt_use_code(a, from->code.data, from->code.size, &error);
+    check_error(status, &error);
+    mix(o, (uint64_t)(int64_t)status);
 }
 
 static dvt_status open_file(const bytes *file, const dvt_open_options *options,
@@ -321,7 +328,7 @@ static outcome pass(const bytes *file, const document *d, const seed *from)
     dvt_artifact *a = NULL;
     dvt_error error = {0, ""};
     void *aligned = NULL;
-    dvt_open_options options = choose_options(from);
+    dvt_open_options options = choose_options();
     bool by_path = one_in(6);
     if (posix_memalign(&aligned, DVT_ALIGN, file->size + (file->size == 0)) != 0)
         abort();
@@ -335,8 +342,9 @@ static outcome pass(const bytes *file, const document *d, const seed *from)
     tell("opened: %d %s\n", status, error.message);
     if (status == DVT_OK) {
         counts->opened++;
+        use_code(a, from, &o);
         look(a, &o);
-        for (uint32_t n = one_in(50) ? 20 : 1 + below(3); n > 0 && may_run(a, d, &options); n--)
+        for (uint32_t n = one_in(50) ? 20 : 1 + below(3); n > 0 && may_run(a, d); n--)
             run_once(a, &o);
         dvt_close(a);
     }

@@ -83,7 +83,7 @@ typedef struct {
     uint8_t *file;
     size_t size;
     document parts;
-    bytes code; /* its code section, for dvt_open_options.code; empty: none */
+    bytes code; /* its code section, for dvt_use_code; empty: none */
 } seed;
 
 extern seed seeds[MAX_SEEDS];

@@ -33,6 +33,7 @@ typedef struct {
     const bytes *from;
     size_t at, end;
     bool failed;
+    bool named; /* the form of 1.2 */
     /* of the kernel that is being read */
     uint32_t strings, sizes, buffers, axes, values;
 } list;
@@ -79,6 +80,24 @@ static uint32_t plain(list *l, token_kind kind, uint32_t limit)
 static uint32_t number(list *l, uint32_t limit)
 {
     return plain(l, K_NUMBER, limit);
+}
+
+/* The name of something, in the form of 1.2. */
+static void name(list *l)
+{
+    if (l->named)
+        number(l, l->strings);
+}
+
+static void text(list *l)
+{
+    uint64_t length = wide(l);
+    if (length > l->end - l->at) {
+        l->failed = true;
+        return;
+    }
+    add(l, (token){.kind = K_BYTES, .value = l->at, .second = length});
+    l->at += (size_t)length;
 }
 
 static void integer(list *l)
@@ -140,7 +159,7 @@ static void read_constant(list *l, uint32_t type)
 
 static void read_definition(list *l, uint32_t kind)
 {
-    number(l, l->strings);
+    name(l);
     uint32_t type = number(l, T_BOOL + 1);
     if (kind == IR_LOAD) {
         number(l, l->buffers);
@@ -186,20 +205,23 @@ static void read_loop(list *l)
 static void read_kernel(list *l)
 {
     l->values = 0;
-    number(l, l->strings);
+    if (l->named)
+        name(l);
+    else
+        text(l);
     l->sizes = number(l, 4);
-    for (uint32_t n = l->sizes; n > 0 && !l->failed; n--)
-        number(l, l->strings);
+    for (uint32_t n = l->sizes; l->named && n > 0 && !l->failed; n--)
+        name(l);
     l->buffers = number(l, 8);
     for (uint32_t n = l->buffers; n > 0 && !l->failed; n--) {
-        number(l, l->strings);
+        name(l);
         number(l, T_COUNT);
         number(l, ROLE_COUNT);
     }
     l->axes = number(l, 8);
     number(l, l->axes + 1);
     for (uint32_t n = l->axes; n > 0 && !l->failed; n--) {
-        number(l, l->strings);
+        name(l);
         dim(l);
     }
     for (uint32_t n = number(l, 8); n > 0 && !l->failed; n--)
@@ -209,15 +231,9 @@ static void read_kernel(list *l)
 static void read_strings(list *l)
 {
     l->strings = number(l, 8);
-    for (uint32_t n = l->strings; n > 0 && !l->failed; n--) {
-        uint64_t length = wide(l);
-        if (length > l->end - l->at) {
-            l->failed = true;
-            return;
-        }
-        add(l, (token){.kind = K_BYTES, .value = l->at, .second = length});
-        l->at += (size_t)length;
-    }
+    l->named = l->strings > 0;
+    for (uint32_t n = l->strings; n > 0 && !l->failed; n--)
+        text(l);
 }
 
 static bool read_section(list *l, const bytes *body)

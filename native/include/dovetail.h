@@ -29,7 +29,7 @@ extern "C" {
 
 /* The file format this build writes and reads: the same major, this minor or an older one. */
 #define DVT_FORMAT_MAJOR 1
-#define DVT_FORMAT_MINOR 2
+#define DVT_FORMAT_MINOR 3
 
 typedef int32_t dvt_status;
 enum {
@@ -212,10 +212,6 @@ typedef struct {
     void (*host_free)(void *kept); /* of a dvt_host_operation; may be NULL */
     dvt_plugin *const *plugins;    /* those that an artifact may find by name */
     size_t plugin_count;
-    /* A code section that the caller generated from the file's kernel IR, to run instead of the
-     * file's own (which then needs no trust); must stay until dvt_close. May be NULL. */
-    const void *code;
-    size_t code_size;
 } dvt_open_options;
 
 #define DVT_OPEN_CHECK_CONSTANTS 1u /* hash the constants too: reads the whole file */
@@ -299,6 +295,14 @@ int dvt_trusted(const dvt_artifact *artifact);
  * loaded, because it is not trusted or made for another processor, and built-in kernels of the
  * same names serve instead, -2 the same, or there is none, and kernel IR is interpreted. */
 int dvt_code_state(const dvt_artifact *artifact);
+
+/* Native code, as a code section has it, that the caller generated from the kernel IR which
+ * this artifact holds verified (dvt_section 14): its global function k<n> is the section's n-th
+ * kernel, counted from 0. Kernels that were interpreted run as that code from now on, on
+ * operands that their kernel IR has accepted; those that the code lacks stay interpreted. Once,
+ * before the first run; the bytes are not needed afterwards. */
+dvt_status dvt_use_code(dvt_artifact *artifact, const void *code, size_t size,
+                        dvt_error *error);
 
 /* The best processor that this machine runs native code of, as code sections number them (see
  * SPEC.md); 0: it runs none. */

@@ -13,7 +13,6 @@
 typedef struct {
     PyObject_HEAD dvt_artifact *artifact;
     void *bytes; /* of an artifact in memory */
-    void *code;  /* a code section generated for it, or NULL */
     bool plain;  /* opened with PLAIN_TENSORS */
     host_binding host;
     PyObject *plugins; /* a tuple: the artifact runs on their devices */
@@ -125,16 +124,13 @@ static dvt_status open_source(Artifact *self, PyObject *source, const dvt_open_o
 
 static PyObject *artifact_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    static char *names[] = {"source", "flags", "keys", "host", "plugins", "code", NULL};
+    static char *names[] = {"source", "flags", "keys", "host", "plugins", NULL};
     PyObject *source, *host = NULL, *plugins = NULL;
     unsigned int flags = 0;
     const char *keys = NULL;
     Py_ssize_t key_bytes = 0;
-    const char *code = NULL;
-    Py_ssize_t code_bytes = 0;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O|Iy#OO!z#", names, &source, &flags, &keys,
-                                     &key_bytes, &host, &PyTuple_Type, &plugins, &code,
-                                     &code_bytes))
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O|Iy#OO!", names, &source, &flags, &keys,
+                                     &key_bytes, &host, &PyTuple_Type, &plugins))
         return NULL;
     Artifact *self = (Artifact *)((allocfunc)PyType_GetSlot(type, Py_tp_alloc))(type, 0);
     if (self == NULL)
@@ -147,12 +143,6 @@ static PyObject *artifact_new(PyTypeObject *type, PyObject *args, PyObject *kwar
     dvt_error error = {0, ""};
     self->plain = (flags & PLAIN_TENSORS) != 0;
     options.host_available = host != NULL && host != Py_None;
-    if (code != NULL && (self->code = aligned_copy(code, (size_t)code_bytes)) == NULL) {
-        Py_DECREF(self);
-        return PyErr_NoMemory();
-    }
-    options.code = self->code;
-    options.code_size = (size_t)code_bytes;
     int failed = host_bind(&self->host, host) != 0 ||
                  set_plugins(self, plugins, &options) != 0 ||
                  open_source(self, source, &options, &error) != DVT_OK;
@@ -171,7 +161,6 @@ static void artifact_dealloc(PyObject *object)
     PyTypeObject *type = Py_TYPE(object);
     dvt_close(self->artifact);
     free(self->bytes);
-    free(self->code);
     host_unbind(&self->host);
     Py_XDECREF(self->plugins);
     ((freefunc)PyType_GetSlot(type, Py_tp_free))(object);
@@ -474,6 +463,26 @@ static PyObject *artifact_code(PyObject *object, PyObject *unused)
     return PyLong_FromLong(dvt_code_state(((Artifact *)object)->artifact));
 }
 
+static PyObject *artifact_use_code(PyObject *object, PyObject *code)
+{
+    dvt_error error = {0, ""};
+    if (!PyBytes_Check(code)) {
+        PyErr_SetString(PyExc_TypeError, "code is bytes");
+        return NULL;
+    }
+    size_t size = (size_t)PyBytes_Size(code);
+    void *copy = aligned_copy(PyBytes_AsString(code), size);
+    if (copy == NULL)
+        return PyErr_NoMemory();
+    dvt_status status = dvt_use_code(((Artifact *)object)->artifact, copy, size, &error);
+    free(copy);
+    if (status != DVT_OK) {
+        raise_error(&error);
+        return NULL;
+    }
+    Py_RETURN_NONE;
+}
+
 static PyObject *artifact_plan_host(PyObject *object, PyObject *plans)
 {
     Artifact *self = (Artifact *)object;
@@ -507,6 +516,8 @@ static PyMethodDef artifact_methods[] = {
      "1 trusted, 0 none, -1 by an unknown key, -2 of an old kind"},
     {"digest", artifact_digest, METH_NOARGS, "the digest that a signature of the file signs"},
     {"trusted", artifact_trusted, METH_NOARGS, "whether it may do what needs trust"},
+    {"use_code", artifact_use_code, METH_O,
+     "use_code(section): run what was interpreted as code made of the verified kernel IR"},
     {"code", artifact_code, METH_NOARGS,
      "native code: 1 loaded, 0 none, -1 there but not used"},
     {NULL, NULL, 0, NULL},
@@ -517,8 +528,7 @@ static PyType_Slot artifact_slots[] = {
     {Py_tp_dealloc, (void *)artifact_dealloc},
     {Py_tp_call, (void *)artifact_call},
     {Py_tp_methods, artifact_methods},
-    {Py_tp_doc,
-     "Artifact(source, flags=0, keys=b'', host=None, plugins=(), code=None): an artifact"},
+    {Py_tp_doc, "Artifact(source, flags=0, keys=b'', host=None, plugins=()): an artifact"},
     {0, NULL},
 };
 

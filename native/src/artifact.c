@@ -4,13 +4,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-static uint32_t word(const uint8_t *p, size_t index)
-{
-    uint32_t value;
-    memcpy(&value, p + 4 * index, sizeof value);
-    return value;
-}
-
 /* What a signature signs starts with this text and its zero byte, so that a key's signature of
  * something else is never taken for one of a file. */
 static const char CONTEXT[] = "dovetail artifact signature v1";
@@ -55,132 +48,6 @@ static dvt_status check_signature(dvt_artifact *a, const dvt_open_options *optio
         if (memcmp(options->keys[i], s.data, 32) == 0)
             a->signature = 1;
     return DVT_OK;
-}
-
-/* Code that may not or cannot run here is left alone; find_kernel says what that means. */
-static dvt_status load_code(dvt_artifact *a, const dvt_open_options *options, dvt_error *error)
-{
-    bool given = options->code != NULL;
-    span code = given ? (span){options->code, options->code_size} : a->file.sections[DVT_CODE];
-    if (code.data == NULL)
-        return DVT_OK;
-    a->code_state = -1;
-    a->code_untrusted = !given && !a->trusted;
-    if (a->code_untrusted)
-        return DVT_OK;
-    dvt_status status = dvt_code_load(code, &a->code, error);
-    if (status == DVT_OK)
-        a->code_state = 1;
-    return status == DVT_ERROR_UNSUPPORTED ? DVT_OK : status;
-}
-
-static dvt_status no_code(const dvt_artifact *a, dvt_error *error)
-{
-    if (!a->code_untrusted)
-        return dvt_fail(
-            error, DVT_ERROR_UNSUPPORTED,
-            "the artifact's native code cannot run on this machine, and no built-in "
-            "kernel does the same");
-    return dvt_fail(
-        error, DVT_ERROR_UNTRUSTED,
-        a->signature < 0
-            ? "the artifact carries native code signed by a key that is not trusted: "
-              "trust its key, or export it without native code"
-            : "the artifact carries native code and no signature, so it will not be "
-              "run: sign it, or export it without native code");
-}
-
-static dvt_status accept_any(const dvt_call *call, dvt_error *error)
-{
-    (void)call;
-    (void)error;
-    return DVT_OK;
-}
-
-/* A kernel from native code, and the same kernel in the file's kernel IR, if it is there. */
-struct own_kernel {
-    dvt_kernel entry;
-    const dvt_kernel *described;
-};
-
-/* Native code trusts its operands; kernel IR says what they must be. */
-static dvt_status check_described(const dvt_call *call, dvt_error *error)
-{
-    const dvt_kernel *described =
-        ((const struct own_kernel *)(const void *)call->kernel)->described;
-    dvt_call same = *call;
-    same.kernel = described;
-    return described->check(&same, error);
-}
-
-static const dvt_kernel *own_kernel(dvt_artifact *a, void *address, uint32_t version,
-                                    const dvt_kernel *described)
-{
-    struct own_kernel *own = &a->own_kernels[a->own_kernel_count++];
-    own->entry = (dvt_kernel){sizeof(dvt_kernel), version, "generated",
-                              described != NULL ? check_described : accept_any, NULL};
-    own->described = described;
-    memcpy(&own->entry.run, &address, sizeof address);
-    return &own->entry;
-}
-
-/* A generated kernel: native code, else kernel IR; NULL where there is neither. */
-static const dvt_kernel *generated(dvt_artifact *a, const char *symbol, size_t length,
-                                   uint32_t version)
-{
-    const dvt_kernel *described = dvt_kernels_find(a->kernel_set, symbol, length);
-    void *address = a->code != NULL ? dvt_code_symbol(a->code, symbol, length) : NULL;
-    if (address != NULL)
-        return own_kernel(a, address, version, described);
-    if (described != NULL)
-        a->code_state = -2;
-    return described;
-}
-
-static dvt_status find_kernel(dvt_artifact *a, const uint8_t *record, uint32_t index,
-                              dvt_error *error)
-{
-    span strings = a->file.sections[DVT_STRINGS];
-    uint32_t name = word(record, 0), length = word(record, 1), version = word(record, 2);
-    uint32_t origin = word(record, 3), symbol = word(record, 4),
-             symbol_length = word(record, 5);
-    if (name > strings.size || length > strings.size - name || symbol > strings.size ||
-        symbol_length > strings.size - symbol || origin > 1)
-        return dvt_fail(error, DVT_ERROR_MALFORMED, "kernels section: a name out of range");
-    const char *text = (const char *)strings.data + name;
-    const dvt_kernel *found =
-        origin == 1 ? generated(a, (const char *)strings.data + symbol, symbol_length, version)
-                    : NULL;
-    if (found == NULL && origin == 1 && a->code != NULL)
-        return dvt_fail(error, DVT_ERROR_MALFORMED, "the code has no function %.*s",
-                        dvt_shown(symbol_length), (const char *)strings.data + symbol);
-    if (found == NULL)
-        found = dvt_find_kernel(text, length, version);
-    if (found == NULL && origin == 1)
-        return no_code(a, error);
-    if (found == NULL)
-        return dvt_fail(error, DVT_ERROR_UNSUPPORTED,
-                        "no kernel %.*s@%u in this build: upgrade dovetail or load the plug-in "
-                        "that has it",
-                        dvt_shown(length), text, version);
-    a->program.kernels[index] = found;
-    return DVT_OK;
-}
-
-static dvt_status find_kernels(dvt_artifact *a, dvt_error *error)
-{
-    program *p = &a->program;
-    a->own_kernels = calloc(p->kernel_count + 1u, sizeof *a->own_kernels);
-    if (a->own_kernels == NULL)
-        return dvt_fail(error, DVT_ERROR_MEMORY, "out of memory");
-    const uint8_t *records = a->file.sections[DVT_KERNELS].data;
-    dvt_status status = DVT_OK;
-    for (uint32_t i = 0; status == DVT_OK && i < p->kernel_count; i++)
-        status = find_kernel(a, records + 8 + 24 * (size_t)i, i, error);
-    for (uint32_t i = 0; status == DVT_OK && i < p->instruction_count; i++)
-        if (p->instructions[i].opcode == OP_KERNEL)
-            p->instructions[i].kernel = p->kernels[p->instructions[i].index];
-    return status;
 }
 
 static dvt_status check_host(const dvt_artifact *a, const dvt_open_options *options,
@@ -287,9 +154,7 @@ static dvt_status prepare(dvt_artifact *a, const dvt_open_options *options, dvt_
     if (status == DVT_OK && !a->inspect_only)
         status = dvt_devices_open(a, options, error);
     if (status == DVT_OK && !a->inspect_only)
-        status = load_code(a, options, error);
-    if (status == DVT_OK && !a->inspect_only)
-        status = find_kernels(a, error);
+        status = dvt_kernels_bind(a, error);
     if (status == DVT_OK)
         status = copy_state(a, error);
     if (status == DVT_OK)
@@ -358,9 +223,8 @@ void dvt_close(dvt_artifact *a)
     free(a->infos);
     free(a->info_shapes);
     free(a->info_names);
-    free(a->own_kernels);
+    dvt_generated_free(a);
     dvt_devices_close(a);
-    dvt_code_free(a->code);
     dvt_kernels_free(a->kernel_set);
     dvt_program_free(&a->program);
     dvt_file_unmap(&a->file);

@@ -23,6 +23,8 @@
 #define SHF_WRITE     1u
 #define SHF_ALLOC     2u
 #define SHF_EXECINSTR 4u
+#define STB_GLOBAL    1u
+#define STT_FUNC      2u
 
 #if defined(__aarch64__)
 #define PROCESSOR dvt_aarch64
@@ -339,12 +341,19 @@ uint32_t dvt_processor_number(void)
     return level > 0 ? PROCESSOR.family + (uint32_t)level : 0;
 }
 
+/* Only what an object offers to others is a kernel: a global function. Others have types of
+ * their own. */
+static bool is_offered(const elf_symbol *s)
+{
+    return s->section != 0 && s->info == (STB_GLOBAL << 4 | STT_FUNC);
+}
+
 void *dvt_code_symbol(const dvt_code *c, const char *name, size_t length)
 {
     const char *held;
     for (size_t i = 0; c != NULL && i < c->symbol_count; i++) {
         const elf_symbol *s = &c->symbols[i];
-        if (s->section == 0 || !symbol_name(c, s, &held) || strlen(held) != length ||
+        if (!is_offered(s) || !symbol_name(c, s, &held) || strlen(held) != length ||
             memcmp(held, name, length) != 0)
             continue;
         uint64_t at = address_of(c, s);

@@ -244,13 +244,17 @@ dvt_status dvt_kernels_decode(span section, dvt_kernel_set **set, dvt_error *err
 const dvt_kernel *dvt_kernels_find(const dvt_kernel_set *set, const char *name, size_t length);
 void dvt_kernels_free(dvt_kernel_set *set);
 
+/* ---- generated.c: the kernels of a program, and native code for those of the file ---- */
+dvt_status dvt_kernels_bind(dvt_artifact *artifact, dvt_error *error);
+void dvt_generated_free(dvt_artifact *artifact);
+
 struct dvt_artifact {
     dvt_file file;
     program program;
-    dvt_code *code;
+    dvt_code *code;                 /* the file's, where it is trusted */
+    dvt_code *made;                 /* generated here from the file's kernel IR */
     dvt_kernel_set *kernel_set;     /* kernels that the file holds as kernel IR */
-    struct own_kernel *own_kernels; /* those that come from the file's code */
-    size_t own_kernel_count;
+    struct own_kernel *own_kernels; /* one a kernel of the program, for those in native code */
     int signature, code_state;
     bool trusted;        /* a signature of a trusted key, or DVT_OPEN_TRUST */
     bool code_untrusted; /* there is code that runs only where the file is trusted */

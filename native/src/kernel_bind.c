@@ -154,22 +154,35 @@ void dvt_kernel_clear(const kernel_plan *plan)
 {
     const kernel_ir *k = plan->ir;
     for (uint32_t n = 0; n < k->buffer_count; n++) {
-        const plan_buffer *b = &plan->buffers[n];
-        uint64_t kept = 0, bytes = b->reach * b->item;
-        if (k->buffers[n].role == ROLE_IN || b->whole || bytes == 0 ||
-            !plan->call->fresh[k->buffers[n].place])
-            continue;
-        /* What lies in the place of an operand is the program's own up to the operand's end. */
-        for (uint32_t m = 0; m < k->buffer_count; m++) {
-            const plan_buffer *other = &plan->buffers[m];
-            if (k->buffers[m].role != ROLE_IN || !overlap(b, other))
-                continue;
-            uint64_t end = (uint64_t)(other->data - b->data) + other->reach * other->item;
-            kept = end > kept ? end : kept;
-        }
-        if (kept < bytes)
-            memset(b->data + kept, 0, bytes - kept);
+        const ir_buffer *b = &k->buffers[n];
+        if (b->role != ROLE_IN && !plan->buffers[n].whole && plan->call->fresh[b->place])
+            dvt_clear_output(plan->call, b->place);
     }
+}
+
+/* The memory of an operand whose reach is known to fit. */
+static plan_buffer memory_of(const dvt_tensor *t)
+{
+    plan_buffer b = {.data = t->data != NULL ? dvt_data(t) : NULL, .item = t->dtype.bits / 8u};
+    if (!reach_of(t, &b.reach))
+        b.reach = 0;
+    return b;
+}
+
+void dvt_clear_output(const dvt_call *call, uint32_t output)
+{
+    plan_buffer b = memory_of(call->outputs[output]);
+    uint64_t kept = 0, bytes = b.reach * b.item;
+    /* What lies in the place of an operand is the program's own up to the operand's end. */
+    for (uint32_t n = 0; n < call->input_count; n++) {
+        plan_buffer other = memory_of(call->inputs[n]);
+        if (!overlap(&b, &other))
+            continue;
+        uint64_t end = (uint64_t)(other.data - b.data) + other.reach * other.item;
+        kept = end > kept ? end : kept;
+    }
+    if (kept < bytes)
+        memset(b.data + kept, 0, bytes - kept);
 }
 
 /* How often a loop is entered and how often its body runs; false where that does not fit. */

@@ -1,6 +1,9 @@
 /* The kernel IR section: decoded and verified once, when a file is opened. What leaves here has
  * every index in range, operands that fit their operations, and no use before its definition.
- */
+ *
+ * Since 1.3 there is one way only to write a kernel down: numbers have no needless bytes, sizes
+ * and axes are numbered in the order of their first use, constants are of their type. So a
+ * reader that encodes what it understood and finds the same bytes has understood the same. */
 #include "kernel_ir.h"
 
 #include <stdlib.h>
@@ -16,6 +19,7 @@ typedef struct {
     span left;
     dvt_error *error;
     bool failed;
+    bool named; /* the form of 1.2, with names that mean nothing */
 } reader;
 
 static void bad(reader *r, const char *problem)
@@ -54,6 +58,8 @@ static uint64_t wide(reader *r)
         if (shift == 63 && byte > 1)
             break;
         value |= (uint64_t)(byte & 127) << shift;
+        if (byte == 0 && shift > 0 && !r->named)
+            bad(r, "a number with needless bytes");
         if (byte < 128)
             return r->failed ? 0 : value;
     }
@@ -105,104 +111,31 @@ static void *append(reader *r, void **list, uint32_t *count, size_t size)
     return memset((char *)*list + size * (*count)++, 0, size);
 }
 
-/* ---- types ---- */
-
-static bool is_float(type_id t)
-{
-    return t == T_F32 || t == T_F64;
-}
-
-static bool is_integer(type_id t)
-{
-    return t >= T_I64 && t <= T_U8;
-}
-
-/* What a loaded element of a storage type is computed in. */
-static type_id computed(type_id storage)
-{
-    return storage == T_F16 || storage == T_BF16 ? T_F32 : storage;
-}
-
-static const uint8_t arities[] = {
-#define X(number, name, arity, rule) [number] = arity,
-    KERNEL_OPERATIONS(X)
-#undef X
-};
-static const uint8_t rules[] = {
-#define X(number, name, arity, rule) [number] = RULE_##rule,
-    KERNEL_OPERATIONS(X)
-#undef X
-};
-static const uint8_t fold_arities[] = {
-#define X(number, name, arity) [number] = arity,
-    KERNEL_FOLDS(X)
-#undef X
-};
-
-static bool one_type(const type_id *given, uint8_t count, type_id result)
-{
-    for (uint8_t i = 0; i < count; i++)
-        if (given[i] != result)
-            return false;
-    return true;
-}
-
-static bool admits(uint8_t op, const type_id *given, type_id result)
-{
-    bool same = one_type(given, arities[op], result);
-    switch ((rule_id)rules[op]) {
-    case RULE_FLOAT:
-        return same && is_float(result);
-    case RULE_NUMBER:
-        return same && result != T_BOOL;
-    case RULE_ANY:
-        return same;
-    case RULE_INTEGER:
-        return same && is_integer(result);
-    case RULE_BITS:
-        return same && !is_float(result);
-    case RULE_SINGLE:
-        return same && result == T_F32;
-    case RULE_CAST:
-        return true;
-    case RULE_TEST:
-        return is_float(given[0]) && result == T_BOOL;
-    case RULE_COMPARE:
-        return given[0] == given[1] && result == T_BOOL;
-    case RULE_SELECT:
-        return given[0] == T_BOOL && given[1] == result && given[2] == result;
-    case RULE_CHECK:
-        return given[0] == T_I64 && given[1] == T_I64 && given[2] == T_BOOL && result == T_I64;
-    }
-    return false;
-}
-
-static bool folds(uint8_t op, const type_id *given, type_id result)
-{
-    switch (op) {
-    case F_sum:
-    case F_prod:
-        return result != T_BOOL;
-    case F_any:
-    case F_all:
-        return result == T_BOOL;
-    case F_argmax:
-    case F_argmin:
-        return given[1] == T_I64 && result == T_I64;
-    default:
-        return true;
-    }
-}
-
 /* ---- one kernel ---- */
 
 typedef struct {
     reader r;
     kernel_ir *k;
-    const span *strings;
+    const span *strings; /* of the form of 1.2 */
     uint32_t string_count;
-    uint32_t loop; /* being read */
+    uint32_t loop;                  /* being read */
+    uint32_t sizes_used, axes_used; /* how many were met so far */
 } decoder;
+
+/* What 1.2 called something; nothing hangs on it. */
+static void skip_name(decoder *d)
+{
+    if (d->r.named)
+        below(&d->r, d->string_count);
+}
+
+/* Where something is used that is numbered in the order of its first use. */
+static void meet(decoder *d, uint32_t number, uint32_t *met)
+{
+    if (number > *met && !d->r.named)
+        bad(&d->r, "sizes or axes are not in the order of their use");
+    *met += number == *met;
+}
 
 static type_id compute_type(decoder *d)
 {
@@ -212,6 +145,8 @@ static type_id compute_type(decoder *d)
 static ir_dim dim(decoder *d)
 {
     uint32_t size = number(&d->r, d->k->size_count);
+    if (size > 0)
+        meet(d, size - 1, &d->sizes_used);
     return (ir_dim){size == 0 ? integer(&d->r) : 0, size};
 }
 
@@ -250,6 +185,9 @@ static ir_index read_index(decoder *d)
             known = loop->axes[n] == axis;
         if (!known)
             bad(&d->r, "an index along an axis that is not walked there");
+        for (uint32_t n = 0; n < i && !d->r.named; n++)
+            if (d->k->terms[index.first + n].place == axis)
+                bad(&d->r, "an index along an axis twice");
         add_term(d, axis);
     }
     index.value_count = number(&d->r, MAX_TERMS);
@@ -281,10 +219,13 @@ static void read_args(decoder *d, ir_instruction *i, type_id *given)
 
 static void read_constant(decoder *d, ir_instruction *i)
 {
-    if (is_float(i->type))
+    if (dvt_is_float(i->type)) {
         memcpy(&i->constant.f, take(&d->r, 8), 8);
-    else
-        i->constant.i = integer(&d->r);
+        return;
+    }
+    i->constant.i = integer(&d->r);
+    if (!d->r.named && !dvt_holds(i->type, i->constant.i))
+        bad(&d->r, "a constant that its type does not hold");
 }
 
 static void read_load(decoder *d, ir_instruction *i)
@@ -293,7 +234,7 @@ static void read_load(decoder *d, ir_instruction *i)
     i->mask = number(&d->r, d->k->value_count);
     if (d->r.failed)
         return;
-    if (i->type != computed(d->k->buffers[i->buffer].type))
+    if (i->type != dvt_computed(d->k->buffers[i->buffer].type))
         bad(&d->r, "a load of another type than its buffer's");
     if (i->mask == 0)
         return;
@@ -316,9 +257,9 @@ static void read_operation(decoder *d, ir_instruction *i)
                  i->op);
         return;
     }
-    i->arity = fold ? fold_arities[i->op] : arities[i->op];
+    i->arity = dvt_arity(i->op, fold);
     read_args(d, i, given);
-    if (!d->r.failed && !(fold ? folds(i->op, given, i->type) : admits(i->op, given, i->type)))
+    if (!d->r.failed && !dvt_admits(i->op, fold, given, i->type))
         bad(&d->r, "an operation's operands do not fit it");
     uint32_t axes = d->k->loops[d->loop].axis_count;
     if (i->kind == IR_REDUCE && axes == 0)
@@ -331,7 +272,7 @@ static void read_operation(decoder *d, ir_instruction *i)
 
 static void read_definition(decoder *d, ir_instruction *i)
 {
-    below(&d->r, d->string_count); /* its name, for readers who print it */
+    skip_name(d);
     i->type = compute_type(d);
     switch (i->kind) {
     case IR_LOAD:
@@ -388,6 +329,7 @@ static void read_loop(decoder *d)
             twice = twice || loop->axes[n] == loop->axes[i];
         if (twice)
             bad(&d->r, "a loop's axis is the kernel's, or there twice");
+        meet(d, loop->axes[i], &d->axes_used);
     }
     loop->first = k->instruction_count;
     loop->count = number(&d->r, 2 * MAX_VALUES);
@@ -402,28 +344,53 @@ static void read_buffers(decoder *d)
     k->buffers = array(&d->r, count, sizeof *k->buffers);
     for (; !d->r.failed && k->buffer_count < count; k->buffer_count++) {
         ir_buffer *b = &k->buffers[k->buffer_count];
-        below(&d->r, d->string_count);
+        skip_name(d);
         b->type = (type_id)number(&d->r, T_COUNT - 1);
         b->role = (uint8_t)below(&d->r, ROLE_COUNT);
         b->place = b->role == ROLE_IN ? k->input_count++ : k->output_count++;
     }
 }
 
+static bool is_plain(uint8_t letter, bool first)
+{
+    bool digit = letter >= '0' && letter <= '9';
+    return (letter >= 'A' && letter <= 'Z') || (letter >= 'a' && letter <= 'z') ||
+           letter == '_' || (!first && (digit || letter == '.'));
+}
+
+/* What section 7 calls the kernel: the one name with a meaning, so it is a plain one. */
+static void read_name(decoder *d)
+{
+    if (d->r.named) {
+        uint32_t name = below(&d->r, d->string_count);
+        if (!d->r.failed)
+            d->k->name = d->strings[name];
+        return;
+    }
+    uint32_t length = number(&d->r, MAX_NAME);
+    const uint8_t *at = take(&d->r, length);
+    bool plain = length > 0;
+    for (uint32_t n = 0; !d->r.failed && n < length; n++)
+        plain = plain && is_plain(at[n], n == 0);
+    if (!plain)
+        bad(&d->r, "a kernel's name that is not plain");
+    if (!d->r.failed)
+        d->k->name = (span){at, length};
+}
+
 static void read_kernel(decoder *d)
 {
     kernel_ir *k = d->k;
-    uint32_t name = below(&d->r, d->string_count);
-    if (!d->r.failed)
-        k->name = d->strings[name];
+    read_name(d);
     k->size_count = number(&d->r, MAX_SIZES);
-    for (uint32_t i = 0; !d->r.failed && i < k->size_count; i++)
-        below(&d->r, d->string_count);
+    for (uint32_t i = 0; d->r.named && !d->r.failed && i < k->size_count; i++)
+        skip_name(d);
     read_buffers(d);
     k->axis_count = number(&d->r, MAX_AXES);
-    k->kernel_axis_count = number(&d->r, k->axis_count);
+    k->kernel_axis_count = d->axes_used = number(&d->r, k->axis_count);
     k->extents = array(&d->r, k->axis_count, sizeof *k->extents);
     for (uint32_t i = 0; !d->r.failed && i < k->axis_count; i++) {
-        below(&d->r, d->string_count);
+        skip_name(d);
         k->extents[i] = dim(d);
     }
     uint32_t loops = number(&d->r, MAX_LOOPS);
@@ -434,14 +401,19 @@ static void read_kernel(decoder *d)
     }
     if (!d->r.failed && d->r.left.size != 0)
         bad(&d->r, "a kernel has bytes left over");
+    if (!d->r.named && (d->sizes_used != k->size_count || d->axes_used != k->axis_count))
+        bad(&d->r, "sizes or axes that nothing uses");
     k->entry = (dvt_kernel){sizeof(dvt_kernel), 1, "kernel IR", dvt_kernel_ir_check,
                             dvt_kernel_ir_run};
 }
 
 /* ---- the section ---- */
 
+/* The names that 1.2 starts with. There is at least one, where there is a kernel; since 1.3 a
+ * zero stands there. */
 static span *read_strings(reader *r, uint32_t *count)
 {
+    r->named = r->left.size > 0 && r->left.data[0] != 0;
     *count = number(r, r->left.size);
     span *strings = array(r, *count, sizeof *strings);
     for (uint32_t i = 0; !r->failed && i < *count; i++) {
@@ -489,8 +461,11 @@ static void read_set(reader *r, dvt_kernel_set *set)
     for (; !r->failed && set->count < count; set->count++) {
         uint64_t size = wide(r);
         span body = {take(r, size), (size_t)size};
-        decoder d = {
-            {body, r->error, r->failed}, &set->kernels[set->count], strings, string_count, 0};
+        decoder d = {.r = {body, r->error, r->failed, r->named},
+                     .k = &set->kernels[set->count],
+                     .strings = strings,
+                     .string_count = string_count};
+        d.k->number = set->count;
         if (!r->failed)
             read_kernel(&d);
         if (d.r.failed) {
@@ -508,7 +483,7 @@ static void read_set(reader *r, dvt_kernel_set *set)
 
 dvt_status dvt_kernels_decode(span section, dvt_kernel_set **made, dvt_error *error)
 {
-    reader r = {section, error, false};
+    reader r = {section, error, false, false};
     dvt_kernel_set *set = calloc(1, sizeof *set);
     if (set == NULL)
         return dvt_fail(error, DVT_ERROR_MEMORY, "out of memory");

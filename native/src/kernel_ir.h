@@ -14,6 +14,7 @@
 #define MAX_AXES    64u
 #define MAX_LOOPS   64u
 #define MAX_TERMS   32u
+#define MAX_NAME    255u /* bytes of a kernel's name */
 
 enum { IR_LOAD, IR_CONST, IR_POSITION, IR_APPLY, IR_REDUCE, IR_STORE, IR_SCAN, IR_KINDS };
 enum { ROLE_IN, ROLE_OUT, ROLE_INOUT, ROLE_COUNT };
@@ -68,6 +69,7 @@ typedef struct {
 typedef struct {
     dvt_kernel entry; /* first: a call's kernel points at it */
     span name;
+    uint32_t number; /* in the section */
     uint32_t size_count, buffer_count, output_count, input_count;
     uint32_t axis_count, kernel_axis_count, loop_count;
     uint32_t instruction_count, term_count, value_count;
@@ -79,9 +81,24 @@ typedef struct {
     ir_value *values;
 } kernel_ir;
 
+/* ---- kernel_rules.c ---- */
+bool dvt_is_float(type_id type);
+/* What a loaded element of a storage type is computed in. */
+type_id dvt_computed(type_id storage);
+/* Operands of an operation, or of a fold. */
+uint8_t dvt_arity(uint8_t op, bool fold);
+bool dvt_admits(uint8_t op, bool fold, const type_id *given, type_id result);
+/* Whether a type of integers, or bool, has this number. */
+bool dvt_holds(type_id type, int64_t number);
+
 /* ---- kernel_run.c: entries of the kernel table for decoded kernels ---- */
 dvt_status dvt_kernel_ir_check(const dvt_call *call, dvt_error *error);
 dvt_status dvt_kernel_ir_run(const dvt_call *call, dvt_error *error);
+/* Checks a call for code that was made of the kernel, and unmarks those of `fresh` that it is
+ * going to write wholly and never reads. */
+dvt_status dvt_kernel_ir_settle(const dvt_call *call, unsigned char *fresh, dvt_error *error);
+/* Clears an output, but for what an input that lies there too has. */
+void dvt_clear_output(const dvt_call *call, uint32_t output);
 /* The points of a call's iteration space; INT64_MAX for one that is refused. */
 int64_t dvt_kernel_ir_work(const dvt_call *call);
 

@@ -559,6 +559,21 @@ dvt_status dvt_kernel_ir_check(const dvt_call *call, dvt_error *error)
     return status;
 }
 
+dvt_status dvt_kernel_ir_settle(const dvt_call *call, unsigned char *fresh, dvt_error *error)
+{
+    kernel_plan *plan;
+    dvt_status status = dvt_kernel_plan(call, &plan, error);
+    if (status != DVT_OK)
+        return status;
+    for (uint32_t n = 0; n < plan->ir->buffer_count; n++) {
+        const ir_buffer *b = &plan->ir->buffers[n];
+        if (b->role == ROLE_OUT && plan->buffers[n].whole)
+            fresh[b->place] = 0;
+    }
+    free(plan);
+    return DVT_OK;
+}
+
 int64_t dvt_kernel_ir_work(const dvt_call *call)
 {
     kernel_plan *plan;

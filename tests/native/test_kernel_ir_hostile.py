@@ -94,7 +94,7 @@ def test_every_flipped_bit_is_an_error_or_another_kernel():
             changed[at_byte] ^= 1 << bit
             try:
                 kernels = decode_kernels(bytes(changed))
-            except errors.InvalidArtifact:
+            except errors.DovetailError:
                 kernels = ()
             if work_of(kernels) < 1 << 20:  # an immense loop is no crash, but takes its time
                 ran += try_section(bytes(changed))
@@ -110,15 +110,14 @@ def is_accepted(read, data):
 
 
 @pytest.mark.parametrize("change", [0x01, 0x41, 0x80])
-def test_what_c_refuses_python_refuses(change):
-    """Both readers follow SPEC.md; Python is stricter only in that it reads names and sizes."""
+def test_both_readers_accept_the_same(change):
     data = seed_section()
     refused = 0
-    for at_byte in range(len(data)):
+    for at_byte in range(1, len(data)):  # the first says that there are no names
         changed = bytearray(data)
         changed[at_byte] ^= change
         in_c = is_accepted(lambda d: open_seed(d, flags=INSPECT), bytes(changed))
-        assert in_c or not is_accepted(decode_kernels, bytes(changed)), at_byte
+        assert in_c == is_accepted(decode_kernels, bytes(changed)), at_byte
         refused += not in_c
     assert refused > 100
 
@@ -176,6 +175,10 @@ FORGED = {
             STORE,
             axes=(Axis("j", 3),),
         )
+    ],
+    "an axis twice": [
+        body_of(dataclasses.replace(LOAD, index=Index(0, (("i", 1), ("i", -1)))), STORE),
+        body_of(LOAD, dataclasses.replace(STORE, index=Index(0, (("i", 1), ("i", -1))))),
     ],
     "without axes": [body_of(LOAD, Reduce("b", "float32", "sum", ("a",)), STORE)],
     "against its role": [
@@ -244,7 +247,6 @@ OUTSIDE = [
     Index(0, (("i", 2**62),)),
     Index(2**63 - 1, (("i", 1),)),
     Index(-(2**63), (("i", -1),)),
-    Index(0, (("i", 1), ("i", 1))),
 ]
 
 
@@ -338,9 +340,6 @@ PARTIAL = {
     "every_other": body_of(
         dataclasses.replace(LOAD, index=at(2)), dataclasses.replace(STORE, index=at(2))
     ),
-    "one_axis_twice": body_of(
-        LOAD, dataclasses.replace(STORE, index=Index(0, (("i", 1), ("i", 4))))
-    ),
     "never": body_of(LOAD),
 }
 
@@ -354,7 +353,7 @@ def test_what_is_not_written_shows_nothing_of_what_lay_there(name):
         rubbish = [torch.full((20,), 7.0) for _ in range(8)]
         del rubbish  # so that new memory is not zero
         out = run_file(data, kernel, {"x": torch.ones(8)})["out"]
-        written = {"every_other": [0, 2, 4, 6], "one_axis_twice": [0, 5, 10, 15], "never": []}
+        written = {"every_other": [0, 2, 4, 6], "never": []}
         places = written.get(name, [0, 1, 2, 3])
         assert out.nonzero().flatten().tolist() == places
 

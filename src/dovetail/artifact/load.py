@@ -36,7 +36,7 @@ def load(
     )
 
 
-def _regenerate(kernel_ir: bytes, trusted: bool) -> bytes | None:
+def _regenerate(kernel_ir: bytes, trusted: bool) -> tuple[bytes | None, str]:
     from dovetail.codegen.llvm.regenerate import regenerate
 
     return regenerate(kernel_ir, trusted)

@@ -9,7 +9,7 @@ from typing import Any
 
 from dovetail.errors import ArtifactNotFound
 from dovetail.file import container
-from dovetail.file.kernel_decode import decode_kernels
+from dovetail.file.kernel_decode import decode_kernels, has_names
 from dovetail.file.objects import functions
 from dovetail.file.processors import processor_name
 from dovetail.runtime.loaded import INSPECT, open_native
@@ -78,7 +78,7 @@ def _generated(native: Any) -> list[dict[str, Any]]:
     levels = functions(code) if code else {}
     instructions = {
         kernel.name: sum(1 for _ in kernel.instructions())
-        for kernel in (decode_kernels(described) if described else ())
+        for kernel in (decode_kernels(described) if described and not has_names(described) else ())
     }
     names = dict.fromkeys([*instructions, *(name for found in levels.values() for name in found)])
     return [

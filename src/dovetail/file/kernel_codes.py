@@ -6,12 +6,21 @@ are part of the file format: new entries go to the end, none is ever reused.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from dovetail.ir.kernel import FLOATS, INTEGERS
 
 _DTYPES = ("float32", "float64", "int64", "int32", "int16", "int8", "uint8", "bool")
 DTYPE_CODES = {name: n for n, name in enumerate((*_DTYPES, "float16", "bfloat16"))}
+COMPUTED = _DTYPES  # those that values have, the others are of buffers only
+_BITS = {"int64": 64, "int32": 32, "int16": 16, "int8": 8}
+# The least and the greatest constant of each type that is no floating-point number.
+LIMITS = {
+    **{name: (-(1 << (bits - 1)), (1 << (bits - 1)) - 1) for name, bits in _BITS.items()},
+    "uint8": (0, 255),
+    "bool": (0, 1),
+}
 ROLE_CODES = {"in": 0, "out": 1, "inout": 2}
 LOAD, CONST, POSITION, APPLY, REDUCE, STORE, SCAN = range(7)
 
@@ -128,4 +137,6 @@ FOLD_BY_NAME = {fold.name: fold for fold in FOLD_TABLE}
 
 # Caps, the same in C: what a kernel may hold.
 MAX_KERNELS, MAX_BUFFERS, MAX_SIZES, MAX_VALUES = 1 << 16, 1 << 10, 1 << 12, 1 << 14
-MAX_AXES, MAX_LOOPS, MAX_TERMS = 64, 64, 32
+MAX_AXES, MAX_LOOPS, MAX_TERMS, MAX_NAME = 64, 64, 32, 255
+# A kernel's name, the one name in the section: what section 7 of the file calls it.
+PLAIN_NAME = re.compile(rf"[A-Za-z_][A-Za-z0-9_.]{{0,{MAX_NAME - 1}}}")

@@ -1,12 +1,19 @@
-"""Kernel IR read back from a section of a file, to be compiled again. See SPEC.md."""
+"""Kernel IR read back from a section of a file, to be compiled again. See SPEC.md.
+
+The C runtime reads the section too, and its check is what generated code relies on. So both must
+understand the same by the same bytes: everything goes by number, this reader makes up the names
+(n0: the first attribute of a call, a0, b0, v0), and what it understood is encoded again and must
+give the bytes it came from.
+"""
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
 
-from dovetail.errors import InvalidArtifact, SizeError
+from dovetail.errors import CannotSave, InvalidArtifact, UnsupportedArtifact
 from dovetail.file import kernel_codes as codes
+from dovetail.file.kernel_encode import UNNAMED, encode_kernels
 from dovetail.ir.kernel import (
     Apply,
     Axis,
@@ -23,23 +30,45 @@ from dovetail.ir.kernel import (
     Store,
 )
 from dovetail.ir.kernel_verify import InvalidKernel, verify_kernel
-from dovetail.ir.size import Dim, parse_size
+from dovetail.ir.size import Dim, Size
 
 _DTYPES = tuple(codes.DTYPE_CODES)
 _ROLES = tuple(codes.ROLE_CODES)
 
 
-def decode_kernels(data: bytes | memoryview) -> tuple[Kernel, ...]:
+def has_names(data: bytes) -> bool:
+    """Whether a section is of the form of 1.2, which only the C runtime reads."""
+    return data[:1] not in (b"", UNNAMED)
+
+
+def decode_kernels(data: bytes) -> tuple[Kernel, ...]:
     """The kernels that ``encode_kernels`` wrote; InvalidArtifact for anything else."""
-    reader = _Reader(bytes(data))
-    strings = tuple(reader.text() for _ in range(reader.number(limit=len(data))))
+    if has_names(data):
+        raise UnsupportedArtifact(
+            "the kernel IR is of format 1.2, which is only interpreted: export the model again"
+        )
+    kernels = _read(_Reader(data))
+    if _encoded(kernels) != data:
+        raise _invalid("is not written the one way it can be")
+    return kernels
+
+
+def _read(reader: _Reader) -> tuple[Kernel, ...]:
+    reader.take(len(UNNAMED))
     kernels = []
     for _ in range(reader.number(limit=codes.MAX_KERNELS)):
-        body = _Reader(reader.take(reader.number(limit=len(data))))
-        kernels.append(_KernelReader(body, strings).kernel())
+        body = _Reader(reader.take(reader.number(limit=len(reader.data))))
+        kernels.append(_KernelReader(body).kernel())
         body.finish()
     reader.finish()
     return tuple(kernels)
+
+
+def _encoded(kernels: Sequence[Kernel]) -> bytes:
+    try:
+        return encode_kernels(kernels)
+    except CannotSave as error:
+        raise _invalid(str(error)) from None
 
 
 def _invalid(problem: str) -> InvalidArtifact:
@@ -58,7 +87,7 @@ class _Reader:
         self.at += count
         return self.data[self.at - count : self.at]
 
-    def number(self, limit: int = 2**32 - 1) -> int:
+    def number(self, limit: int) -> int:
         value = shift = 0
         while True:
             byte = self.take(1)[0]
@@ -76,12 +105,6 @@ class _Reader:
         value = self.number(2**64 - 1)
         return value >> 1 if value % 2 == 0 else -(value + 1 >> 1)
 
-    def text(self) -> str:
-        try:
-            return self.take(self.number()).decode()
-        except UnicodeDecodeError:
-            raise _invalid("a name is not UTF-8") from None
-
     def finish(self) -> None:
         if self.at != len(self.data):
             raise _invalid("has bytes left over")
@@ -90,26 +113,25 @@ class _Reader:
 class _KernelReader:
     """One kernel's body."""
 
-    def __init__(self, reader: _Reader, strings: tuple[str, ...]) -> None:
-        self.reader, self.strings = reader, strings
+    def __init__(self, reader: _Reader) -> None:
+        self.reader = reader
         self.sizes: list[Dim] = []
         self.buffers: list[Buffer] = []
         self.axes: list[Axis] = []
-        self.names: list[str] = []
         self.types: list[str] = []
 
     def kernel(self) -> Kernel:
-        name = self._text()
+        name = self.reader.take(self._count(codes.MAX_NAME)).decode("latin-1")
+        self.sizes = [Size.symbol(f"n{n}") for n in range(self._count(codes.MAX_SIZES))]
+        self.buffers = [self._buffer(n) for n in range(self._count(codes.MAX_BUFFERS))]
+        count = self._count(codes.MAX_AXES)
+        own = self._count(count)
+        self.axes = [Axis(f"a{n}", self._dim()) for n in range(count)]
+        loops = tuple(self._loop() for _ in range(self._count(codes.MAX_LOOPS)))
         try:
-            self.sizes = [parse_size(self._text()) for _ in range(self._count(codes.MAX_SIZES))]
-            self.buffers = [self._buffer() for _ in range(self._count(codes.MAX_BUFFERS))]
-            count = self._count(codes.MAX_AXES)
-            own = self._count(count)
-            self.axes = [Axis(self._text(), self._dim()) for _ in range(count)]
-            loops = tuple(self._loop() for _ in range(self._count(codes.MAX_LOOPS)))
             return verify_kernel(Kernel(name, tuple(self.buffers), tuple(self.axes[:own]), loops))
-        except (SizeError, InvalidKernel) as error:
-            raise _invalid(f"kernel {name}: {error}") from None
+        except InvalidKernel as error:
+            raise _invalid(f"a kernel: {error}") from None
 
     def _count(self, limit: int) -> int:
         return self.reader.number(limit)
@@ -119,14 +141,9 @@ class _KernelReader:
             raise _invalid("an index into an empty list")
         return self.reader.number(limit - 1)
 
-    def _text(self) -> str:
-        return self.strings[self._below(len(self.strings))]
-
-    def _dtype(self) -> str:
-        return _DTYPES[self._below(len(_DTYPES))]
-
-    def _buffer(self) -> Buffer:
-        return Buffer(self._text(), self._dtype(), _ROLES[self._below(len(_ROLES))])
+    def _buffer(self, number: int) -> Buffer:
+        dtype = _DTYPES[self._below(len(_DTYPES))]
+        return Buffer(f"b{number}", dtype, _ROLES[self._below(len(_ROLES))])
 
     def _dim(self) -> Dim:
         place = self._count(len(self.sizes))
@@ -144,19 +161,20 @@ class _KernelReader:
         if kind == codes.STORE:
             buffer, index = self._place()
             return Store(buffer, index, self._value())
-        name, dtype = self._text(), self._dtype()
+        if len(self.types) >= codes.MAX_VALUES:
+            raise _invalid("too many values")
+        name, dtype = f"v{len(self.types)}", codes.COMPUTED[self._below(len(codes.COMPUTED))]
         made = self._definition(kind, name, dtype)
-        self.names.append(name)
         self.types.append(dtype)
         return made
 
     def _definition(self, kind: int, name: str, dtype: str) -> Instruction:
         if kind == codes.LOAD:
             buffer, index = self._place()
-            mask = self._count(len(self.names))
+            mask = self._count(len(self.types))
             if mask and self.types[mask - 1] != "bool":
                 raise _invalid("a mask that is no bool")
-            return Load(name, dtype, buffer, index, self.names[mask - 1] if mask else None)
+            return Load(name, dtype, buffer, index, f"v{mask - 1}" if mask else None)
         if kind == codes.CONST:
             return Const(name, dtype, self._constant(dtype))
         if kind == codes.POSITION:
@@ -177,20 +195,23 @@ class _KernelReader:
         dtype: str,
     ) -> Apply | Reduce | Scan:
         operation = table[self._below(len(table))]
-        args = [self._below(len(self.names)) for _ in range(operation.arity)]
+        args = [self._below(len(self.types)) for _ in range(operation.arity)]
         if not operation.admits(tuple(self.types[a] for a in args), dtype):
             raise _invalid(f"operands that do not fit {operation.name}")
-        return make(name, dtype, operation.name, tuple(self.names[a] for a in args))
+        return make(name, dtype, operation.name, tuple(f"v{a}" for a in args))
 
     def _constant(self, dtype: str) -> float | int | bool:
         if dtype.startswith("float"):
             (value,) = struct.unpack("<d", self.reader.take(8))
             return float(value)
         value = self.reader.integer()
+        least, most = codes.LIMITS[dtype]
+        if not least <= value <= most:
+            raise _invalid("a constant that its type does not hold")
         return bool(value) if dtype == "bool" else int(value)
 
     def _value(self) -> str:
-        return self.names[self._below(len(self.names))]
+        return f"v{self._below(len(self.types))}"
 
     def _place(self) -> tuple[str, Index]:
         return self.buffers[self._below(len(self.buffers))].name, self._index()

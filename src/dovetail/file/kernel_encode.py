@@ -1,7 +1,9 @@
-"""Kernel IR as a section of a file, both ways. SPEC.md describes the bytes.
+"""Kernel IR as a section of a file. SPEC.md describes the bytes.
 
 A file carries its generated kernels in this form too, so that one whose native code is not
 trusted or is for another processor can be compiled again, or interpreted by the C runtime.
+Everything in it goes by number. A kernel has one encoding only, which both readers insist on: so
+two of them that agree on the bytes agree on the kernel.
 """
 
 from __future__ import annotations
@@ -28,20 +30,18 @@ from dovetail.ir.kernel_call import call_sizes
 from dovetail.ir.kernel_verify import InvalidKernel, verify_kernel
 from dovetail.ir.size import INT64_MAX, INT64_MIN, Dim, Size
 
+UNNAMED = b"\0"  # how a section starts whose kernels name nothing; before 1.3 names stood there
+
 
 def encode_kernels(kernels: Sequence[Kernel]) -> bytes:
     """The section; CannotSave names what the format has no way to write."""
-    strings: dict[str, int] = {}
-    bodies = [_KernelWriter(kernel, strings).body() for kernel in kernels]
+    bodies = [_KernelWriter(kernel).body() for kernel in kernels]
     names = [kernel.name for kernel in kernels]
     if len(set(names)) != len(names):
         raise CannotSave("two generated kernels have one name")
     if len(kernels) > codes.MAX_KERNELS:
         raise CannotSave(f"{len(kernels)} generated kernels; a file holds {codes.MAX_KERNELS}")
-    out = bytearray(number(len(strings)))
-    for text in strings:
-        out += number(len(text.encode())) + text.encode()
-    out += number(len(bodies))
+    out = bytearray(UNNAMED + number(len(bodies)))
     for body in bodies:
         out += number(len(body)) + body
     return bytes(out)
@@ -64,15 +64,27 @@ def integer(value: int) -> bytes:
     return number(value << 1 if value >= 0 else (-value << 1) - 1)
 
 
+def _wrapped(value: int, dtype: str) -> int:
+    """A constant as its type holds it."""
+    if not INT64_MIN <= value <= INT64_MAX or dtype not in codes.LIMITS:
+        raise CannotSave(f"a kernel has the constant {value}, which does not fit 64 bits")
+    if dtype == "bool":
+        return int(value != 0)
+    least, most = codes.LIMITS[dtype]
+    return (value - least) % (most - least + 1) + least
+
+
 class _KernelWriter:
     """Numbers what a kernel names, and writes it down."""
 
-    def __init__(self, kernel: Kernel, strings: dict[str, int]) -> None:
+    def __init__(self, kernel: Kernel) -> None:
         try:
             verify_kernel(kernel)
         except InvalidKernel as error:
             raise CannotSave(f"the kernel {kernel.name} is not valid: {error}") from None
-        self.kernel, self.strings = kernel, strings
+        if not codes.PLAIN_NAME.fullmatch(kernel.name):
+            raise CannotSave(f"{kernel.name!r} is no name for a kernel in a file")
+        self.kernel = kernel
         self.sizes = {size: n for n, size in enumerate(call_sizes(kernel))}
         self.buffers = {b.name: n for n, b in enumerate(kernel.buffers)}
         self.all_axes = kernel.all_axes()
@@ -87,14 +99,13 @@ class _KernelWriter:
         self._within("sizes", len(self.sizes), codes.MAX_SIZES)
         self._within("axes", len(self.all_axes), codes.MAX_AXES)
         self._within("loops", len(kernel.loops), codes.MAX_LOOPS)
-        out = self._text(kernel.name) + number(len(self.sizes))
-        out += b"".join(self._text(str(size)) for size in self.sizes)
+        out = number(len(kernel.name)) + kernel.name.encode() + number(len(self.sizes))
         out += number(len(kernel.buffers))
         for b in kernel.buffers:
             dtype, role = self._code(codes.DTYPE_CODES, b.dtype), codes.ROLE_CODES[b.role]
-            out += self._text(b.name) + dtype + number(role)
+            out += dtype + number(role)
         out += number(len(self.all_axes)) + number(len(kernel.axes))
-        out += b"".join(self._text(a.name) + self._dim(a.extent) for a in self.all_axes)
+        out += b"".join(self._dim(a.extent) for a in self.all_axes)
         out += number(len(kernel.loops))
         out += b"".join(map(self._loop, kernel.loops))
         self._within("values", self.count, codes.MAX_VALUES)
@@ -103,9 +114,6 @@ class _KernelWriter:
     def _within(self, what: str, count: int, limit: int) -> None:
         if count > limit:
             raise CannotSave(f"the kernel {self.kernel.name} has {count} {what}, more than {limit}")
-
-    def _text(self, text: str) -> bytes:
-        return number(self.strings.setdefault(text, len(self.strings)))
 
     def _code(self, table: Mapping[str, int], name: str) -> bytes:
         if name not in table:
@@ -150,15 +158,15 @@ class _KernelWriter:
                 return number(codes.STORE) + place + number(self.values[i.value])
 
     def _define(self, i: Load | Const | Position | Apply | Reduce | Scan) -> bytes:
-        """A value's name and type; it gets the next number."""
+        """A value's type; it gets the next number."""
         self.values[i.name], self.types[i.name] = self.count, i.dtype
         self.count += 1
-        return self._text(i.name) + self._code(codes.DTYPE_CODES, i.dtype)
+        return self._code(codes.DTYPE_CODES, i.dtype)
 
     def _constant(self, i: Const) -> bytes:
         if i.dtype.startswith("float"):
             return struct.pack("<d", i.value)
-        return integer(int(i.value))
+        return integer(_wrapped(int(i.value), i.dtype))
 
     def _apply(self, i: Apply) -> bytes:
         return number(codes.APPLY) + self._operation(i, codes.OPERATION_BY_NAME)

@@ -71,7 +71,9 @@ def _verify_instruction(
 ) -> None:
     buffers = {b.name: b for b in kernel.buffers}
     if isinstance(i, Load | Store | Position):
-        _require(all(n in axes for n, _ in i.index.axes), "an index along an unknown axis")
+        walked = [n for n, _ in i.index.axes]
+        _require(all(n in axes for n in walked), "an index along an unknown axis")
+        _require(len(set(walked)) == len(walked), "an index along an axis twice")
         _require(all(types[n] == "int64" for n, _ in i.index.values), "an index that is not int64")
     if isinstance(i, Load | Store):
         _require(i.buffer in buffers, f"an unknown buffer {i.buffer}")

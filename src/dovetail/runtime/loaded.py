@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import os
 import sys
@@ -13,6 +12,7 @@ from typing import Any
 
 from dovetail.errors import (
     ArtifactNotFound,
+    DovetailError,
     FallbackWarning,
     InterpretedKernels,
     InvalidArtifact,
@@ -24,21 +24,16 @@ from dovetail.runtime import tree as trees
 
 _MANIFEST = 1
 INTERPRETED = -2  # what ``Artifact.code()`` says where kernels are interpreted
-_SLOWER = {
-    -1: ("built-in kernels serve instead", FallbackWarning),
-    INTERPRETED: (
-        "its kernels are interpreted (install dovetail[cpu] to have them compiled)",
-        InterpretedKernels,
-    ),
-}
+BUILT_IN = -1  # the same where built-in kernels serve instead
 CHECK_CONSTANTS, TRUST, INSPECT, MAY_OVERLAP = 1, 2, 4, 8
 _PREFER_RECOMPILING = 2  # DVP_BLOB_PREFER_RECOMPILING
 # The caller knows that no tensor has its negative or conjugate bit set: they are not looked at.
 PLAIN_TENSORS = 1 << 16
 
 
-# Kernel IR and whether it is trusted → a code section for this machine, or None.
-Regenerate = Callable[[bytes, bool], bytes | None]
+# Kernel IR and whether it is trusted → a code section for this machine, or None; and why some of
+# the kernels are not in it, for the user.
+Regenerate = Callable[[bytes, bool], tuple[bytes | None, str]]
 
 
 def load(
@@ -75,26 +70,52 @@ def open_native(
 
     known = trusted_keys() if keys is None else public_keys(keys)
     host = None if flags & INSPECT else _host()
-    opened = functools.partial(_open, source, flags, b"".join(known), host, plugins)
-    native = opened()
-    if native.code() == INTERPRETED and regenerate is not None:
-        described = native.section(container.KERNEL_IR) or b""
-        code = regenerate(described, native.trusted())
-        if code is not None:
-            native = opened(code)
+    native = _open(source, flags, b"".join(known), host, plugins)
+    problem = "" if flags & INSPECT else _compile(native, regenerate)
     if host is not None:
         host.prepare(native)
     if not flags & INSPECT:
         _prepare_blobs(native, host)
-    if native.code() in _SLOWER and not flags & INSPECT:
-        why = "not signed by a trusted key, or made for another processor"
-        instead, warning = _SLOWER[native.code()]
-        warnings.warn(
-            f"the artifact's native code is not used ({why}); {instead}, slower",
-            warning,
-            stacklevel=4,
-        )
+        _warn_of_slowness(native, problem)
     return native
+
+
+def _compile(native: Any, regenerate: Regenerate | None) -> str:
+    """Have what would be interpreted run as code made of it; what stands in the way of that.
+
+    The kernels are those that C read and verified, out of its own memory.
+    """
+    if native.code() != INTERPRETED:
+        return ""
+    if regenerate is None:
+        return "they were not to be compiled"
+    code, problem = regenerate(native.section(container.KERNEL_IR) or b"", native.trusted())
+    if code is not None:
+        try:
+            native.use_code(code)
+        except DovetailError as error:
+            return f"code made of them cannot be loaded: {error}"
+    return problem
+
+
+def _warn_of_slowness(native: Any, problem: str) -> None:
+    """Say that generated kernels run slower than they could, why, and what would help."""
+    if native.code() == BUILT_IN:
+        _warn(f"{_why_not_its_own(native)}; built-in kernels serve instead", FallbackWarning)
+    if native.code() == INTERPRETED:
+        _warn(f"{_why_not_its_own(native)}; kernels are interpreted: {problem}", InterpretedKernels)
+
+
+def _warn(text: str, category: type[Warning]) -> None:
+    warnings.warn(f"the artifact runs slower than it could: {text}", category, stacklevel=6)
+
+
+def _why_not_its_own(native: Any) -> str:
+    if native.section(container.CODE) is None:
+        return "it holds no native code"
+    if native.trusted():
+        return "its native code is not used, as it is not for this machine"
+    return "its native code is not used, as no trusted key signed it"
 
 
 def _open(
@@ -103,7 +124,6 @@ def _open(
     keys: bytes,
     host: Any,
     plugins: Sequence[str | os.PathLike[str]],
-    code: bytes | None = None,
 ) -> Any:
     """Open with the plug-ins of this process, and again with those that packages bring."""
     try:
@@ -118,11 +138,11 @@ def _open(
         return _native.Artifact(source, flags, keys)
     known = tuple(library.native for library in known_plugins(plugins))
     try:
-        return _native.Artifact(source, flags, keys, host, known, code)
+        return _native.Artifact(source, flags, keys, host, known)
     except PluginNotFound:
         needed = [name for name, _, _ in _native.Artifact(source, INSPECT).devices()]
     brought = tuple(library.native for library in brought_plugins(needed))
-    return _native.Artifact(source, flags, keys, host, brought + known, code)
+    return _native.Artifact(source, flags, keys, host, brought + known)
 
 
 def _prepare_blobs(native: Any, host: Any) -> None:

@@ -68,6 +68,16 @@ def varying(kernel: Kernel, axis: Axis | None) -> dict[str, bool]:
     return varies
 
 
+def read_after_written(kernel: Kernel) -> frozenset[str]:
+    """Values that come from memory which the kernel writes: they are found in their order."""
+    written = {b.name for b in kernel.buffers if b.role != "in"}
+    found: set[str] = set()
+    for i in kernel.instructions():
+        if (isinstance(i, Load) and i.buffer in written) or not found.isdisjoint(i.uses):
+            found.add(i.name)
+    return frozenset(found)
+
+
 Group = tuple[Load | Store, ...]
 
 

@@ -6,12 +6,18 @@ of the remaining parallel axes, times (where the vector axis is parallel) one bl
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 
 from dovetail.codegen.llvm import error_function, integers, math, memory, ranges, scalar, tile
-from dovetail.codegen.llvm.analysis import erf_plus_one, interleaved, summed_products, varying
+from dovetail.codegen.llvm.analysis import (
+    erf_plus_one,
+    interleaved,
+    read_after_written,
+    summed_products,
+    varying,
+)
 from dovetail.codegen.llvm.emit import Code, Val
 from dovetail.codegen.llvm.reduce import Accumulators, met_in_order
 from dovetail.codegen.llvm.scan import Scans, at_a_time
@@ -150,6 +156,7 @@ class Renderer:
         self.dtypes = {b.name: b.dtype for b in kernel.buffers}
         self.types = {i.name: i.dtype for i in kernel.instructions()}
         self.varies = varying(kernel, self.axis)
+        self.ordered = read_after_written(kernel)
         self.grown, self.unused = erf_plus_one(kernel)
         self.small = ranges.small_divisions(kernel)
         self.volume = Volume(kernel, self.axis, self.lanes, lanes, UNROLL, self.varies, self.grown)
@@ -240,8 +247,8 @@ class Renderer:
         """Part of the vector axis; in straight-line code what is alike all along comes first."""
         straight = not any(loop.axes for loop in self.kernel.loops)
         code = [i for i in self.kernel.instructions() if straight]
-        alike = [i for i in code if not isinstance(i, Store) and not self.varies[i.name]]
-        rest = [i for i in code if isinstance(i, Store) or self.varies[i.name]]
+        alike = [i for i in code if not self.varies[i.name] and not self._is_in_order(i)]
+        rest = [i for i in code if self.varies[i.name] or self._is_in_order(i)]
 
         def body(_: int) -> None:
             if straight:
@@ -254,6 +261,10 @@ class Renderer:
             self.along_vector(low, high, self._divides(), body)
 
         self._scoped(whole)
+
+    def _is_in_order(self, i: Instruction) -> bool:
+        """Whether an instruction is, or depends on, memory that the kernel writes."""
+        return isinstance(i, Store) or i.name in self.ordered
 
     def _run(self, code: Sequence[Instruction]) -> None:
         for instruction in code:
@@ -295,7 +306,7 @@ class Renderer:
                 for copy in range(count):
                     shift = c.const(copy * width, "int64")
                     self.axes[name] = c.op("add", i, shift) if copy else i
-                    self._scoped(partial(body, copy))
+                    self._scoped(functools.partial(body, copy))
 
             return run
 
@@ -371,9 +382,31 @@ class Renderer:
         self.scans = Scans(self.c, {s: self._carried(s) for s in scanned})
         depth = self._depths(loop)
         kept = dict(self.values)
-        self._level(loop, 0, depth, sums)
+        self._where_it_runs(loop, depth, lambda: self._level(loop, 0, depth, sums))
         self.values = kept
         self.values |= sums.results()
+
+    def _where_it_runs(self, loop: Loop, depth: dict[str, int], nest: Callable[[], None]) -> None:
+        """Run a nest; where a loop may have no points, what it reads beforehand waits for a test.
+
+        Nobody promises that there is memory at the places of a loop that does not run.
+        """
+        c = self.c
+        early = any(
+            isinstance(i, Load | Apply) and depth[i.name] < len(loop.axes) for i in loop.body
+        )
+        unknown = [a for a in loop.axes if not isinstance(a.extent, int) or a.extent < 1]
+        if not early or not unknown:
+            nest()
+            return
+        some, end = c.label("some"), c.label("none")
+        counts = [self.size(axis.extent) for axis in unknown]
+        tests = [c.compare("icmp sgt", count, c.const(0, "int64")) for count in counts]
+        runs = functools.reduce(lambda a, b: c.op("and", a, b), tests)
+        c.line(f"br i1 {runs.text}, label %{some}, label %{end}")
+        c.start(some)
+        self._scoped(nest)
+        c.block(end)
 
     def _carried(self, s: Scan) -> int:
         """Lanes of what a scan carries on."""

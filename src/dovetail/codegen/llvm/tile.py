@@ -80,12 +80,17 @@ def _many(axes: list[Axis]) -> Axis:
 
 
 def _across(kernel: Kernel, axis: Axis, along: Axis) -> tuple[Load, ...]:
-    """The loads that are dense along ``axis``, and are not along the vectors' axis."""
+    """The loads that are dense along ``axis``, and are not along the vectors' axis.
+
+    They come before all else, so what the kernel itself writes is not among them.
+    """
+    only_read = {b.name for b in kernel.buffers if b.role == "in"}
     return tuple(
         dict.fromkeys(
             i
             for i in kernel.instructions()
             if isinstance(i, Load) and i.mask is None and not i.index.values
+            if i.buffer in only_read
             if i.index.stride(along.name) not in (0, 1, -1) and i.index.stride(axis.name) == 1
         )
     )

@@ -1,0 +1,110 @@
+/* What operands the operations and folds of kernel IR take, and what constants its types hold.
+ */
+#include "kernel_ir.h"
+
+bool dvt_is_float(type_id t)
+{
+    return t == T_F32 || t == T_F64;
+}
+
+static bool is_integer(type_id t)
+{
+    return t >= T_I64 && t <= T_U8;
+}
+
+type_id dvt_computed(type_id storage)
+{
+    return storage == T_F16 || storage == T_BF16 ? T_F32 : storage;
+}
+
+static const uint8_t arities[] = {
+#define X(number, name, arity, rule) [number] = arity,
+    KERNEL_OPERATIONS(X)
+#undef X
+};
+static const uint8_t rules[] = {
+#define X(number, name, arity, rule) [number] = RULE_##rule,
+    KERNEL_OPERATIONS(X)
+#undef X
+};
+static const uint8_t fold_arities[] = {
+#define X(number, name, arity) [number] = arity,
+    KERNEL_FOLDS(X)
+#undef X
+};
+
+static bool one_type(const type_id *given, uint8_t count, type_id result)
+{
+    for (uint8_t i = 0; i < count; i++)
+        if (given[i] != result)
+            return false;
+    return true;
+}
+
+static bool admits(uint8_t op, const type_id *given, type_id result)
+{
+    bool same = one_type(given, arities[op], result);
+    switch ((rule_id)rules[op]) {
+    case RULE_FLOAT:
+        return same && dvt_is_float(result);
+    case RULE_NUMBER:
+        return same && result != T_BOOL;
+    case RULE_ANY:
+        return same;
+    case RULE_INTEGER:
+        return same && is_integer(result);
+    case RULE_BITS:
+        return same && !dvt_is_float(result);
+    case RULE_SINGLE:
+        return same && result == T_F32;
+    case RULE_CAST:
+        return true;
+    case RULE_TEST:
+        return dvt_is_float(given[0]) && result == T_BOOL;
+    case RULE_COMPARE:
+        return given[0] == given[1] && result == T_BOOL;
+    case RULE_SELECT:
+        return given[0] == T_BOOL && given[1] == result && given[2] == result;
+    case RULE_CHECK:
+        return given[0] == T_I64 && given[1] == T_I64 && given[2] == T_BOOL && result == T_I64;
+    }
+    return false;
+}
+
+static bool folds(uint8_t op, const type_id *given, type_id result)
+{
+    switch (op) {
+    case F_sum:
+    case F_prod:
+        return result != T_BOOL;
+    case F_any:
+    case F_all:
+        return result == T_BOOL;
+    case F_argmax:
+    case F_argmin:
+        return given[1] == T_I64 && result == T_I64;
+    default:
+        return true;
+    }
+}
+
+uint8_t dvt_arity(uint8_t op, bool fold)
+{
+    return fold ? fold_arities[op] : arities[op];
+}
+
+bool dvt_admits(uint8_t op, bool fold, const type_id *given, type_id result)
+{
+    return fold ? folds(op, given, result) : admits(op, given, result);
+}
+
+bool dvt_holds(type_id type, int64_t number)
+{
+    static const int64_t least[] = {[T_I64] = INT64_MIN, [T_I32] = INT32_MIN,
+                                    [T_I16] = INT16_MIN, [T_I8] = INT8_MIN,
+                                    [T_U8] = 0,          [T_BOOL] = 0};
+    static const int64_t most[] = {[T_I64] = INT64_MAX, [T_I32] = INT32_MAX,
+                                   [T_I16] = INT16_MAX, [T_I8] = INT8_MAX,
+                                   [T_U8] = UINT8_MAX,  [T_BOOL] = 1};
+    return number >= least[type] && number <= most[type];
+}

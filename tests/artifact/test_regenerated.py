@@ -1,0 +1,314 @@
+"""Code made here of a file's kernel IR: what nobody vouches for gets no further than C's check."""
+
+import warnings
+
+import numpy as np
+import pytest
+
+import dovetail
+from dovetail import _native, errors
+from dovetail.artifact.load import _regenerate
+from dovetail.file import container
+from dovetail.file.kernel_encode import encode_kernels
+from dovetail.ir.kernel_text import parse_kernel
+from dovetail.runtime.loaded import open_native
+from tests.artifact.files import file_bytes
+from tests.native.named_kernels import encode_named
+
+COPY = """\
+kernel k(in x: float32, out y: float32) over [i: 4] {
+  loop [] {
+    a: float32 = load x[0 | i * (1)]
+    store y[0 | i * (1)] = a
+  }
+}
+"""
+SIZED = COPY.replace("[i: 4]", "[i: s0]")
+ROWS = """\
+kernel k(in x: float32, out y: float32) over [i: 2] {
+  loop [j: 3, q: 50000000] {
+    a: float32 = load x[0 | j * (1)]
+    s: float32 = reduce sum(a)
+  }
+  loop [] {
+    store y[0 | i * (1)] = s
+  }
+}
+"""
+
+
+def file_of(described, program, generated=None):
+    """The bytes of a file with this section of kernel IR."""
+    section = container.section(container.KERNEL_IR, described)
+    return file_bytes(program, sections=[section], generated=generated or {"k@1": "k"})
+
+
+def opened(described, program, generated=None):
+    """Such a file as ``dovetail.load`` opens it: unsigned, compiled where that is safe."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", errors.FallbackWarning)
+        return open_native(file_of(described, program, generated), regenerate=_regenerate)
+
+
+def program_of(call="k@1(%x)", x="4", y="4", more=""):
+    text = f"program @p\n{more}input %x: float32[{x}]\noutput %y: float32[{y}]\n"
+    return text + f"kernel %y = {call}\nreturn %y\n"
+
+
+# ---- names have no meaning ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("text", ["s0", "100000000", "s0 * 2", "s1", "", "1", "x", "(((", "\0"])
+def test_the_text_of_a_size_means_nothing(text):
+    """Where there still is one, in a file of format 1.2: a size is an attribute of the call."""
+    program = program_of("k@1(%x; s0)", "s0", "s0", "symbol s0 = %x[0] in 1..9\n")
+    run = opened(encode_named([parse_kernel(SIZED)], {"s0": text}), program)
+    assert run.code() == -2
+    np.testing.assert_array_equal(run(np.ones(4, "float32"))[0], np.ones(4))
+    run = opened(encode_kernels([parse_kernel(SIZED)]), program)
+    assert run.code() == 1
+    np.testing.assert_array_equal(run(np.ones(4, "float32"))[0], np.ones(4))
+
+
+def test_two_axes_of_one_name_are_two():
+    kernel = parse_kernel(ROWS.replace("50000000", "5"))
+    for described in (encode_named([kernel], {"q": "j", "i": "j"}), encode_kernels([kernel])):
+        run = opened(described, program_of(x="3", y="2"))
+        np.testing.assert_array_equal(run(np.ones(3, "float32"))[0], [15, 15])
+
+
+def test_values_and_buffers_of_one_name_are_two():
+    text = COPY.replace("store", "b: float32 = neg(a)\n    store").replace("= a", "= b")
+    called = {"a": "n", "b": "n", "x": "n", "y": "n", "i": "n"}
+    run = opened(encode_named([parse_kernel(text)], called), program_of())
+    np.testing.assert_array_equal(run(np.ones(4, "float32"))[0], -np.ones(4))
+
+
+SIZES = """\
+kernel k(in x: float32, out y: float32) over [i: n, j: m] {
+  loop [] {
+    a: float32 = load x[0 | i * (m) | j * (p)]
+    store y[0 | i * (q) | j * (1)] = a
+  }
+}
+"""
+
+
+def test_a_size_is_an_attribute_by_its_number():
+    """Four sizes, two of them alike at every call: code and check read the same attributes."""
+    program = program_of("k@1(%x; 2, 3, 1, 3)", "6", "6")
+    x = np.arange(6, dtype="float32")
+    run = opened(encode_kernels([parse_kernel(SIZES)]), program)
+    assert run.code() == 1
+    np.testing.assert_array_equal(run(x)[0], x)
+    for wrong in ("2, 3, 1, 4", "3, 3, 1, 3", "2, 3, 1, -3", "2, 3, 9223372036854775807, 3"):
+        run = opened(
+            encode_kernels([parse_kernel(SIZES)]), program_of(f"k@1(%x; {wrong})", "6", "6")
+        )
+        with pytest.raises(errors.InvalidArtifact, match="reaches outside"):
+            run(x)
+
+
+def test_an_attribute_may_be_a_float():
+    """Its bits are what code and check both take for the size."""
+    kernel = parse_kernel(SIZED)
+    run = opened(encode_kernels([kernel]), program_of(f"k@1(%x; {(4.0).hex()})"))
+    with pytest.raises(errors.DovetailError):
+        run(np.ones(4, "float32"))
+    tiny = float(np.int64(4).view("float64"))
+    run = opened(encode_kernels([kernel]), program_of(f"k@1(%x; {tiny.hex()})"))
+    np.testing.assert_array_equal(run(np.ones(4, "float32"))[0], np.ones(4))
+
+
+# ---- functions of generated code ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "symbol", ["k.body", "k0.body", "k0", "k1", ".Lk0", "", "memcpy", "reach", "k\0"]
+)
+def test_only_kernels_of_the_section_are_functions(symbol):
+    """What a file calls by a name that is no kernel's IR is a built-in kernel, or an error."""
+    described = encode_kernels([parse_kernel(COPY)])
+    text = """\
+program @p
+input %x: float32[4]
+temporary %t: float32[4]
+output %y: float32[4]
+kernel %t = k@1(%x)
+kernel %y = {}@1(%t)
+return %y
+"""
+    run = opened(described, text.format("relu"), {"k@1": "k", "relu@1": symbol})
+    assert run.code() == 1
+    np.testing.assert_array_equal(run(-np.ones(4, "float32"))[0], np.zeros(4))
+    with pytest.raises(errors.DovetailError, match=r"cannot run|no function|no kernel"):
+        opened(described, text.format("z"), {"k@1": "k", "z@1": symbol})
+
+
+def test_code_is_given_once_before_the_first_run():
+    described = encode_kernels([parse_kernel(COPY)])
+    code, problem = _regenerate(described, False)
+    assert problem == ""
+    native = _native.Artifact(file_of(described, program_of()), 0, b"")
+    with pytest.raises(errors.InvalidArtifact):
+        native.use_code(code[:40])
+    assert native.code() == -2
+    native.use_code(code)
+    assert native.code() == 1
+    with pytest.raises(errors.DovetailError, match="once"):
+        native.use_code(code)
+    native = _native.Artifact(file_of(described, program_of()), 0, b"")
+    native(np.ones(4, "float32"))
+    with pytest.raises(errors.DovetailError, match="before the first run"):
+        native.use_code(code)
+
+
+def test_a_kernel_without_kernel_ir_is_not_looked_for_in_made_code():
+    """Code that was made here never serves a name of the file's choice."""
+    other = encode_kernels([parse_kernel(COPY.replace("kernel k(", "kernel other("))])
+    with pytest.raises(errors.DovetailError, match="cannot run"):
+        opened(other, program_of(), {"k@1": "k0"})
+
+
+# ---- what code takes for granted ---------------------------------------------------------------
+
+EMPTY = """\
+kernel k(in x: float32, out y: float32) over [i: 4] {
+  loop [j: s0] {
+    a: float32 = load x[1000000000000 | i * (1)]
+    s: float32 = reduce sum(a)
+  }
+  loop [] {
+    store y[0 | i * (1)] = s
+  }
+}
+"""
+
+
+def test_nothing_is_read_for_a_loop_of_no_points():
+    """What a loop needs is not fetched before it is known to run: its places were not checked."""
+    program = program_of("k@1(%x; 0)")
+    run = opened(encode_kernels([parse_kernel(EMPTY)]), program)
+    assert run.code() == 1
+    np.testing.assert_array_equal(run(np.ones(4, "float32"))[0], np.zeros(4))
+    run = opened(encode_kernels([parse_kernel(EMPTY)]), program_of("k@1(%x; 1)"))
+    with pytest.raises(errors.InvalidArtifact, match="reaches outside"):
+        run(np.ones(4, "float32"))
+
+
+PARTLY = COPY.replace("[i: 4]", "[i: 2]")
+TWICE = """\
+kernel k(in x: float32, inout t: float32, out y: float32) over [i: 64, j: s0] {
+  loop [] {
+    a: float32 = load x[0 | i * (1)]
+    store t[0 | i * (1)] = a
+  }
+  loop [] {
+    b: float32 = load t[0 | i * (1)]
+    store y[0 | i * (1)] = b
+  }
+}
+"""
+TWO = """\
+program @p
+input %x: float32[64]
+output %t: float32[64]
+output %y: float32[64]
+kernel %t, %y = k@1(%x; 1)
+return %t, %y
+"""
+
+
+def test_code_shows_nothing_of_what_lay_in_its_memory():
+    run = opened(encode_kernels([parse_kernel(PARTLY)]), program_of(y="64"))
+    assert run.code() == 1
+    for _ in range(20):
+        rubbish = [np.full(64, 7, "float32") for _ in range(8)]
+        del rubbish  # so that new memory is not zero
+        np.testing.assert_array_equal(run(np.ones(4, "float32"))[0], [1, 1] + 62 * [0])
+
+
+def test_what_is_written_then_read_is_read_after_it_is_written():
+    """Also where it does not differ along the vectors: such loads come before the others."""
+    run = opened(encode_kernels([parse_kernel(TWICE)]), TWO)
+    assert run.code() == 1
+    x = np.arange(64, dtype="float32")
+    for _ in range(20):
+        rubbish = [np.full(64, 7, "float32") for _ in range(8)]
+        del rubbish
+        for result in run(x):
+            np.testing.assert_array_equal(result, x)
+
+
+ACROSS = """\
+kernel k(in x: float32, inout t: float32, out y: float32, out z: float32) over [i: 64, j: 64] {
+  loop [] {
+    a: float32 = load x[0 | i * (64) | j * (1)]
+    store t[0 | i * (1) | j * (64)] = a
+    store z[0 | i * (64) | j * (1)] = a
+  }
+  loop [] {
+    b: float32 = load t[0 | i * (1) | j * (64)]
+    store y[0 | i * (64) | j * (1)] = b
+  }
+}
+"""
+
+
+def test_a_tile_reads_nothing_that_the_kernel_writes():
+    """Loads that lie across the vectors are brought first, but not of what is yet to be written."""
+    text = """\
+program @p
+input %x: float32[4096]
+output %t: float32[4096]
+output %y: float32[4096]
+output %z: float32[4096]
+kernel %t, %y, %z = k@1(%x)
+return %t, %y, %z
+"""
+    run = opened(encode_kernels([parse_kernel(ACROSS)]), text)
+    assert run.code() == 1
+    x = np.arange(4096, dtype="float32")
+    _, y, z = run(x)
+    np.testing.assert_array_equal(z, x)
+    np.testing.assert_array_equal(y, x)
+
+
+# ---- what the user is told ---------------------------------------------------------------------
+
+
+def reasons(described, monkeypatch=None, **options):
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        open_native(file_of(described, program_of()), regenerate=_regenerate, **options)
+    return [str(w.message) for w in caught]
+
+
+def test_the_warning_says_what_would_help(monkeypatch):
+    kernel = parse_kernel(COPY)
+    assert reasons(encode_kernels([kernel])) == []
+    (told,) = reasons(encode_named([kernel]))
+    assert "holds no native code" in told
+    assert "format 1.2" in told
+    assert "export the model again" in told
+    monkeypatch.setattr(
+        "dovetail.codegen.llvm.regenerate.missing",
+        lambda: "it needs llvmlite: pip install 'dovetail[cpu]'",
+    )
+    (told,) = reasons(encode_kernels([kernel]))
+    assert "pip install 'dovetail[cpu]'" in told
+
+
+def test_a_file_is_opened_once(tmp_path, monkeypatch):
+    """What is compiled is what was verified: the file is not read a second time for it."""
+    path = tmp_path / "m.dvt"
+    path.write_bytes(file_of(encode_kernels([parse_kernel(COPY)]), program_of()))
+
+    def once(described, trusted):
+        path.unlink()
+        return _regenerate(described, trusted)
+
+    monkeypatch.setattr("dovetail.artifact.load._regenerate", once)
+    run = dovetail.load(path, trusted_keys=[])
+    assert run.native.code() == 1
+    np.testing.assert_array_equal(run(np.ones(4, "float32")), np.ones(4))
