@@ -64,13 +64,19 @@ static bool same_shape(const dvt_tensor *a, const dvt_tensor *b)
 
 /* ---- softmax ---- */
 
+typedef enum {
+    SOFTMAX_PLAIN,
+    SOFTMAX_LOG,
+    SOFTMAX_SAFE, /* a row of nothing but -inf, one that is masked wholly, gives zeros */
+} softmax_kind;
+
 typedef struct {
     space outer;
     int64_t length, in_step, out_step;
     const char *in;
     char *out;
     type_id type;
-    bool logarithm;
+    softmax_kind kind;
 } softmax;
 
 #define SOFTMAX(T, suffix, EXP, LOG)                                                           \
@@ -82,16 +88,19 @@ typedef struct {
             T x = in[i * s->in_step];                                                          \
             most = x > most || x != x ? x : most;                                              \
         }                                                                                      \
+        bool masked = s->kind == SOFTMAX_SAFE && most == (T) - INFINITY;                       \
         for (int64_t i = 0; i < s->length; i++) {                                              \
-            T e = EXP(in[i * s->in_step] - most);                                              \
+            T e = masked ? 0 : EXP(in[i * s->in_step] - most);                                 \
             sum += (double)e;                                                                  \
-            if (!s->logarithm)                                                                 \
+            if (s->kind != SOFTMAX_LOG)                                                        \
                 out[i * s->out_step] = e;                                                      \
         }                                                                                      \
-        T scale = (T)(s->logarithm ? LOG(sum) : 1 / sum);                                      \
+        if (masked)                                                                            \
+            return;                                                                            \
+        T scale = (T)(s->kind == SOFTMAX_LOG ? LOG(sum) : 1 / sum);                            \
         for (int64_t i = 0; i < s->length; i++)                                                \
-            out[i * s->out_step] = s->logarithm ? in[i * s->in_step] - most - scale            \
-                                                : out[i * s->out_step] * scale;                \
+            out[i * s->out_step] = s->kind == SOFTMAX_LOG ? in[i * s->in_step] - most - scale  \
+                                                          : out[i * s->out_step] * scale;      \
     }
 SOFTMAX(float, f32, expf, log)
 SOFTMAX(double, f64, exp, log)
@@ -121,7 +130,7 @@ static dvt_status check_softmax(const dvt_call *c, dvt_error *error)
     return DVT_OK;
 }
 
-static dvt_status softmax_of(const dvt_call *c, bool logarithm)
+static dvt_status softmax_of(const dvt_call *c, softmax_kind kind)
 {
     const dvt_tensor *out = c->outputs[0], *in = c->inputs[0];
     int32_t axis = (int32_t)c->attributes[0].i;
@@ -132,7 +141,7 @@ static dvt_status softmax_of(const dvt_call *c, bool logarithm)
                  .in = dvt_data(in),
                  .out = dvt_data(out),
                  .type = dvt_type_of(in->dtype),
-                 .logarithm = logarithm};
+                 .kind = kind};
     for (int32_t d = 0; d < in->ndim; d++)
         if (d != axis)
             add_dimension(&s.outer, in->shape[d], in->strides[d], out->strides[d]);
@@ -143,13 +152,19 @@ static dvt_status softmax_of(const dvt_call *c, bool logarithm)
 static dvt_status run_softmax(const dvt_call *c, dvt_error *error)
 {
     (void)error;
-    return softmax_of(c, false);
+    return softmax_of(c, SOFTMAX_PLAIN);
 }
 
 static dvt_status run_log_softmax(const dvt_call *c, dvt_error *error)
 {
     (void)error;
-    return softmax_of(c, true);
+    return softmax_of(c, SOFTMAX_LOG);
+}
+
+static dvt_status run_safe_softmax(const dvt_call *c, dvt_error *error)
+{
+    (void)error;
+    return softmax_of(c, SOFTMAX_SAFE);
 }
 
 /* ---- layer norm: out, mean, 1/deviation = f(in, weight?, bias?; dims, eps, weight?, bias?)
@@ -492,6 +507,7 @@ REDUCTION(amin, 2, true, false, 0)
 const dvt_kernel dvt_row_kernels[] = {
     {sizeof(dvt_kernel), 1, "softmax", check_softmax, run_softmax},
     {sizeof(dvt_kernel), 1, "log_softmax", check_softmax, run_log_softmax},
+    {sizeof(dvt_kernel), 1, "safe_softmax", check_softmax, run_safe_softmax},
     {sizeof(dvt_kernel), 1, "layer_norm", check_layer_norm, run_layer_norm},
     {sizeof(dvt_kernel), 1, "sum", check_sum, run_sum},
     {sizeof(dvt_kernel), 1, "mean", check_mean, run_mean},

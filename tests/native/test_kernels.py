@@ -161,13 +161,14 @@ def test_matmul(size, dtype):
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
-@pytest.mark.parametrize("kernel", ["softmax", "log_softmax"])
+@pytest.mark.parametrize("kernel", ["softmax", "log_softmax", "safe_softmax"])
 def test_softmax(kernel, dtype):
     for x in layouts((3, 4, 5), dtype):
         for axis in range(3):
             (got,) = call(kernel, [x], [torch.empty(3, 4, 5, dtype=dtype)], (axis,))
             close(got, expected(kernel, [x], (axis,))[0])
-    odd = torch.tensor([[1e4, -1e4], [float("-inf"), 0], [float("nan"), 1]], dtype=dtype)
+    low, nan = float("-inf"), float("nan")
+    odd = torch.tensor([[1e4, -1e4], [low, 0], [low, low], [nan, 1], [low, nan]], dtype=dtype)
     close(call(kernel, [odd], [odd], (1,))[0], expected(kernel, [odd], (1,))[0])
 
 

@@ -189,10 +189,13 @@ def _adaptive_pool(w: Writer, call: OpCall) -> str:
 def _attention(w: Writer, call: OpCall) -> tuple[str, str]:
     query, key, value = call.args[:3]
     scores, dtype = _scores(w, call, query, key, 3)
-    total = w.node("ReduceLogSumExp", scores, w.integers([-1]), keepdims=0)
+    masked = _wholly_masked(w, scores, dtype)
+    total = w.node("ReduceLogSumExp", scores, w.integers([-1]), keepdims=1)
+    total = w.node("Where", masked, w.constant(0.0, dtype), total)
     weights = w.node("Softmax", scores, axis=-1)
-    del dtype
-    return str(w.node("MatMul", weights, w.value(value))), str(total)
+    weights = w.node("Where", masked, w.constant(0.0, dtype), weights)
+    made = w.node("MatMul", weights, w.value(value))
+    return str(made), str(w.node("Squeeze", total, w.integers([-1])))
 
 
 @rule("_scaled_dot_product_flash_attention_for_cpu_backward.default")
@@ -200,7 +203,9 @@ def _attention_backward(w: Writer, call: OpCall) -> tuple[str, str, str]:
     given, query, key, value, out, total = call.args[:6]
     scores, dtype = _scores(w, call, query, key, 6)
     total = w.node("Unsqueeze", w.operand(total, dtype), w.integers([-1]))
+    masked = _wholly_masked(w, scores, dtype)
     weights = w.node("Exp", w.node("Sub", scores, total))
+    weights = w.node("Where", masked, w.constant(0.0, dtype), weights)
     upper = w.value(given)
     d_value = w.node("MatMul", _turned(w, weights), upper)
     d_weights = w.node("MatMul", upper, _turned(w, w.value(value)))
@@ -211,6 +216,13 @@ def _attention_backward(w: Writer, call: OpCall) -> tuple[str, str, str]:
     d_query = w.node("MatMul", d_scores, w.value(key))
     d_key = w.node("MatMul", _turned(w, d_scores), w.value(query))
     return str(d_query), str(d_key), str(d_value)
+
+
+def _wholly_masked(w: Writer, scores: str, dtype: str) -> str:
+    """Whether a row has no score but -inf: ATen's attention gives zeros for it, a softmax NaN."""
+    seen = w.node("Not", w.node("Equal", scores, w.constant(-math.inf, dtype)))
+    some = w.node("ReduceMax", w.cast(seen, "bool", "int32"), w.integers([-1]), keepdims=1)
+    return str(w.node("Not", w.cast(some, "int32", "bool")))
 
 
 def _turned(w: Writer, name: str) -> str:
@@ -229,6 +241,8 @@ def _scores(w: Writer, call: OpCall, query: Ref, key: Ref, at: int) -> tuple[str
     dropout, causal = argument(call, at, "dropout_p", 0.0), argument(call, at + 1, "is_causal")
     if dropout:
         raise Refused("attention with dropout")
+    if tensor(query).shape[:-2] != tensor(key).shape[:-2]:
+        raise Refused("attention whose queries share keys")
     scaled = w.node("Mul", w.value(query), w.constant(_scale(call, query), dtype))
     scores = w.node("MatMul", scaled, _turned(w, w.value(key)))
     mask = argument(call, 99, "attn_mask")

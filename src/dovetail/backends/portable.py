@@ -7,12 +7,16 @@ becomes an artifact that runs where there is no PyTorch.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from dovetail.backend import Availability, Backend, Blob, Executable, Support
+from dovetail.backends.executable import Entry, artifact_bytes, dim_entry, window
+from dovetail.ir import Arg, Ref, Size
+from dovetail.ir.program import Buffer
 from dovetail.ir.tensor import TensorDesc
 from dovetail.lower.portable import ASSERTIONS, FLOATS, RULES, match
-from dovetail.lower.to_program import lower_segment
+from dovetail.lower.to_program import Lowering, declare_inputs, known_size
 from dovetail.lower.views import view_offsets
 
 if TYPE_CHECKING:
@@ -66,11 +70,14 @@ class PortableBackend(Backend):
 
     def compile(self, segment: Segment) -> Blob:
         """A program of kernels, as the bytes of an artifact."""
-        from dovetail.backends.executable import artifact_bytes, plain_results
-
-        lowered = lower_segment(segment, lambda _: True)
-        results = plain_results(lowered.program.outputs)
-        return Blob(artifact_bytes(segment, lowered, results))
+        lowering = Lowering(lambda _: True)
+        symbols = declare_inputs(lowering, segment)
+        for call in segment.calls:
+            lowering.call(call)
+        results = _Windows(segment, lowering)
+        entries = [results.entry(out) for out in segment.outputs]
+        lowered = lowering.program(segment.name, results.handed_out, symbols)
+        return Blob(artifact_bytes(segment, lowered, entries))
 
     def load(self, blob: Blob) -> Executable:
         """Open the artifact in memory."""
@@ -79,7 +86,56 @@ class PortableBackend(Backend):
         return load(blob.data)
 
 
-def _attention(
+class _Windows:
+    """How each output of a segment comes from what its program hands out.
+
+    Memory is handed out once, and inputs are given back as they are. A view is a window on either,
+    so it has the strides that were promised for it whether they leave gaps or expand.
+    """
+
+    def __init__(self, segment: Segment, lowering: Lowering) -> None:
+        self.lowering = lowering
+        self.positions = {given.name: n for n, given in enumerate(segment.inputs)}
+        self.handed_out: list[str] = []
+
+    def entry(self, out: Arg) -> Entry:
+        """What the manifest says of one output."""
+        if not isinstance(out, Ref) or known_size(out.desc) is not None:
+            made = self.lowering.result(out)
+            return {"size": str(made)} if isinstance(made, Size) else {"value": made}
+        buffer = self.lowering.buffers[self.lowering.values[out.name, out.path]]
+        is_view = buffer.kind == "view"
+        owner = self.lowering.buffers[buffer.of] if is_view else buffer
+        seen = window(buffer.desc.shape, buffer.desc.strides, buffer.offset) if is_view else {}
+        if owner.kind == "input":
+            laid = {"laid": [dim_entry(d) for d in owner.desc.strides]} if is_view else {}
+            return {"input": self.positions[self.lowering.taken[owner.name]], **seen, **laid}
+        return {"output": self._place(owner), **seen}
+
+    def _place(self, owner: Buffer) -> int:
+        if owner.name not in self.handed_out:
+            if owner.kind != "host":
+                self.lowering.buffers[owner.name] = replace(owner, kind="output")
+            self.handed_out.append(owner.name)
+        return self.handed_out.index(owner.name)
+
+
+def _attention(query: Any, key: Any, value: Any, *args: Any, **kwargs: Any) -> Any:
+    """Scaled dot-product attention written out, for the types that the kernels have.
+
+    Others stay PyTorch's: its kernels keep the scores of bfloat16 in float32, which this does not.
+    """
+    import torch
+
+    from dovetail.capture import _torch
+
+    if query.dtype in (torch.float32, torch.float64):
+        return _written_out(query, key, value, *args, **kwargs)
+    whole = torch.ops.aten.scaled_dot_product_attention.default
+    return _torch.composite_decomposition(whole)(query, key, value, *args, **kwargs)
+
+
+def _written_out(
     query: Any,
     key: Any,
     value: Any,
@@ -90,22 +146,21 @@ def _attention(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Any:
-    """Scaled dot-product attention, written out as PyTorch documents it."""
+    """Attention as PyTorch documents it. A row in which every score is masked is zeros."""
     import torch
 
     if enable_gqa:
-        repeats = query.shape[-3] // key.shape[-3]
-        key, value = (t.repeat_interleave(repeats, -3) for t in (key, value))
+        key, value = (t.repeat_interleave(query.shape[-3] // t.shape[-3], -3) for t in (key, value))
     factor = query.shape[-1] ** -0.5 if scale is None else scale
     scores = (query * factor) @ key.transpose(-2, -1)
     if is_causal:
         rows, columns = (torch.arange(t.shape[-2], device=t.device) for t in (query, key))
-        attn_mask = columns[None, :] <= rows[:, None]
-    if attn_mask is not None and attn_mask.dtype == torch.bool:
-        scores = torch.where(attn_mask, scores, float("-inf"))
-    elif attn_mask is not None:
+        scores = torch.where(columns[None, :] <= rows[:, None], scores, float("-inf"))
+    elif attn_mask is not None:  # added, as PyTorch does it: a NaN that is masked stays one
+        if attn_mask.dtype == torch.bool:
+            attn_mask = torch.where(attn_mask, 0.0, float("-inf")).to(query.dtype)
         scores = scores + attn_mask
-    weights = torch.softmax(scores, -1)
+    weights = torch.ops.aten._safe_softmax.default(scores, -1)  # noqa: SLF001
     if dropout_p > 0.0:
         weights = torch.dropout(weights, dropout_p, True)
     return weights @ value

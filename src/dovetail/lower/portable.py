@@ -419,7 +419,8 @@ def _fill_rules() -> Mapping[str, Rule]:
         found[f"aten.bitwise_{name}.Tensor"] = _logical(f"logical_{name}")
     for op in ("logical_not", "bitwise_not"):
         found[f"aten.{op}.default"] = _logical("logical_not")
-    found |= {f"aten._{n}.default": _softmax(n) for n in ("softmax", "log_softmax")}
+    softmaxes = ("softmax", "log_softmax", "safe_softmax")
+    found |= {f"aten._{n}.default": _softmax(n) for n in softmaxes}
     found |= {f"aten.sum.{o}": _reduction("sum") for o in ("dim_IntList", "default")}
     found["aten.mean.default"] = _reduction("mean")
     found |= {"aten.mean.dim": _reduction("mean"), "aten.amax.default": _reduction("amax")}

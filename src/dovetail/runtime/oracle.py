@@ -253,6 +253,7 @@ KERNELS: dict[str, Callable[[Tensors, Numbers], Any]] = {
     "matmul": _matmul,
     "softmax": lambda i, n: torch.softmax(i[0], int(n[0])),
     "log_softmax": lambda i, n: torch.log_softmax(i[0], int(n[0])),
+    "safe_softmax": lambda i, n: torch.ops.aten._safe_softmax(i[0], int(n[0])),  # noqa: SLF001
     "layer_norm": _layer_norm,
     "sum": _reduction(torch.sum),
     "mean": _reduction(torch.mean),
