@@ -29,6 +29,7 @@ from dovetail.errors import DovetailError, ExportFailed, GuardFailed
 from dovetail.options import Options
 from dovetail.pipeline import Compiler
 from dovetail.place.priority import priority_list
+from dovetail.runtime.layouts import copy_with_strides
 
 pytree = _torch.pytree()
 _STATE_WRITES = {OutputKind.BUFFER_MUTATION} | (
@@ -215,8 +216,9 @@ def _tensors(program: Any, roles: Sequence[_Role]) -> dict[str, Any]:
     """Constants as they are; a copy of each state, so that the model's own stays untouched."""
     held = {**program.constants, **program.state_dict}
     found = {role.key: held[role.key] for role in roles if role.kind != "user"}
+    state = {role.key for role in roles if role.kind == "state"}
     return {
-        key: value.detach().clone() if _Role("state", key) in roles else value.detach()
+        key: copy_with_strides(value.detach(), value.stride()) if key in state else value.detach()
         for key, value in found.items()
     }
 

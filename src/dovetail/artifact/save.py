@@ -29,6 +29,7 @@ from dovetail.lower.portable import match
 from dovetail.lower.to_program import Source, input_symbols, is_computed
 from dovetail.place import PlacedSegment
 from dovetail.runtime.frozen import FrozenRunner
+from dovetail.runtime.layouts import copy_with_strides, extent, leaves_no_gap
 from dovetail.runtime.runner import Runner
 from dovetail.schedule.plan import Plan, Unschedulable, make_plan
 from dovetail.schedule.program import Kernels, PlanWriter, library_calls
@@ -350,16 +351,15 @@ def tree_of(spec: Any, leaves: Any) -> dict[str, Any]:
 def tensor_bytes(tensor: torch.Tensor, desc: TensorDesc) -> memoryview:
     """A tensor's memory, laid out as its descriptor says."""
     strides = tuple(int(s) for s in desc.strides)  # type: ignore[arg-type]
-    value = tensor.detach()
+    value = tensor.detach().resolve_conj().resolve_neg()
     if value.numel() == 0:
         return memoryview(b"")
     if value.device.type != "cpu":
         raise CannotSave(
             f"a constant on {value.device}: move the model to the CPU and export again"
         )
-    if tuple(value.stride()) != strides:
-        laid = torch.empty_strided(tuple(value.shape), strides, dtype=value.dtype)
-        value = laid.copy_(value)
-    extent = 1 + sum((n - 1) * s for n, s in zip(value.shape, value.stride(), strict=True))
-    flat = value.as_strided((extent,), (1,), value.storage_offset())
+    # What lies between the elements of a slice is none of the file's business.
+    if tuple(value.stride()) != strides or not leaves_no_gap(value.shape, strides):
+        value = copy_with_strides(value, strides)
+    flat = value.as_strided((extent(value.shape, strides),), (1,), value.storage_offset())
     return memoryview(flat.view(torch.uint8).numpy()).cast("B")

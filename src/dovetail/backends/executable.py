@@ -23,7 +23,7 @@ from dovetail.errors import (
 )
 from dovetail.file.container import Section, chunks, lay_out
 from dovetail.file.encode import encode_program, scalar_bytes
-from dovetail.ir.program import VALUE, Host, Program, Result, writes
+from dovetail.ir.program import VALUE, Host, Program, writes
 from dovetail.ir.segment import Segment
 from dovetail.ir.size import Dim, Size, SizeProgram, parse_size, symbols_of
 from dovetail.lower.to_program import Lowered
@@ -49,18 +49,6 @@ def window(shape: Sequence[Dim], strides: Sequence[Dim], offset: Dim) -> Entry:
 def dim_entry(dim: Dim) -> int | str:
     """A size as an entry has it."""
     return dim if isinstance(dim, int) else str(dim)
-
-
-def plain_results(outputs: Sequence[Result]) -> list[Entry]:
-    """The entries of a program whose outputs are the segment's, in order."""
-    tensors = iter(range(len(outputs)))
-    made: list[Entry] = []
-    for value in outputs:
-        if isinstance(value, str):
-            made.append({"output": next(tensors)})
-        else:
-            made.append({"size": str(value)} if isinstance(value, Size) else {"value": value})
-    return made
 
 
 def artifact_bytes(
@@ -136,16 +124,6 @@ def as_eager(error: Failure) -> Exception:
     if isinstance(error, IndexOutOfBounds | DividedByZero):
         return RuntimeError(str(error))
     return error
-
-
-def laid_out(tensor: Any, strides: list[int]) -> Any:
-    """A tensor with these strides: itself, or a copy of one that was described wrongly."""
-    pairs = zip(tensor.shape, tensor.stride(), strides, strict=True)
-    if not tensor.numel() or all(size == 1 or has == want for size, has, want in pairs):
-        return tensor
-    from dovetail.runtime.host import Host
-
-    return Host.fit(tensor, tensor.shape, strides)
 
 
 class NativeExecutable(Executable):
@@ -251,11 +229,12 @@ class NativeExecutable(Executable):
         strides = [self._size(d) for d in entry["strides"]]
         offset = self._size(entry["offset"])
         laid = [self._size(d) for d in entry.get("laid", ())]
+        from dovetail.runtime.layouts import with_strides
 
         def make(made: list[Any], inputs: list[Any], sizes: Sequence[int]) -> Any:
             base = (inputs if from_input else made)[place]
-            if laid:
-                base = laid_out(base, [n(sizes) for n in laid])
+            if laid:  # a copy of one that was described wrongly
+                base = with_strides(base, [n(sizes) for n in laid])
             start = base.storage_offset() + offset(sizes)
             return base.as_strided([n(sizes) for n in shape], [n(sizes) for n in strides], start)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy
@@ -19,6 +19,7 @@ from dovetail.ir import Ref, Segment, Size
 from dovetail.ir.encode import segment_from_bytes
 from dovetail.ir.size import Dim
 from dovetail.ir.tensor import TensorDesc
+from dovetail.runtime.layouts import with_strides
 
 log = logging.getLogger(__name__)
 _ONLY_FATAL = 4  # what else goes wrong is raised
@@ -126,17 +127,7 @@ def _numpy_type(dtype: torch.dtype) -> Any:
 
 def _with_strides(result: Any, desc: Any, number: Callable[[Dim], int]) -> Any:
     """A result in the layout that was promised for it."""
-    strides = tuple(number(s) for s in desc.strides)
-    moved: Sequence[tuple[int, int, int]] = list(
-        zip(result.shape, result.stride(), strides, strict=True)
-    )
-    if not result.numel() or all(size == 1 or have == want for size, have, want in moved):
-        return result
-    for axis, (size, _, want) in enumerate(moved):
-        if size > 1 and want == 0:  # expanded: every element along it is the same
-            result = result.narrow(axis, 0, 1)
-    made = torch.empty_strided(result.shape, strides, dtype=result.dtype).copy_(result)
-    return made.expand([size for size, _, _ in moved])
+    return with_strides(result, [number(s) for s in desc.strides])
 
 
 def _translated(error: Exception) -> Exception:

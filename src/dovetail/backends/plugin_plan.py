@@ -18,9 +18,10 @@ from dovetail.backends.plugin_call import (
     results,
     view_offset,
 )
-from dovetail.errors import PluginFailed, SizeError, UnsupportedGraph
+from dovetail.errors import PluginFailed, SizeError, UnsupportedGraph, WrongOutputs
 from dovetail.ir import Arg, OpCall, Ref, Segment, TensorDesc
 from dovetail.ir.size import Dim, evaluate
+from dovetail.runtime.layouts import with_strides
 
 if TYPE_CHECKING:
     from dovetail.runtime.plugins import Library
@@ -72,6 +73,15 @@ class Sized(Protocol):
 def layout_of(desc: TensorDesc, number: Number) -> Layout:
     """A description with its sizes filled in."""
     return Layout(desc.dtype, tuple(map(number, desc.shape)), tuple(map(number, desc.strides)))
+
+
+def fitted(tensor: Any, layout: Layout) -> Any:
+    """The tensor in the layout its description promises; itself where it has it already."""
+    if tensor.shape != layout.shape:
+        raise WrongOutputs("host", f"a tensor of shape {list(tensor.shape)} for {layout.shape}")
+    if tensor.is_conj() or tensor.is_neg():
+        tensor = tensor.resolve_conj().resolve_neg()
+    return with_strides(tensor, layout.strides)
 
 
 def bind_sizes(segment: Segment, values: Sequence[Any]) -> Number:

@@ -14,9 +14,8 @@ import torch
 from dovetail.backend import Executable
 from dovetail.backends.interpreter import Interpreter
 from dovetail.backends.plugin_call import is_view
-from dovetail.backends.plugin_plan import Layout, Plan, bind_sizes, compile_whole, layout_of
+from dovetail.backends.plugin_plan import Plan, bind_sizes, compile_whole, fitted, layout_of
 from dovetail.backends.plugin_weights import weights_of
-from dovetail.errors import WrongOutputs
 from dovetail.ir import Arg, OpCall, Ref, Segment, TensorDesc
 from dovetail.ir.size import symbols_of
 
@@ -76,7 +75,7 @@ class PluginSegment(Executable):
 
     def _run(self, values: Sequence[Any]) -> Sequence[Any]:
         sized = self._sized(values)
-        tensors = {n: _fitted(values[n], sized.inputs[n]) for n in self.sent}
+        tensors = {n: fitted(values[n], sized.inputs[n]) for n in self.sent}
         weights = weights_of(self.library)
         stay = frozenset(
             n
@@ -135,22 +134,6 @@ class _Sized:
                 self.owner.blob,
             )
         return found
-
-
-def _fitted(tensor: Any, layout: Layout) -> Any:
-    """The tensor in the layout its description promises; itself where it has it already."""
-    if tensor.shape != layout.shape:
-        raise WrongOutputs("host", f"a tensor of shape {list(tensor.shape)} for {layout.shape}")
-    if tensor.is_conj() or tensor.is_neg():
-        tensor = tensor.resolve_conj().resolve_neg()
-    strides = tensor.stride()
-    if strides == layout.strides or all(
-        size <= 1 or a == b
-        for size, a, b in zip(layout.shape, strides, layout.strides, strict=True)
-    ):
-        return tensor
-    made = torch.empty_strided(layout.shape, layout.strides, dtype=tensor.dtype)
-    return made.copy_(tensor)
 
 
 # ---- which side a value is on ------------------------------------------------------------------

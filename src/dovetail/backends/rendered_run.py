@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from dovetail.backend import Executable
-from dovetail.backends.plugin_plan import Layout, bind_sizes
+from dovetail.backends.plugin_plan import Layout, bind_sizes, fitted
 from dovetail.backends.rendered_program import placed
-from dovetail.errors import WrongOutputs
 from dovetail.ir import Ref, Size
 from dovetail.ir.kernel import CHECKS
 from dovetail.ir.memory import Lifetime, plan_lifetimes
@@ -165,16 +164,3 @@ class Sized:
         made = torch.empty_strided(layout.shape, layout.strides, dtype=layout.torch)
         self.opened.download(memory[value], made.data_ptr(), layout.bytes)
         return made
-
-
-def fitted(tensor: Any, layout: Layout) -> Any:
-    """The tensor in the layout its description promises; itself where it has it already."""
-    if tensor.shape != layout.shape:
-        raise WrongOutputs("host", f"a tensor of shape {list(tensor.shape)} for {layout.shape}")
-    if tensor.is_conj() or tensor.is_neg():
-        tensor = tensor.resolve_conj().resolve_neg()
-    moved = zip(layout.shape, tensor.stride(), layout.strides, strict=True)
-    if all(size <= 1 or have == want for size, have, want in moved):
-        return tensor
-    made = torch.empty_strided(layout.shape, layout.strides, dtype=tensor.dtype)
-    return made.copy_(tensor)

@@ -318,16 +318,6 @@ def known_size(desc: Desc) -> int | Size | None:
     return desc.size if isinstance(desc, ScalarDesc) and desc.kind == "int" else None
 
 
-def lower_segment(segment: Segment, is_native: Callable[[OpCall], bool]) -> Lowered:
-    """One segment as a program; its constants are inputs, as its caller passes them."""
-    lowering = Lowering(is_native)
-    symbols = declare_inputs(lowering, segment)
-    for call in segment.calls:
-        lowering.call(call)
-    outputs = [lowering.result(out) for out in segment.outputs]
-    return lowering.program(segment.name, outputs, symbols)
-
-
 def declare_inputs(lowering: Lowering, segment: Segment) -> tuple[Symbol, ...]:
     """Declare a segment's inputs; the symbols that they tell come back.
 

@@ -20,6 +20,7 @@ from dovetail.ir.call import Arg, Attr
 from dovetail.ir.program_text import arg_from_json
 from dovetail.options import variable
 from dovetail.runtime.host_plan import Description, describe
+from dovetail.runtime.layouts import copy_with_strides
 
 _REFUSED = frozenset({"aten.from_file.default", "aten.from_file.out"})
 Getter = Callable[[Sequence[Any], Sequence[int]], Any]
@@ -76,10 +77,7 @@ class Host:
             raise RunFailed(
                 f"a result of shape {list(tensor.shape)} where {list(shape)} was promised"
             )
-        made = torch.empty_strided(shape, strides, dtype=tensor.dtype, device=tensor.device)
-        once = tuple(slice(0, 1) if stride == 0 else slice(None) for stride in strides)
-        made[once].copy_(tensor[once])  # elements that share an address are written once
-        return made
+        return copy_with_strides(tensor, strides)
 
 
 def _owned(value: Any, held: set[int]) -> Any:
