@@ -1,6 +1,7 @@
 # make demo    compile a small transformer and compare it with eager
 # make test    the whole test suite
 # make check   formatter, linter, types, import contracts, C warnings
+# make test-backends   every shipped backend on every case of the differential suite
 # make sweep   2,000 random graphs (GRAPHS=n: how many) and each case of op_db against eager
 # make fuzz    mutated artifacts through the loader, under ASan and UBSan (FUZZ=n: how many,
 #              JOBS=n: in how many processes, SEED=n: which)
@@ -21,7 +22,7 @@ CFLAGS   := -std=c11 -O2 -Wall -Wextra -Werror -Wshadow -Wconversion -Wstrict-pr
 INSTALLED := $(VENV)/.installed
 comma     := ,
 
-.PHONY: demo sweep test test-fast check format bench clean setup fuzz fuzz-seeds fuzz-run arm
+.PHONY: demo sweep test test-backends test-fast check format bench clean setup fuzz fuzz-seeds fuzz-run arm
 
 setup: $(INSTALLED)
 
@@ -32,6 +33,9 @@ test: $(INSTALLED)
 	@$(MAKE) -s -j 2 $(C_TESTS)
 	@for test in $(C_TESTS); do $$test || exit 1; done
 	@$(BIN)/python -m pytest -q -n 2 --dist loadgroup -m "not arm" $(ARGS)
+
+test-backends: $(INSTALLED)
+	@DOVETAIL_BACKENDS=all $(BIN)/python -m pytest -q -n 2 tests/backends/test_suite.py $(ARGS)
 
 GRAPHS ?= 2000
 sweep: $(INSTALLED)
