@@ -1,9 +1,10 @@
-"""Our own tests run strict and with every graph verified after every pass."""
+"""Our own tests run strict, every graph verified after every pass, every weight compared."""
 
 import os
 
 os.environ.setdefault("DOVETAIL_STRICT", "1")
 os.environ.setdefault("DOVETAIL_DEBUG", "1")
+os.environ.setdefault("DOVETAIL_CHECK_WEIGHTS", "1")
 
 import pytest
 

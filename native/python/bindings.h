@@ -52,6 +52,9 @@ PyObject *wrap_managed(dvt_managed *managed);
 extern PyType_Spec tensor_spec, artifact_spec;
 extern PyTypeObject *tensor_type;
 
+/* states(tensors, how) -> bytes, see state.c */
+PyObject *tensor_states(PyObject *module, PyObject *args);
+
 /* The plug-in that a Plugin object holds, or NULL with an exception set. */
 struct dvt_plugin *plugin_of(PyObject *object);
 

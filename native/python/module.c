@@ -277,6 +277,10 @@ static PyMethodDef functions[] = {
     {"processor", processor, METH_NOARGS,
      "processor() -> its number in code sections; 0: none"},
     {"set_threads", set_threads, METH_O, "set_threads(count) -> count now; 0: the default"},
+    {"states", tensor_states, METH_VARARGS,
+     "states(tensors, how) -> 32 bytes a tensor that change when it is written to: address, "
+     "version, layout, contents; of how's byte for each, 0 reads eight words, 1 the whole of "
+     "a small tensor, 2 the whole of any"},
     {"prefers_onednn", prefers_onednn, METH_NOARGS,
      "whether PyTorch's large matrix products are faster by oneDNN on this processor"},
     {NULL, NULL, 0, NULL},

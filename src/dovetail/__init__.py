@@ -45,8 +45,8 @@ if TYPE_CHECKING:
         set_default_backend,
     )
     from dovetail.report import Report, explain
-    from dovetail.runtime.frozen import refresh
     from dovetail.runtime.loaded import Loaded
+    from dovetail.runtime.writes import refresh
 
 __version__ = "0.1.0"
 
@@ -73,7 +73,7 @@ _HOME = {
     "Pass": "passes",
     "PassManager": "passes",
     "Passes": "passes",
-    "refresh": "runtime.frozen",
+    "refresh": "runtime.writes",
     "RendererBackend": "backends.rendered",
     "KernelBackend": "backends.kernels",
     "kernel": "backends.kernels",

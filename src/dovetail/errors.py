@@ -8,7 +8,7 @@ Every class also derives from the built-in exception a Python programmer would e
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 
 class DovetailError(Exception):
@@ -29,6 +29,20 @@ class FallbackWarning(DovetailWarning):
 
 class InterpretedKernels(FallbackWarning):
     """Generated kernels of a file run from their kernel IR, which is slower than their code."""
+
+
+class StaleWeights(DovetailWarning):
+    """With ``check_weights``: a weight was written to in a way that nothing but its contents shows.
+
+    The call that warns takes the new contents, as ``dovetail.refresh`` would have it do.
+    """
+
+    def __init__(self, names: Sequence[str]) -> None:
+        super().__init__(
+            f"{', '.join(names)}: written to without a sign of it (PyTorch did not count the "
+            "write), so that without check_weights the old values would have been used; call "
+            "dovetail.refresh(model) after such a write"
+        )
 
 
 # ---- registering a backend -----------------------------------------------------------------

@@ -59,6 +59,9 @@ class Options:
     freeze: bool = _option(False, "True or False", env="DOVETAIL_FREEZE", key=True)
     """Treat parameters as constants in inference; a change of one is noticed at the next call."""
 
+    check_weights: bool = _option(False, "True or False", env="DOVETAIL_CHECK_WEIGHTS")
+    """Compare the contents of all weights at each call; warn of writes that nothing else shows."""
+
     debug: bool = _option(False, "True or False", env="DOVETAIL_DEBUG")
     """Verify the graph and its metadata after every pass."""
 

@@ -33,6 +33,7 @@ from dovetail.passes.inplace import reinplace
 from dovetail.passes.text import graph_text
 from dovetail.place import PlacedSegment, place, without_collection
 from dovetail.place.summary import Built, record_graph
+from dovetail.runtime.checked import CheckedRunner
 from dovetail.runtime.frozen import FrozenRunner
 from dovetail.runtime.runner import Timed, runner_for
 
@@ -51,6 +52,7 @@ def compile_dynamo(
     if not has_calls(gm):
         return gm.forward  # type: ignore[no-any-return]
     compiler = Compiler(backends, options, history.begin(*(b.name for b in backends)))
+    compiler.input_names.extend(_torch.input_names(gm))
     try:
         with without_collection():
             gm = compiler.run_passes("pre_grad", gm, "dynamo")
@@ -71,6 +73,7 @@ class Compiler:
     options: Options
     record: history.Compilation
     kept_names: set[str] = field(default_factory=set)  # the module's own, in the forward graph
+    input_names: list[str] = field(default_factory=list)  # what users call the inputs
 
     @cached_property
     def passes(self) -> manager.PassManager:
@@ -134,6 +137,13 @@ class Compiler:
         self.mark_kept(gm, kind)
         gm = self.run_passes("post_grad", gm, kind)
         gm = strides.restore(gm, expected)
+        run = self.compile_split(gm, kind)
+        if not self.options.check_weights:
+            return run
+        return CheckedRunner(run, constants.kept_labels(gm, self.input_names))
+
+    def compile_split(self, gm: fx.GraphModule, kind: str) -> Run:
+        """Compile a graph such that what depends on constants alone runs when they change."""
         positions = constants.constant_inputs(gm)
         if not positions:
             return self.compile_placed(gm, kind)

@@ -1,5 +1,6 @@
 """Each private PyTorch interface we use, so that a move shows here, by name."""
 
+import weakref
 from threading import Barrier, Event, Thread
 
 import pytest
@@ -239,6 +240,39 @@ def test_unbacked_bindings():
     assert list(bindings.values()) == [(("size", -1), ("item", 0))]
     assert _torch.size_hint(node.meta["val"].shape[0]) is None
     assert x.shape == (4,)
+
+
+def test_names_of_parameters():
+    found = []
+
+    def backend(gm, inputs):
+        found.extend(_torch.input_names(gm))
+
+        def compiler(graph, _):
+            nodes = graph.graph.find_nodes(op="placeholder")
+            found.extend([_torch.input_label(node, found) for node in nodes])
+            return _torch.boxed(lambda values: list(graph.forward(*values)))
+
+        return _torch.aot_autograd(fw_compiler=compiler)(gm, inputs)
+
+    model = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.BatchNorm1d(3)).eval()
+    with torch.no_grad():
+        torch.compile(model, backend=backend)(torch.randn(2, 3))
+    of_dynamo, of_aot = found[:7], found[7:]
+    assert of_dynamo == of_aot
+    assert {"0.weight", "0.bias", "1.running_mean", "1.bias"} < set(of_dynamo)
+
+
+def test_a_storage_has_one_object_that_can_be_watched():
+    """Device copies are dropped when the storage they were made from is gone."""
+    x, gone = torch.ones(3), []
+    watched = weakref.ref(x.untyped_storage(), gone.append)
+    view = x.view(3, 1)
+    assert watched() is view.detach().untyped_storage()
+    del x
+    assert not gone
+    del view
+    assert gone
 
 
 def test_the_rest():

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 import dovetail
-from dovetail import history
+from dovetail import errors, history
 from dovetail.capture import _torch
 from tests.models import ResNet
 
@@ -123,16 +123,68 @@ def test_unchanged_parameters_are_packed_once(monkeypatch):
     assert runner.packs == 2
 
 
+UNCHECKED = {"freeze": True, "check_weights": False}  # the cheap check at each call alone
+
+
+def wide_net():
+    """The same with weights larger than the eight words of them that are compared."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(3, 16, 3, bias=False), nn.BatchNorm2d(16), nn.ReLU())
+    return model.eval()
+
+
+@pytest.mark.parametrize("kind", ["AdamW", "SGD", "Adagrad"])
+def test_a_fused_step_is_noticed(kind):
+    model, x = wide_net(), torch.randn(2, 3, 8, 8)
+    run = torch.compile(model, backend="aten", options=UNCHECKED)
+    optimizer = getattr(torch.optim, kind)(model.parameters(), lr=0.1, fused=True)
+    for _ in range(3):
+        model(x).square().sum().backward()
+        versions = [p._version for p in model.parameters()]
+        optimizer.step()
+        assert versions == [p._version for p in model.parameters()]
+        with torch.no_grad():
+            torch.testing.assert_close(run(x), model(x), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("how", ["torch.compile", "export"])
+def test_statistics_that_eager_updates_are_noticed(how):
+    model, x = wide_net(), torch.randn(2, 3, 8, 8)
+    with torch.no_grad():
+        if how == "export":
+            run = dovetail.export(model, (x,), backend="aten", options=UNCHECKED)
+        else:
+            run = torch.compile(model, backend="aten", options=UNCHECKED)
+        for _ in range(3):
+            torch.testing.assert_close(run(x), model(x), rtol=1e-5, atol=1e-5)
+            model.train()(torch.randn(2, 3, 8, 8) + 3)
+            model.eval()
+
+
 @torch.no_grad()
-def test_refresh_after_writes_that_are_not_counted():
-    model, x = conv_net(), torch.randn(2, 3, 8, 8)
-    run = compiled(model)
+def test_a_hidden_write_needs_refresh_and_is_found_by_the_check():
+    model, x = wide_net(), torch.randn(2, 3, 8, 8)
+    run = torch.compile(model, backend="aten", options=UNCHECKED)
     before = run(x)
-    model[0].weight.data.mul_(3)
+    model[0].weight.data[1, 2, 1, 1] += 5
+    assert torch.equal(run(x), before)
     dovetail.refresh(model)
-    after = run(x)
-    torch.testing.assert_close(after, model(x), rtol=1e-5, atol=1e-5)
-    assert not torch.equal(before, after)
+    torch.testing.assert_close(run(x), model(x), rtol=1e-5, atol=1e-5)
+    run = torch.compile(model, backend="aten", options={"freeze": True, "check_weights": True})
+    run(x)
+    model[0].weight.data[1, 2, 1, 1] += 5
+    with pytest.warns(errors.StaleWeights, match=r"^0\.weight \(float32\[16, 3, 3, 3\]\): "):
+        torch.testing.assert_close(run(x), model(x), rtol=1e-5, atol=1e-5)
+
+
+@torch.no_grad()
+def test_the_check_names_weights_of_an_exported_model():
+    model, x = wide_net(), torch.randn(2, 3, 8, 8)
+    run = dovetail.export(model, (x,), backend="aten", options={"check_weights": True})
+    run(x)
+    model[0].weight.data[1, 2, 1, 1] += 5
+    with pytest.warns(errors.StaleWeights, match=r"^0\.weight "):
+        torch.testing.assert_close(run(x), model(x), rtol=1e-5, atol=1e-5)
 
 
 def test_parameters_made_in_inference_mode():

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 import dovetail
-from dovetail import history
+from dovetail import errors, history
 from tests.models import GPT, ResNet
 
 pytestmark = pytest.mark.e2e
@@ -150,13 +150,48 @@ def test_a_parameter_given_other_memory_is_sent_again(accel):
     assert uploads(accel, model, compiled, x) == [32 * 16 * 4]
 
 
-def test_refresh_after_writes_that_pytorch_does_not_count(accel):
+UNCHECKED = {"check_weights": False}  # the cheap check at each use alone
+
+
+def test_a_fused_step_is_noticed_and_only_its_parameters_are_sent(accel):
     model, x = ResidualMLP(), torch.randn(4, 16)
-    compiled = torch.compile(model, backend=accel.name)
+    compiled = torch.compile(model, backend=accel.name, options=UNCHECKED)
+    uploads(accel, model, compiled, x)
+    changed = model.up.weight
+    optimizer = torch.optim.AdamW([changed], lr=0.1, fused=True, weight_decay=0)
+    changed.grad = torch.zeros_like(changed)
+    changed.grad[1, 2] = 1  # an element that the eight words compared of a tensor do not have
+    optimizer.step()
+    assert uploads(accel, model, compiled, x) == [changed.numel() * 4]
+    assert uploads(accel, model, compiled, x) == []
+
+
+def test_swapped_parameters_are_sent_again(accel):
+    model, x = ResidualMLP(), torch.randn(4, 16)
+    compiled = torch.compile(model, backend=accel.name, options=UNCHECKED)
+    uploads(accel, model, compiled, x)
+    torch.utils.swap_tensors(model.up.weight, nn.Parameter(torch.randn(32, 16)))
+    assert uploads(accel, model, compiled, x) == [32 * 16 * 4]
+
+
+def test_writes_that_pytorch_does_not_count(accel):
+    model, x = ResidualMLP(), torch.randn(4, 16)
+    compiled = torch.compile(model, backend=accel.name, options=UNCHECKED)
     uploads(accel, model, compiled, x)
     model.up.weight.data.mul_(2)
+    assert uploads(accel, model, compiled, x) == [32 * 16 * 4]
+    model.up.weight.data[1, 2] += 1
     dovetail.refresh(model)
     assert len(uploads(accel, model, compiled, x)) == 4
+
+
+def test_the_check_of_contents_names_what_a_device_copy_lacks(accel):
+    model, x = ResidualMLP(), torch.randn(4, 16)
+    compiled = torch.compile(model, backend=accel.name, options={"check_weights": True})
+    uploads(accel, model, compiled, x)
+    model.up.weight.data[1, 2] += 1
+    with pytest.warns(errors.StaleWeights, match=r"^up\.weight \(float32\[32, 16\]\): "):
+        assert uploads(accel, model, compiled, x) == [32 * 16 * 4]
 
 
 def test_memory_of_a_model_that_is_gone_is_given_back(accel):

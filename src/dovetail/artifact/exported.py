@@ -218,9 +218,16 @@ def _tensors(program: Any, roles: Sequence[_Role]) -> dict[str, Any]:
     found = {role.key: held[role.key] for role in roles if role.kind != "user"}
     state = {role.key for role in roles if role.kind == "state"}
     return {
-        key: copy_with_strides(value.detach(), value.stride()) if key in state else value.detach()
+        key: copy_with_strides(value.detach(), value.stride()) if key in state else _shared(value)
         for key, value in found.items()
     }
+
+
+def _shared(tensor: torch.Tensor) -> torch.Tensor:
+    """The same memory without gradients; a parameter stays one, for how its writes are noticed."""
+    is_parameter = isinstance(tensor, torch.nn.Parameter)
+    shared = tensor.detach()
+    return torch.nn.Parameter(shared, requires_grad=False) if is_parameter else shared
 
 
 def _writes(signature: Any) -> list[tuple[str, str]]:

@@ -28,6 +28,7 @@ from dovetail.ir.tensor import ScalarDesc, TensorDesc
 from dovetail.lower.portable import match
 from dovetail.lower.to_program import Source, input_symbols, is_computed
 from dovetail.place import PlacedSegment
+from dovetail.runtime.checked import CheckedRunner
 from dovetail.runtime.frozen import FrozenRunner
 from dovetail.runtime.layouts import copy_with_strides, extent, leaves_no_gap
 from dovetail.runtime.runner import Runner
@@ -304,6 +305,7 @@ def _graph_inputs(artifact: Artifact) -> tuple[Runner, list[_Given]]:
     """The runner of the graph that runs at every call, and what each of its inputs is."""
     run, roles, tensors = artifact._run, artifact._roles, artifact._tensors  # noqa: SLF001
     given = [_Given(role.kind, role.key, tensors.get(role.key)) for role in roles]
+    run = run.run if isinstance(run, CheckedRunner) else run
     if isinstance(run, FrozenRunner):
         frozen = set(run.frozen)
         with torch.no_grad():

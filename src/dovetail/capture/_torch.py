@@ -11,8 +11,9 @@ import contextlib
 import importlib
 import importlib.abc
 import importlib.util
+import re
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from dovetail.locks import ForkLock
@@ -268,6 +269,30 @@ def static_input_positions() -> frozenset[int]:
     context = TracingContext.try_get()
     metadata = getattr(context, "fw_metadata", None)
     return frozenset(getattr(metadata, "static_input_indices", None) or ())
+
+
+def input_names(gm: Any) -> list[str]:
+    """What a user calls each input of a Dynamo graph: ``0.weight``, or the name in the graph."""
+    nodes = gm.graph.find_nodes(op="placeholder")
+    sources = [getattr(node.meta.get("grapharg"), "source", None) for node in nodes]
+    found = [_module_path(source) for source in sources]
+    return [path or node.name for path, node in zip(found, nodes, strict=True)]
+
+
+def _module_path(source: Any) -> str:
+    """The path of a parameter or buffer in its module, from where Dynamo found it."""
+    name = getattr(source, "name", "")
+    text = str(name() if callable(name) else name)  # a method before PyTorch 2.10
+    return ".".join(re.findall(r"_(?:modules|parameters|buffers)\['([^']+)'\]", text))
+
+
+def input_label(node: Any, names: Sequence[str]) -> str:
+    """What a user calls an input of a functional graph whose Dynamo graph has these inputs."""
+    described = node.meta.get("desc")
+    target, index = getattr(described, "target", None), getattr(described, "idx", None)
+    if isinstance(target, str):
+        return target
+    return names[index] if isinstance(index, int) and index < len(names) else str(node.name)
 
 
 def inference_is_plain() -> bool:

@@ -9,7 +9,7 @@ depend on nothing at all (masks, position indices) when they are small.
 from __future__ import annotations
 
 import operator
-from collections.abc import Container, Iterable
+from collections.abc import Container, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -60,6 +60,16 @@ def constant_inputs(gm: fx.GraphModule) -> list[int]:
     """The positions of inputs marked as constant."""
     inputs = gm.graph.find_nodes(op="placeholder")
     return [i for i, node in enumerate(inputs) if node.meta.get(CONSTANT)]
+
+
+def kept_labels(gm: fx.GraphModule, names: Sequence[str]) -> dict[int, str]:
+    """What users call each input that is marked as constant or kept, by its position."""
+    inputs = gm.graph.find_nodes(op="placeholder")
+    return {
+        position: _torch.input_label(node, names)
+        for position, node in enumerate(inputs)
+        if node.meta.get(CONSTANT) or node.meta.get(KEPT)
+    }
 
 
 def constant_nodes(gm: fx.GraphModule) -> set[fx.Node]:

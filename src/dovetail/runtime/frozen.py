@@ -2,33 +2,28 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from dovetail.capture import _torch
 from dovetail.locks import ForkLock
+from dovetail.runtime import writes
+from dovetail.runtime.writes import Addresses
 
 Run = Callable[[list[Any]], list[Any]]
-_NEVER = object()
-_refreshes = itertools.count(1)
-_epoch = 0
 
 
-def refresh(model: object = None) -> None:
-    """Have every frozen model repack its parameters at its next call.
+@dataclass(frozen=True, slots=True)
+class _Packed:
+    """What was computed once, and the state of the inputs it was computed from."""
 
-    Needed only after writes that PyTorch does not count, such as through ``.data``. ``model`` is
-    accepted for readability; repacking is cheap enough to do for all.
-    """
-    del model
-    global _epoch
-    _epoch = next(_refreshes)
+    values: list[Any]
+    state: object
+    how: bytes  # how the state was read
+    memory: dict[int | None, Any]  # by address; held, so that no other can come to lie there
 
 
-def epoch() -> int:
-    """A number that changes at each ``refresh()``."""
-    return _epoch
+_NOTHING = _Packed([], None, b"", {})
 
 
 class FrozenRunner:
@@ -39,35 +34,46 @@ class FrozenRunner:
         self.frozen = tuple(frozen)
         self._is_frozen = frozenset(frozen)
         # One attribute, replaced as a whole: threads see old or new values, never a mixture.
-        # The memory of the inputs is held too, so that no other tensor can come to its address.
-        self._packed: tuple[Any, list[Any], list[Any]] = (_NEVER, [], [])
+        self._packed = _NOTHING
+        self._forgotten = 0  # how often forget() was called
         self._lock = ForkLock()
         self.packs = 0
+        writes.watch(self)
 
     def __call__(self, inputs: list[Any]) -> list[Any]:
-        """Check the frozen inputs' versions and addresses, repack if need be, run."""
-        constants = [inputs[i] for i in self.frozen]
-        state = (_epoch, *map(_version, constants))
-        seen, values, _ = self._packed
-        if state != seen:
-            values = self._pack(state, constants)
+        """Compare the frozen inputs' state with the one kept, repack if need be, run."""
+        constants = tuple([inputs[i] for i in self.frozen])
+        packed = self._packed
+        if packed is _NOTHING or writes.state(constants, packed.how) != packed.state:
+            packed = self._pack(constants)
         rest = [x for i, x in enumerate(inputs) if i not in self._is_frozen]
         inputs.clear()
-        return self.every(rest + values)
+        return self.every(rest + packed.values)
 
-    def _pack(self, state: Any, constants: list[Any]) -> list[Any]:
+    def forget(self, addresses: Addresses) -> None:
+        """Repack at the next call if memory at one of these addresses is a frozen input's."""
+        self._forgotten += 1  # a thread that packs now may have read before the write
+        if addresses is None or not self._packed.memory.keys().isdisjoint(addresses):
+            self._packed = _NOTHING
+
+    def _pack(self, constants: tuple[Any, ...]) -> _Packed:
         with self._lock:
-            seen, values, _ = self._packed
-            if state != seen:
-                memory = [tensor.untyped_storage() for tensor in constants]
-                values = self.once(constants)
-                self._packed = (state, values, memory)
-                self.packs += 1
-            return values
+            packed, forgotten = self._packed, self._forgotten
+            if packed is not _NOTHING and writes.state(constants, packed.how) == packed.state:
+                return packed  # another thread was first
+            how = writes.how_to_read(constants)
+            state = writes.state(constants, how)
+            packed = _Packed(self.once(list(constants)), state, how, _memory_of(constants))
+            self._packed = packed
+            if self._forgotten != forgotten:  # written to while it was read
+                self._packed = _NOTHING
+            self.packs += 1
+            return packed
 
 
-def _version(tensor: Any) -> object:
-    """What changes when a tensor's contents or place do."""
-    if tensor.is_inference():  # has no version counter: never known to be unchanged
-        return object()
-    return (tensor.data_ptr(), _torch.tensor_version(tensor), tensor.shape, tensor.stride())
+def _memory_of(tensors: Sequence[Any]) -> dict[int | None, Any]:
+    addresses = [writes.storage_address(tensor) for tensor in tensors]
+    return {
+        address: tensor if address is None else tensor.untyped_storage()
+        for address, tensor in zip(addresses, tensors, strict=True)
+    }
