@@ -2,7 +2,8 @@
  *
  * C11, libc and threads only. Every function that can fail returns a dvt_status and, where it
  * takes a dvt_error, says in words what was wrong; nothing aborts. Structures that may grow
- * start with `struct_size`, which the caller sets to sizeof.
+ * start with `struct_size`, which the caller sets to sizeof, also of those that are filled in
+ * for it: no more than that is read or written.
  *
  *     dvt_artifact *model;
  *     dvt_error error;
@@ -130,11 +131,11 @@ typedef struct dvt_call {
     const dvt_number *attributes;
     void (*parallel)(int64_t count, int64_t grain, dvt_body body, void *context);
     const struct dvt_kernel *kernel; /* the entry that is called */
-    const unsigned char *fresh;      /* one an output: 1 where nothing has been written yet */
 } dvt_call;
 
 /* One entry of the kernel table, which built-in, plug-in and generated kernels share. `check`
- * sees shapes but no data; a call that it accepts must be safe to run, whatever the data. */
+ * sees shapes but no data; a call that it accepts must be safe to run, whatever the data, and
+ * write every element of its outputs. */
 typedef struct dvt_kernel {
     uint32_t struct_size;
     uint32_t version;
@@ -314,6 +315,10 @@ typedef struct {
     uint64_t peak, total, bound;
 } dvt_memory;
 void dvt_memory_used(dvt_artifact *artifact, dvt_memory *memory);
+
+/* Bytes that each call clears, for the sizes of the last one: outputs and temporaries that the
+ * program reads or returns and that it could not be shown to write. */
+uint64_t dvt_cleared_bytes(dvt_artifact *artifact);
 
 typedef struct {
     uint32_t struct_size;

@@ -400,7 +400,7 @@ static PyObject *artifact_devices(PyObject *object, PyObject *unused)
     (void)unused;
     const dvt_artifact *artifact = ((Artifact *)object)->artifact;
     PyObject *list = PyList_New(0);
-    dvt_device_info info;
+    dvt_device_info info = {.struct_size = sizeof info};
     for (size_t i = 0; list != NULL && dvt_device_at(artifact, i, &info) == DVT_OK; i++) {
         PyObject *row = Py_BuildValue("(ssI)", info.name, info.version, info.abi);
         if (row == NULL || PyList_Append(list, row) != 0)
@@ -415,7 +415,7 @@ static PyObject *artifact_blobs(PyObject *object, PyObject *unused)
     (void)unused;
     const dvt_artifact *artifact = ((Artifact *)object)->artifact;
     PyObject *list = PyList_New(0);
-    dvt_blob_info b;
+    dvt_blob_info b = {.struct_size = sizeof b};
     for (size_t i = 0; list != NULL && dvt_blob_at(artifact, i, &b) == DVT_OK; i++) {
         PyObject *row =
             Py_BuildValue("(s#s#Ny#i)", b.owner, (Py_ssize_t)b.owner_length, b.arguments,
@@ -426,6 +426,12 @@ static PyObject *artifact_blobs(PyObject *object, PyObject *unused)
         Py_XDECREF(row);
     }
     return list;
+}
+
+static PyObject *artifact_cleared(PyObject *object, PyObject *unused)
+{
+    (void)unused;
+    return PyLong_FromUnsignedLongLong(dvt_cleared_bytes(((Artifact *)object)->artifact));
 }
 
 static PyObject *artifact_memory(PyObject *object, PyObject *unused)
@@ -510,6 +516,8 @@ static PyMethodDef artifact_methods[] = {
      "plan_host(descriptions): which host calls go to libtorch; None: through Python"},
     {"host_counts", artifact_host_counts, METH_NOARGS,
      "host operations run so far: through libtorch's C functions, through Python"},
+    {"cleared", artifact_cleared, METH_NOARGS,
+     "cleared() -> bytes that each call clears because nothing was shown to write them"},
     {"memory", artifact_memory, METH_NOARGS,
      "arena bytes, their sum, the lower bound; last call"},
     {"signature", artifact_signature, METH_NOARGS,

@@ -167,12 +167,15 @@ static dvt_status finish(dvt_artifact *a, const dvt_open_options *options,
 {
     dvt_open_options known = {.struct_size = sizeof known};
     dvt_error unread;
+    bool sized = options == NULL || options->struct_size >= sizeof options->struct_size;
     if (options != NULL) /* of an older caller it is shorter: the rest is zero */
         memcpy(&known, options,
                options->struct_size < sizeof known ? options->struct_size : sizeof known);
     dvt_lock_init_brief(&a->lock);
     dvt_lock_init_long(&a->state_lock, NULL, NULL);
-    dvt_status status = prepare(a, &known, error != NULL ? error : &unread);
+    dvt_status status =
+        sized ? prepare(a, &known, error != NULL ? error : &unread)
+              : dvt_fail(error, DVT_ERROR_ARGUMENT, "dvt_open_options: set struct_size");
     if (status != DVT_OK) {
         dvt_close(a);
         return status;
@@ -304,4 +307,12 @@ void dvt_memory_used(dvt_artifact *a, dvt_memory *memory)
     dvt_lock_take(&a->lock);
     *memory = a->memory;
     dvt_lock_give(&a->lock);
+}
+
+uint64_t dvt_cleared_bytes(dvt_artifact *a)
+{
+    dvt_lock_take(&a->lock);
+    uint64_t cleared = a->cleared;
+    dvt_lock_give(&a->lock);
+    return cleared;
 }

@@ -248,7 +248,7 @@ static struct device_frame *new_frame(dvt_artifact *a)
     d->artifact = a;
     d->arenas = calloc(p->table->device_count + 1u, sizeof *d->arenas);
     d->launches = calloc(p->launch_count + 1u, sizeof *d->launches);
-    d->tensors = calloc(p->pointer_count + 1u, sizeof *d->tensors);
+    d->tensors = calloc(p->pointer_count + 1, sizeof *d->tensors);
     d->attributes = calloc(p->table->argument_count + 1u, sizeof *d->attributes);
     return d;
 }
@@ -401,8 +401,8 @@ dvt_status dvt_device_at(const dvt_artifact *a, size_t index, dvt_device_info *i
     if (t == NULL || index >= t->device_count)
         return DVT_ERROR_ARGUMENT;
     const device_record *d = &t->devices[index];
-    *info = (dvt_device_info){sizeof *info, d->abi, d->name, d->version};
-    return DVT_OK;
+    dvt_device_info made = {sizeof made, d->abi, d->name, d->version};
+    return dvt_fill(info, &made, sizeof made);
 }
 
 dvt_status dvt_blob_at(const dvt_artifact *a, size_t index, dvt_blob_info *info)
@@ -411,14 +411,14 @@ dvt_status dvt_blob_at(const dvt_artifact *a, size_t index, dvt_blob_info *info)
     if (t == NULL || index >= t->blob_count)
         return DVT_ERROR_ARGUMENT;
     const blob_record *b = &t->blobs[index];
-    *info = (dvt_blob_info){sizeof *info,
-                            b->device != 0,
-                            (const char *)b->owner.data,
-                            (const char *)b->arguments.data,
-                            b->owner.size,
-                            b->arguments.size,
-                            b->data,
-                            (size_t)b->size,
-                            b->state};
-    return DVT_OK;
+    dvt_blob_info made = {sizeof made,
+                          b->device != 0,
+                          (const char *)b->owner.data,
+                          (const char *)b->arguments.data,
+                          b->owner.size,
+                          b->arguments.size,
+                          b->data,
+                          (size_t)b->size,
+                          b->state};
+    return dvt_fill(info, &made, sizeof made);
 }

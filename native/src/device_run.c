@@ -3,6 +3,7 @@
  */
 #include "device.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 /* ---- everything a frame needs on a device as it is open now ---- */
@@ -158,23 +159,67 @@ dvt_status dvt_device_leave(frame *f, device_turn *turn, dvt_status status, dvt_
 
 /* ---- instructions ---- */
 
+static int upload(plugin *p, device_turn *turn, const dvt_tensor *to, uint64_t skip,
+                  const void *from, uint64_t bytes, plugin_error *error)
+{
+    if (turn->launches && plugin_await_kernels(p, error) != 0)
+        return -1;
+    turn->launches = false;
+    turn->uploads = true;
+    plugin_buffer target = {.memory = to->data};
+    return plugin_upload(p, &target, to->byte_offset + skip, from, bytes, error);
+}
+
+/* Clears what must be before an instruction, by sending zeros. */
+static int clear(frame *f, uint32_t at, device_turn *turn, plugin_error *error)
+{
+    for (; f->clearing_next < f->clearing_count; f->clearing_next++) {
+        const clearing *c = &f->clearings[f->clearing_next];
+        if (c->at != at)
+            break;
+        if (upload(turn->plugin, turn, &f->tensors[c->buffer], c->begin, f->zeros,
+                   c->end - c->begin, error) != 0)
+            return -1;
+    }
+    return 0;
+}
+
+/* To memory that is not the program's: only the elements, not what lies between them. */
+static int download_elements(plugin *p, const dvt_tensor *to, const dvt_tensor *from,
+                             uint64_t bytes, plugin_error *error)
+{
+    dvt_tensor between = *to;
+    between.byte_offset = 0;
+    between.data = malloc((size_t)bytes);
+    if (between.data == NULL) {
+        *error = (plugin_error){PLUGIN_MEMORY, "out of memory"};
+        return -1;
+    }
+    plugin_buffer source = {.memory = from->data};
+    int failed = plugin_download(p, between.data, &source, from->byte_offset, bytes, error);
+    plugin_error unread;
+    if (plugin_sync(p, failed ? &unread : error) != 0)
+        failed = -1;
+    if (!failed)
+        dvt_copy_tensor(to, &between);
+    free(between.data);
+    return failed;
+}
+
 static int copy(frame *f, const instruction *in, device_turn *turn, plugin_error *error)
 {
     const dvt_tensor *to = &f->tensors[in->outputs[0]], *from = &f->tensors[in->inputs[0]];
     uint64_t bytes = f->extents[in->outputs[0]]; /* both have one layout, and it is no view */
     plugin *p = turn->plugin;
-    if (to->device.type != DVT_CPU) {
-        if (turn->launches && plugin_await_kernels(p, error) != 0)
-            return -1;
-        turn->launches = false;
-        turn->uploads = true;
-        plugin_buffer target = {.memory = to->data};
-        return plugin_upload(p, &target, to->byte_offset, from->data, bytes, error);
-    }
+    if (to->device.type != DVT_CPU)
+        return upload(p, turn, to, 0, from->data, bytes, error);
     if (turn->uploads && plugin_await_uploads(p, error) != 0)
         return -1;
     turn->uploads = false;
     turn->launches = true; /* what it reads may be the next upload's place */
+    uint8_t kind = f->devices->artifact->program.buffers[in->outputs[0]].kind;
+    if (f->gaps[in->outputs[0]] && kind != KIND_OUTPUT && kind != KIND_TEMPORARY)
+        return download_elements(p, to, from, bytes, error);
     plugin_buffer source = {.memory = from->data};
     return plugin_download(p, to->data, &source, from->byte_offset, bytes, error);
 }
@@ -203,7 +248,8 @@ static int execute(frame *f, const instruction *in, device_turn *turn, plugin_er
                : plugin_execute(turn->plugin, l->kernel, l->kernel_name, &l->op, error);
 }
 
-dvt_status dvt_device_step(frame *f, const instruction *in, device_turn *turn, dvt_error *error)
+dvt_status dvt_device_step(frame *f, uint32_t at, const instruction *in, device_turn *turn,
+                           dvt_error *error)
 {
     if (turn->device != in->device) {
         dvt_status status = dvt_device_leave(f, turn, DVT_OK, error);
@@ -214,7 +260,9 @@ dvt_status dvt_device_step(frame *f, const instruction *in, device_turn *turn, d
     }
     plugin_error problem; /* large, so only its first word is set */
     problem.problem = PLUGIN_OK;
-    int failed =
-        in->opcode == OP_COPY ? copy(f, in, turn, &problem) : execute(f, in, turn, &problem);
+    int failed = clear(f, at, turn, &problem);
+    if (!failed)
+        failed = in->opcode == OP_COPY ? copy(f, in, turn, &problem)
+                                       : execute(f, in, turn, &problem);
     return failed ? dvt_plugin_failed(&problem, error) : DVT_OK;
 }

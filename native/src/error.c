@@ -53,3 +53,15 @@ void dvt_names_add(dvt_names *names, span name)
     append(names, name.data, name.size);
     names->shown[names->count++] = name;
 }
+
+dvt_status dvt_fill(void *to, const void *from, uint32_t size)
+{
+    uint32_t given;
+    memcpy(&given, to, sizeof given);
+    if (given < sizeof given)
+        return DVT_ERROR_ARGUMENT;
+    uint32_t filled = given < size ? given : size;
+    memcpy(to, from, filled);
+    memcpy(to, &filled, sizeof filled);
+    return DVT_OK;
+}

@@ -2,7 +2,7 @@
  * every buffer is shown to lie within its memory, the arena is planned, and each kernel has
  * accepted its operands. A frame serves one call at a time and is kept for the next one of the
  * same sizes. */
-#include "internal.h"
+#include "defined.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -29,7 +29,7 @@ static frame *allocate(const program *p)
     size_t n = p->buffer_count;
     size_t total = room(1, sizeof(frame)) + room(p->symbol_count, 8) + room(p->size_count, 8) +
                    room(n, sizeof(dvt_tensor)) + room(dims, 8) + 2 * room(n, 8) +
-                   room(p->pointer_count, sizeof(void *)) + room(p->pointer_count, 1) +
+                   room(p->pointer_count, sizeof(void *)) + room(n, 1) +
                    room(p->number_count, 8) + room(p->instruction_count, sizeof(dvt_call)) +
                    room(n, sizeof(void *)) + room(p->input_count, sizeof(void *)) +
                    room(p->instruction_count, sizeof(void *));
@@ -44,7 +44,7 @@ static frame *allocate(const program *p)
     f->offsets = carve(&at, n, 8);
     f->extents = carve(&at, n, 8);
     f->pointers = carve(&at, p->pointer_count, sizeof(void *));
-    f->fresh = carve(&at, p->pointer_count, 1);
+    f->gaps = carve(&at, n, 1);
     f->numbers = carve(&at, p->number_count, 8);
     f->calls = carve(&at, p->instruction_count, sizeof(dvt_call));
     f->held = carve(&at, n, sizeof(void *));
@@ -67,6 +67,8 @@ void dvt_frame_free(frame *f)
         if (f->kept[i] != NULL)
             f->host_free(f->kept[i]);
     dvt_devices_unbind(f);
+    free(f->clearings);
+    free(f->zeros);
     free(f->arena);
     free(f);
 }
@@ -122,6 +124,7 @@ static dvt_status shape_buffer(const program *p, frame *f, uint32_t index, dvt_e
         return DVT_OK;
     }
     f->extents[index] = bytes;
+    f->gaps[index] = dvt_has_gaps(t);
     if (offset != 0)
         return dvt_fail(error, DVT_ERROR_MALFORMED, "buffer '%.*s' has an offset of its own",
                         dvt_shown(b->name.size), (const char *)b->name.data);
@@ -229,16 +232,12 @@ static bool writes_memory(const instruction *in, uint32_t output)
     return !in->calls_host || (output < 32 && (in->into >> output & 1u));
 }
 
-static dvt_status bind_call(const program *p, frame *f, uint32_t index, dvt_error *error)
+static void bind_operands(const program *p, frame *f, uint32_t index)
 {
     const instruction *in = &p->instructions[index];
     const dvt_tensor **pointers = f->pointers + in->pointers_at;
-    unsigned char *fresh = f->fresh + in->pointers_at;
-    for (uint32_t i = 0; i < in->output_count; i++) {
+    for (uint32_t i = 0; i < in->output_count; i++)
         pointers[i] = in->outputs[i] == DVT_NONE ? NULL : &f->tensors[in->outputs[i]];
-        const buffer_record *b = pointers[i] != NULL ? &p->buffers[in->outputs[i]] : NULL;
-        fresh[i] = b != NULL && b->kind != KIND_VIEW && b->first == index;
-    }
     for (uint32_t i = 0; i < in->input_count; i++)
         pointers[in->output_count + i] =
             in->inputs[i] == DVT_NONE ? NULL : &f->tensors[in->inputs[i]];
@@ -261,22 +260,90 @@ static dvt_status bind_call(const program *p, frame *f, uint32_t index, dvt_erro
                                  pointers + in->output_count,
                                  f->numbers + in->numbers_at,
                                  dvt_parallel,
-                                 in->kernel,
-                                 fresh};
+                                 in->kernel};
+}
+
+static dvt_status check_copy(const frame *f, uint32_t index, bool on_device, dvt_error *error)
+{
+    const dvt_tensor *to = f->calls[index].outputs[0], *from = f->calls[index].inputs[0];
+    for (int32_t i = 0; i < to->ndim; i++)
+        if (to->shape[i] != from->shape[i] || (on_device && to->strides[i] != from->strides[i]))
+            return dvt_fail(error, DVT_ERROR_MALFORMED,
+                            "instruction %u copies between unlike shapes", index);
+    return DVT_OK;
+}
+
+static dvt_status check_kernel(const dvt_call *call, operand_use *uses, dvt_error *error)
+{
+    const dvt_kernel *described = dvt_kernel_described(call->kernel);
+    if (described == NULL)
+        return call->kernel->check(call, error);
+    dvt_call same = *call;
+    int64_t work;
+    same.kernel = described;
+    return dvt_kernel_ir_look(&same, uses, &work, error);
+}
+
+/* Binds an instruction and says what it does with its operands: kernels, but for those whose
+ * kernel IR says so, read and write all elements; a host may look between those it reads. */
+static dvt_status bind_call(const program *p, frame *f, uint32_t index, operand_use *uses,
+                            dvt_error *error)
+{
+    const instruction *in = &p->instructions[index];
+    const dvt_call *call = &f->calls[index];
+    bind_operands(p, f, index);
     for (uint32_t i = 0; i < in->output_count; i++)
-        if (pointers[i] != NULL && writes_memory(in, i) && overlaps_itself(pointers[i]))
+        uses[i] = (operand_use){.fills = true};
+    for (uint32_t i = 0; i < in->input_count; i++)
+        uses[in->output_count + i] = (operand_use){.reads = true, .gaps = in->calls_host};
+    for (uint32_t i = 0; i < in->output_count; i++)
+        if (call->outputs[i] != NULL && writes_memory(in, i) &&
+            overlaps_itself(call->outputs[i]))
             return dvt_fail(error, DVT_ERROR_MALFORMED, "instruction %u writes to a broadcast",
                             index);
-    if (in->opcode == OP_COPY) {
-        const dvt_tensor *to = pointers[0], *from = pointers[1];
-        for (int32_t i = 0; i < to->ndim; i++)
-            if (to->shape[i] != from->shape[i] ||
-                (in->device != 0 && to->strides[i] != from->strides[i]))
-                return dvt_fail(error, DVT_ERROR_MALFORMED,
-                                "instruction %u copies between unlike shapes", index);
-        return DVT_OK;
+    if (in->opcode == OP_COPY)
+        return check_copy(f, index, in->device != 0, error);
+    return in->opcode == OP_KERNEL ? check_kernel(call, uses, error) : DVT_OK;
+}
+
+static operand_use *new_uses(const program *p)
+{
+    size_t most = 0;
+    for (uint32_t i = 0; i < p->instruction_count; i++) {
+        const instruction *in = &p->instructions[i];
+        size_t operands = (size_t)in->output_count + in->input_count;
+        most = operands > most ? operands : most;
     }
-    return in->opcode == OP_KERNEL ? in->kernel->check(&f->calls[index], error) : DVT_OK;
+    return calloc(most + 1, sizeof(operand_use));
+}
+
+static dvt_status bind_calls(const program *p, frame *f, dvt_error *error)
+{
+    definedness d;
+    dvt_status status = dvt_defined_begin(&d, p, f, error);
+    operand_use *uses = new_uses(p);
+    if (status == DVT_OK && uses == NULL)
+        status = dvt_fail(error, DVT_ERROR_MEMORY, "out of memory");
+    for (uint32_t i = 0; status == DVT_OK && i < p->instruction_count; i++) {
+        status = bind_call(p, f, i, uses, error);
+        if (status == DVT_OK)
+            status = dvt_defined_step(&d, i, uses, error);
+    }
+    if (status == DVT_OK)
+        status = dvt_defined_end(&d, error);
+    dvt_defined_free(&d);
+    free(uses);
+    return status;
+}
+
+void dvt_frame_clear(frame *f, uint32_t at)
+{
+    for (; f->clearing_next < f->clearing_count; f->clearing_next++) {
+        const clearing *c = &f->clearings[f->clearing_next];
+        if (c->at != at)
+            return;
+        memset((char *)f->tensors[c->buffer].data + c->begin, 0, (size_t)(c->end - c->begin));
+    }
 }
 
 static dvt_status bind_sizes(const program *p, frame *f, dvt_error *error)
@@ -316,8 +383,8 @@ dvt_status dvt_frame_new(dvt_artifact *a, const int64_t *symbols, frame **made,
         status = plan_arena(p, f, i, error);
     if (status == DVT_OK)
         bind_fixed(a, f);
-    for (uint32_t i = 0; status == DVT_OK && i < p->instruction_count; i++)
-        status = bind_call(p, f, i, error);
+    if (status == DVT_OK)
+        status = bind_calls(p, f, error);
     if (status == DVT_OK)
         status = dvt_devices_bind(a, f, error);
     if (status != DVT_OK) {

@@ -4,7 +4,8 @@
  * The file's own code runs where the file is trusted, and is then taken at its word. Code that
  * was generated here from kernel IR runs in any case, but nobody vouches for what it was made
  * of: each of its functions belongs to a kernel of the section, by its number there, and runs
- * on operands that the kernel has accepted, on memory that shows nothing it did not write. */
+ * on operands that the kernel has accepted; what it may leave unwritten has been cleared (see
+ * defined.c). */
 #include "kernel_ir.h"
 
 #include <stdio.h>
@@ -17,7 +18,6 @@ typedef dvt_status (*run_function)(const dvt_call *call, dvt_error *error);
 struct own_kernel {
     dvt_kernel entry;
     const dvt_kernel *described;
-    run_function run;
 };
 
 static uint32_t word(const uint8_t *p, size_t index)
@@ -87,20 +87,11 @@ static dvt_status check_described(const dvt_call *call, dvt_error *error)
     return same.kernel->check(&same, error);
 }
 
-/* The same, and outputs that are going to be written as a whole need not be cleared. */
-static dvt_status check_made(const dvt_call *call, dvt_error *error)
+const dvt_kernel *dvt_kernel_described(const dvt_kernel *kernel)
 {
-    dvt_call same = *call;
-    same.kernel = own_of(call)->described;
-    return dvt_kernel_ir_settle(&same, (unsigned char *)(uintptr_t)call->fresh, error);
-}
-
-static dvt_status run_made(const dvt_call *call, dvt_error *error)
-{
-    for (uint32_t i = 0; i < call->output_count; i++)
-        if (call->fresh[i])
-            dvt_clear_output(call, i);
-    return own_of(call)->run(call, error);
+    if (kernel->check == check_described)
+        return ((const struct own_kernel *)(const void *)kernel)->described;
+    return is_interpreted(kernel) ? kernel : NULL;
 }
 
 static run_function function_at(void *address)
@@ -110,27 +101,14 @@ static run_function function_at(void *address)
     return run;
 }
 
-/* A kernel of the file's own, trusted code. */
-static const dvt_kernel *trusted_kernel(dvt_artifact *a, uint32_t index, void *address,
-                                        uint32_t version, const dvt_kernel *described)
+static const dvt_kernel *own_kernel(dvt_artifact *a, uint32_t index, void *address,
+                                    uint32_t version, const dvt_kernel *described)
 {
     struct own_kernel *own = &a->own_kernels[index];
     own->entry =
         (dvt_kernel){sizeof(dvt_kernel), version, "generated",
                      described != NULL ? check_described : accept_any, function_at(address)};
     own->described = described;
-    return &own->entry;
-}
-
-/* A kernel of code that was made here from this kernel IR. */
-static const dvt_kernel *made_kernel(dvt_artifact *a, uint32_t index, void *address,
-                                     const dvt_kernel *described)
-{
-    struct own_kernel *own = &a->own_kernels[index];
-    own->entry =
-        (dvt_kernel){sizeof(dvt_kernel), described->version, "generated", check_made, run_made};
-    own->described = described;
-    own->run = function_at(address);
     return &own->entry;
 }
 
@@ -143,7 +121,7 @@ static const dvt_kernel *generated(dvt_artifact *a, const char *symbol, size_t l
     const dvt_kernel *described = dvt_kernels_find(a->kernel_set, symbol, length);
     void *address = a->code != NULL ? dvt_code_symbol(a->code, symbol, length) : NULL;
     if (address != NULL)
-        return trusted_kernel(a, index, address, version, described);
+        return own_kernel(a, index, address, version, described);
     return described;
 }
 
@@ -224,7 +202,7 @@ dvt_status dvt_use_code(dvt_artifact *a, const void *code, size_t size, dvt_erro
         int length = snprintf(symbol, sizeof symbol, "k%u", number);
         void *address = dvt_code_symbol(a->made, symbol, (size_t)length);
         if (address != NULL)
-            p->kernels[i] = made_kernel(a, i, address, described);
+            p->kernels[i] = own_kernel(a, i, address, described->version, described);
     }
     hand_out_kernels(a);
     return DVT_OK;

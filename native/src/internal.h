@@ -61,6 +61,8 @@ typedef struct {
 } span;
 
 /* ---- error.c ---- */
+/* Fills in a structure of the caller's, as far as its struct_size says that it goes. */
+dvt_status dvt_fill(void *to, const void *from, uint32_t size);
 dvt_status dvt_fail(dvt_error *error, dvt_status status, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 /* How much of a name from a file a message shows: the precision of its %.*s. */
@@ -128,7 +130,7 @@ typedef struct {
     uint32_t output_count, input_count, attribute_count;
     const uint32_t *outputs, *inputs; /* buffers; DVT_NONE among outputs: unused */
     const uint8_t *attributes;        /* 16 bytes each: tag, size index, value */
-    uint32_t pointers_at, numbers_at; /* into a frame's arrays */
+    size_t pointers_at, numbers_at;   /* into a frame's arrays */
     const dvt_kernel *kernel;
     uint32_t device;    /* where it runs: 0 the host, n device n - 1 of the table */
     uint32_t launch_at; /* of launches and blobs on a device: its place among them */
@@ -159,7 +161,7 @@ typedef struct {
     uint32_t kernel_count;
     dvt_host_call *host_calls;
     uint32_t host_call_count;
-    uint32_t pointer_count, number_count; /* over all instructions */
+    size_t pointer_count, number_count; /* over all instructions */
     uint32_t *releases;
     uint32_t release_count;
     bool writes_inputs, writes_state;
@@ -180,6 +182,12 @@ typedef struct {
 dvt_status dvt_plan(lifetime *lives, size_t count, dvt_memory *memory, dvt_error *error);
 
 /* ---- frame.c: a program bound to the sizes of one call ---- */
+/* Bytes of a buffer that are cleared before an instruction (see defined.c). */
+typedef struct {
+    uint32_t at, buffer;
+    uint64_t begin, end;
+} clearing;
+
 typedef struct frame {
     struct frame *next;
     int64_t *symbols;
@@ -188,7 +196,6 @@ typedef struct frame {
     uint64_t *offsets;   /* byte offset of each buffer in its root */
     uint64_t *extents;   /* bytes of each root */
     const dvt_tensor **pointers;
-    unsigned char *fresh; /* one a pointer */
     dvt_number *numbers;
     dvt_call *calls;
     dvt_managed **held; /* one a buffer: what host operations made */
@@ -198,12 +205,37 @@ typedef struct frame {
     void (*host_free)(void *kept);
     unsigned char *arena;
     dvt_memory memory;
+    clearing *clearings; /* in the order of instructions */
+    uint64_t cleared;    /* bytes, all of them together */
+    uint32_t clearing_count, clearing_next;
+    unsigned char *gaps;  /* one a buffer: whether there is memory between its elements */
+    unsigned char *zeros; /* as many as a device is sent at once; NULL: none */
     struct device_frame *devices; /* NULL: none */
 } frame;
 
 dvt_status dvt_frame_new(dvt_artifact *artifact, const int64_t *symbols, frame **made,
                          dvt_error *error);
 void dvt_frame_free(frame *f);
+/* Clears what must be before an instruction, on the host. */
+void dvt_frame_clear(frame *f, uint32_t at);
+
+/* ---- inputs.c ---- */
+/* Their count, kinds, dtypes and ranks. */
+dvt_status dvt_check_inputs(const program *p, const dvt_tensor *inputs, dvt_error *error);
+dvt_status dvt_read_symbols(const program *p, const dvt_tensor *inputs, int64_t *values,
+                            dvt_error *error);
+/* Their shapes; then each is used where it lies, or copied. */
+dvt_status dvt_bind_inputs(const dvt_artifact *a, frame *f, const dvt_tensor *inputs,
+                           dvt_error *error);
+/* Copies back what was copied and written to. */
+void dvt_return_inputs(const program *p, frame *f, const dvt_tensor *inputs, bool write_back);
+/* Points the views of a buffer at its memory. */
+void dvt_bind_views(const program *p, frame *f, uint32_t owner);
+bool dvt_is_empty(const dvt_tensor *t);
+/* Whether a tensor lies as the program expects, so that it can be used where it is. */
+bool dvt_fits_in_place(const dvt_tensor *t, const dvt_tensor *expected, uint32_t item);
+/* Copies one layout to another; NULL strides mean row-major. */
+void dvt_repack(const dvt_tensor *to, const dvt_tensor *from);
 
 /* ---- device_decode.c, device.c, device_run.c: what plug-ins run; see device.h ---- */
 dvt_status dvt_devices_decode(const dvt_file *file, program *p, dvt_error *error);
@@ -226,7 +258,7 @@ typedef struct {
     bool uploads, launches; /* given to a stream, and the other has not waited for it */
     bool sent_weights;
 } device_turn;
-dvt_status dvt_device_step(frame *f, const instruction *in, device_turn *turn,
+dvt_status dvt_device_step(frame *f, uint32_t at, const instruction *in, device_turn *turn,
                            dvt_error *error);
 /* Waits for the device, so that the host may touch what was copied. */
 dvt_status dvt_device_leave(frame *f, device_turn *turn, dvt_status status, dvt_error *error);
@@ -247,6 +279,14 @@ void dvt_kernels_free(dvt_kernel_set *set);
 /* ---- generated.c: the kernels of a program, and native code for those of the file ---- */
 dvt_status dvt_kernels_bind(dvt_artifact *artifact, dvt_error *error);
 void dvt_generated_free(dvt_artifact *artifact);
+/* The kernel IR that says what a kernel does, or NULL. */
+const dvt_kernel *dvt_kernel_described(const dvt_kernel *kernel);
+
+/* ---- kernel_run.c ---- */
+struct operand_use;
+/* What a call of kernel IR does with its operands, and the points of its iteration space. */
+dvt_status dvt_kernel_ir_look(const dvt_call *call, struct operand_use *uses, int64_t *work,
+                              dvt_error *error);
 
 struct dvt_artifact {
     dvt_file file;
@@ -269,6 +309,7 @@ struct dvt_artifact {
     frame *frames;
     uint32_t frame_count;
     dvt_memory memory;
+    uint64_t cleared;             /* bytes, by each call */
     dvt_lock state_lock;          /* held for a whole run where state is written */
     struct device_state *devices; /* one a device of the table */
 };

@@ -3,8 +3,6 @@
  * others are checked while they run. */
 #include "kernel_plan.h"
 
-#include <string.h>
-
 static int64_t resolve(const kernel_plan *plan, ir_dim dim)
 {
     return dim.size == 0 ? dim.value : plan->call->attributes[dim.size - 1].i;
@@ -89,35 +87,24 @@ static dvt_status check_bounds(const kernel_plan *plan, const ir_loop *loop, dvt
     return DVT_OK;
 }
 
-/* ---- what is written ---- */
+/* ---- what is read and written ---- */
 
-/* Whether a store writes every element of its buffer: dense along axes of its own. */
-static bool covers(const kernel_plan *plan, const ir_index *index, uint64_t reach)
+/* The elements that an access reaches over all positions; false where values choose them. */
+static bool access_region(const kernel_plan *plan, const ir_instruction *i, region *made)
 {
-    uint64_t total = 1, axes = 0, left = ((uint64_t)1 << index->axis_count) - 1;
-    if (index->value_count != 0 || resolve(plan, index->offset) != 0)
+    region_dim dims[MAX_TERMS];
+    if (i->mask != 0 || i->index.value_count != 0)
         return false;
-    for (bool found = true; found;) {
-        found = false;
-        for (uint32_t t = 0; t < index->axis_count; t++) {
-            uint32_t axis = plan->ir->terms[index->first + t].place;
-            uint64_t extent = (uint64_t)plan->extents[axis];
-            bool next = extent == 1 || plan->strides[index->first + t] == (int64_t)total;
-            if (!(left >> t & 1) || !next)
-                continue;
-            if (axes >> axis & 1 || __builtin_mul_overflow(total, extent, &total))
-                return false;
-            axes |= (uint64_t)1 << axis;
-            left &= ~((uint64_t)1 << t);
-            found = true;
-        }
+    for (uint32_t t = 0; t < i->index.axis_count; t++) {
+        uint32_t axis = plan->ir->terms[i->index.first + t].place;
+        dims[t] = (region_dim){plan->extents[axis], plan->strides[i->index.first + t]};
     }
-    return left == 0 && total == reach;
+    return dvt_region_make(resolve(plan, i->index.offset), dims, i->index.axis_count, made);
 }
 
 static bool same_index(const kernel_plan *plan, const ir_index *a, const ir_index *b)
 {
-    if (a->axis_count != b->axis_count || a->value_count != 0 ||
+    if (a->axis_count != b->axis_count || a->value_count != 0 || b->value_count != 0 ||
         resolve(plan, a->offset) != resolve(plan, b->offset))
         return false;
     for (uint32_t t = 0; t < a->axis_count; t++)
@@ -127,62 +114,66 @@ static bool same_index(const kernel_plan *plan, const ir_index *a, const ir_inde
     return true;
 }
 
-/* The first store that covers a buffer, and whether all loads follow it, loop by loop, at the
- * place where it wrote. */
-static bool is_whole(const kernel_plan *plan, uint32_t buffer)
+/* Whether an earlier loop has stored where this load reads, at the same point. */
+static bool is_stored_before(const kernel_plan *plan, uint32_t loop, const ir_instruction *load)
 {
     const kernel_ir *k = plan->ir;
-    const ir_index *stored = NULL;
-    for (uint32_t n = 0; n < k->loop_count; n++) {
-        const ir_loop *loop = &k->loops[n];
-        const ir_index *before = stored;
-        for (uint32_t at = loop->first; at < loop->first + loop->count; at++) {
-            const ir_instruction *i = &k->instructions[at];
-            bool touches = i->buffer == buffer && (i->kind == IR_LOAD || i->kind == IR_STORE);
-            if (touches && i->kind == IR_LOAD &&
-                (before == NULL || !same_index(plan, &i->index, before)))
-                return false;
-            if (touches && i->kind == IR_STORE && stored == NULL && !plan->loops[n].empty &&
-                covers(plan, &i->index, plan->buffers[buffer].reach))
-                stored = &i->index;
+    for (uint32_t n = 0; n < loop; n++)
+        for (uint32_t at = 0; at < k->loops[n].count && !plan->loops[n].empty; at++) {
+            const ir_instruction *i = &k->instructions[k->loops[n].first + at];
+            if (i->kind == IR_STORE && i->buffer == load->buffer && i->mask == 0 &&
+                load->mask == 0 && same_index(plan, &i->index, &load->index))
+                return true;
         }
-    }
-    return stored != NULL;
+    return false;
 }
 
-void dvt_kernel_clear(const kernel_plan *plan)
+/* A load of an operand, in the given loop. */
+static void note_load(const kernel_plan *plan, uint32_t loop, const ir_instruction *i,
+                      const region *elements, operand_use *use)
+{
+    region reached;
+    if (plan->ir->buffers[i->buffer].role != ROLE_IN && is_stored_before(plan, loop, i))
+        return;
+    use->reads = true;
+    if (elements->rank > 0 && !use->gaps)
+        use->gaps =
+            !access_region(plan, i, &reached) || !dvt_region_covered(&reached, elements, 1);
+}
+
+#define MOST_STORES 64u /* of one buffer, that are looked at */
+
+static void use_buffer(const kernel_plan *plan, uint32_t buffer, operand_use *use)
+{
+    const kernel_ir *k = plan->ir;
+    const ir_buffer *b = &k->buffers[buffer];
+    region elements, stored[MOST_STORES];
+    size_t stores = 0;
+    dvt_region_of(b->role == ROLE_IN ? plan->call->inputs[b->place]
+                                     : plan->call->outputs[b->place],
+                  0, &elements);
+    for (uint32_t n = 0; n < k->loop_count; n++)
+        for (uint32_t at = 0; at < k->loops[n].count; at++) {
+            const ir_instruction *i = &k->instructions[k->loops[n].first + at];
+            if ((i->kind != IR_LOAD && i->kind != IR_STORE) || i->buffer != buffer)
+                continue;
+            if (i->kind == IR_LOAD)
+                note_load(plan, n, i, &elements, use);
+            else if (stores < MOST_STORES && !plan->loops[n].empty &&
+                     access_region(plan, i, &stored[stores]))
+                stores++;
+        }
+    use->fills = b->role != ROLE_IN && dvt_region_covered(&elements, stored, stores);
+}
+
+void dvt_kernel_uses(const kernel_plan *plan, operand_use *uses)
 {
     const kernel_ir *k = plan->ir;
     for (uint32_t n = 0; n < k->buffer_count; n++) {
-        const ir_buffer *b = &k->buffers[n];
-        if (b->role != ROLE_IN && !plan->buffers[n].whole && plan->call->fresh[b->place])
-            dvt_clear_output(plan->call, b->place);
+        uint32_t first = k->buffers[n].role == ROLE_IN ? k->output_count : 0;
+        uses[first + k->buffers[n].place] = (operand_use){0};
+        use_buffer(plan, n, &uses[first + k->buffers[n].place]);
     }
-}
-
-/* The memory of an operand whose reach is known to fit. */
-static plan_buffer memory_of(const dvt_tensor *t)
-{
-    plan_buffer b = {.data = t->data != NULL ? dvt_data(t) : NULL, .item = t->dtype.bits / 8u};
-    if (!reach_of(t, &b.reach))
-        b.reach = 0;
-    return b;
-}
-
-void dvt_clear_output(const dvt_call *call, uint32_t output)
-{
-    plan_buffer b = memory_of(call->outputs[output]);
-    uint64_t kept = 0, bytes = b.reach * b.item;
-    /* What lies in the place of an operand is the program's own up to the operand's end. */
-    for (uint32_t n = 0; n < call->input_count; n++) {
-        plan_buffer other = memory_of(call->inputs[n]);
-        if (!overlap(&b, &other))
-            continue;
-        uint64_t end = (uint64_t)(other.data - b.data) + other.reach * other.item;
-        kept = end > kept ? end : kept;
-    }
-    if (kept < bytes)
-        memset(b.data + kept, 0, bytes - kept);
 }
 
 /* How often a loop is entered and how often its body runs; false where that does not fit. */
@@ -231,8 +222,6 @@ dvt_status dvt_kernel_bind(kernel_plan *plan, dvt_error *error)
         if (points > 0)
             status = check_bounds(plan, &k->loops[n], error);
     }
-    for (uint32_t n = 0; status == DVT_OK && n < k->buffer_count; n++)
-        plan->buffers[n].whole = k->buffers[n].role != ROLE_IN && is_whole(plan, n);
     for (uint32_t n = 0; status == DVT_OK && n < k->instruction_count; n++)
         plan->steps[n].offset = resolve(plan, k->instructions[n].index.offset);
     return status;

@@ -94,11 +94,6 @@ bool dvt_holds(type_id type, int64_t number);
 /* ---- kernel_run.c: entries of the kernel table for decoded kernels ---- */
 dvt_status dvt_kernel_ir_check(const dvt_call *call, dvt_error *error);
 dvt_status dvt_kernel_ir_run(const dvt_call *call, dvt_error *error);
-/* Checks a call for code that was made of the kernel, and unmarks those of `fresh` that it is
- * going to write wholly and never reads. */
-dvt_status dvt_kernel_ir_settle(const dvt_call *call, unsigned char *fresh, dvt_error *error);
-/* Clears an output, but for what an input that lies there too has. */
-void dvt_clear_output(const dvt_call *call, uint32_t output);
 /* The points of a call's iteration space; INT64_MAX for one that is refused. */
 int64_t dvt_kernel_ir_work(const dvt_call *call);
 

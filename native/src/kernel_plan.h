@@ -8,6 +8,7 @@
 #ifndef DVT_KERNEL_PLAN_H
 #define DVT_KERNEL_PLAN_H
 
+#include "defined.h"
 #include "kernel_ir.h"
 
 #define STRIP 512
@@ -77,7 +78,6 @@ typedef struct {
     type_id type;
     uint32_t item;
     bool aligned;
-    bool whole;  /* the kernel writes all of it, and reads nothing before it has written it */
     bool direct; /* values may be read where they lie */
 } plan_buffer;
 
@@ -106,8 +106,8 @@ typedef struct {
 
 /* ---- kernel_bind.c: sizes, buffers, bounds ---- */
 dvt_status dvt_kernel_bind(kernel_plan *plan, dvt_error *error);
-/* Clears new memory that a kernel might leave as it is, so that nobody sees what lay there. */
-void dvt_kernel_clear(const kernel_plan *plan);
+/* What a bound kernel does with its operands: outputs, then inputs. */
+void dvt_kernel_uses(const kernel_plan *plan, operand_use *uses);
 
 /* ---- kernel_plan.c ---- */
 dvt_status dvt_kernel_plan(const dvt_call *call, kernel_plan **plan, dvt_error *error);

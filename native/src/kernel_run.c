@@ -559,17 +559,15 @@ dvt_status dvt_kernel_ir_check(const dvt_call *call, dvt_error *error)
     return status;
 }
 
-dvt_status dvt_kernel_ir_settle(const dvt_call *call, unsigned char *fresh, dvt_error *error)
+dvt_status dvt_kernel_ir_look(const dvt_call *call, operand_use *uses, int64_t *work,
+                              dvt_error *error)
 {
     kernel_plan *plan;
     dvt_status status = dvt_kernel_plan(call, &plan, error);
     if (status != DVT_OK)
         return status;
-    for (uint32_t n = 0; n < plan->ir->buffer_count; n++) {
-        const ir_buffer *b = &plan->ir->buffers[n];
-        if (b->role == ROLE_OUT && plan->buffers[n].whole)
-            fresh[b->place] = 0;
-    }
+    dvt_kernel_uses(plan, uses);
+    *work = plan->work;
     free(plan);
     return DVT_OK;
 }
@@ -592,7 +590,6 @@ dvt_status dvt_kernel_ir_run(const dvt_call *call, dvt_error *error)
     if (status != DVT_OK)
         return status;
     job j = {plan, 0};
-    dvt_kernel_clear(plan);
     if (plan->units > 0)
         call->parallel(plan->units, plan->grain, run_units, &j);
     unsigned flags = atomic_load(&j.flags);

@@ -78,12 +78,16 @@ int plugin_download(plugin *p, void *to, const plugin_buffer *from, uint64_t off
 
 int plugin_sync(plugin *p, plugin_error *error)
 {
-    dvp_error said;
+    dvp_error said, also_said;
     clear(&said);
+    clear(&also_said);
+    /* Both, whatever the first one says: a stream that was not waited for may still write to
+     * memory that the caller is about to free. */
     dvp_status status = p->api.stream_sync(p->device, p->transfer, &said);
-    if (status == DVP_OK)
-        status = p->api.stream_sync(p->device, p->compute, &said);
-    return status == DVP_OK ? 0 : plugin_fail(p, status, "stream_sync", &said, error);
+    dvp_status other = p->api.stream_sync(p->device, p->compute, &also_said);
+    if (status != DVP_OK)
+        return plugin_fail(p, status, "stream_sync", &said, error);
+    return other == DVP_OK ? 0 : plugin_fail(p, other, "stream_sync", &also_said, error);
 }
 
 static int await(plugin *p, dvp_event *event, dvp_stream *done, dvp_stream *waiting,

@@ -36,227 +36,7 @@ static dvt_managed *new_output(const dvt_tensor *like, uint64_t bytes)
     return m;
 }
 
-/* ---- inputs ---- */
-
-static dvt_status wrong(dvt_error *error, const buffer_record *b, const char *what,
-                        long long got, long long expected)
-{
-    return dvt_fail(error, DVT_ERROR_GUARD, "input '%.*s' has %s %lld, expected %lld",
-                    dvt_shown(b->name.size), (const char *)b->name.data, what, got, expected);
-}
-
-static const char *dtype_name(dvt_dtype dtype, char *text)
-{
-    static const char *const names[] = {"int", "uint", "float", "opaque", "bfloat", "complex"};
-    char *at = text;
-    const char *name = dtype.code == DVT_BOOL ? "bool"
-                       : dtype.code < 6       ? names[dtype.code]
-                                              : "float8-kind";
-    while (*name)
-        *at++ = *name++;
-    if (dtype.code < 6) {
-        if (dtype.bits >= 100)
-            *at++ = (char)('0' + dtype.bits / 100);
-        if (dtype.bits >= 10)
-            *at++ = (char)('0' + dtype.bits / 10 % 10);
-        *at++ = (char)('0' + dtype.bits % 10);
-    }
-    *at = 0;
-    return text;
-}
-
-static dvt_status check_kind(const buffer_record *b, const dvt_tensor *t, dvt_error *error)
-{
-    char got[24], expected[24];
-    if (!dvt_same_dtype(t->dtype, b->dtype))
-        return dvt_fail(error, DVT_ERROR_GUARD, "input '%.*s' is %s, expected %s",
-                        dvt_shown(b->name.size), (const char *)b->name.data,
-                        dtype_name(t->dtype, got), dtype_name(b->dtype, expected));
-    if (t->device.type != DVT_CPU)
-        return dvt_fail(error, DVT_ERROR_GUARD,
-                        "input '%.*s' is on a device of DLPack type %d, expected the CPU",
-                        dvt_shown(b->name.size), (const char *)b->name.data, t->device.type);
-    if (t->ndim != b->rank)
-        return dvt_fail(error, DVT_ERROR_GUARD, "input '%.*s' has %d dimensions, expected %d",
-                        dvt_shown(b->name.size), (const char *)b->name.data, t->ndim, b->rank);
-    for (int32_t i = 0; i < t->ndim; i++)
-        if (t->shape[i] < 0)
-            return wrong(error, b, "a negative size", t->shape[i], 0);
-    return DVT_OK;
-}
-
-static dvt_status check_shape(const buffer_record *b, const dvt_tensor *t,
-                              const int64_t *expected, dvt_error *error)
-{
-    for (int32_t i = 0; i < t->ndim; i++)
-        if (t->shape[i] != expected[i])
-            return dvt_fail(error, DVT_ERROR_GUARD,
-                            "input '%.*s' has size %lld in dimension %d, expected %lld",
-                            dvt_shown(b->name.size), (const char *)b->name.data,
-                            (long long)t->shape[i], i, (long long)expected[i]);
-    return DVT_OK;
-}
-
-static bool is_empty(const dvt_tensor *t)
-{
-    for (int32_t i = 0; i < t->ndim; i++)
-        if (t->shape[i] == 0)
-            return true;
-    return false;
-}
-
-/* Whether an input lies as the program expects, so that it can be used where it is. */
-static bool fits_in_place(const dvt_tensor *t, const dvt_tensor *expected, uint32_t item)
-{
-    uintptr_t address = (uintptr_t)dvt_data(t);
-    uint32_t align = item > 8 ? 8 : item;
-    if (address % align != 0)
-        return false;
-    int64_t row = 1;
-    for (int32_t i = t->ndim - 1; i >= 0; i--) {
-        int64_t stride = t->strides != NULL ? t->strides[i] : row;
-        if (t->shape[i] != 1 && stride != expected->strides[i])
-            return false;
-        row *= t->shape[i]; /* no overflow: the shape is the expected one, which was checked */
-    }
-    return true;
-}
-
-/* A strided tensor to or from memory of the expected layout; NULL strides mean row-major. */
-static void repack(const dvt_tensor *to, const dvt_tensor *from)
-{
-    int64_t rows[2][DVT_MAX_RANK];
-    dvt_tensor sides[2] = {*to, *from};
-    for (int side = 0; side < 2; side++) {
-        dvt_tensor *t = &sides[side];
-        int64_t step = 1;
-        for (int32_t i = t->ndim - 1; t->strides == NULL && i >= 0; i--) {
-            rows[side][i] = step;
-            step *= t->shape[i];
-        }
-        if (t->strides == NULL)
-            t->strides = rows[side];
-    }
-    dvt_copy_tensor(&sides[0], &sides[1]);
-}
-
-static dvt_status bind_input(const program *p, frame *f, uint32_t n, const dvt_tensor *given,
-                             dvt_error *error)
-{
-    uint32_t index = p->inputs[n];
-    dvt_tensor *t = &f->tensors[index];
-    if (is_empty(t)) {
-        t->data = f; /* any address will do: nothing is read */
-        return DVT_OK;
-    }
-    if (given->data == NULL)
-        return dvt_fail(error, DVT_ERROR_GUARD, "input '%.*s' has no data",
-                        dvt_shown(p->buffers[index].name.size),
-                        (const char *)p->buffers[index].name.data);
-    if (fits_in_place(given, t, p->buffers[index].item)) {
-        t->data = dvt_data(given);
-        return DVT_OK;
-    }
-    f->copies[n] = aligned_alloc(DVT_ALIGN, (f->extents[index] + 63) / 64 * 64);
-    if (f->copies[n] == NULL)
-        return dvt_fail(error, DVT_ERROR_MEMORY, "out of memory");
-    t->data = f->copies[n];
-    if (f->extents[index] > (uint64_t)dvt_numel(t) * p->buffers[index].item)
-        memset(t->data, 0, f->extents[index]); /* a kernel may read what lies between */
-    repack(t, given);
-    return DVT_OK;
-}
-
-/* The bytes a tensor may touch, for telling whether two overlap. */
-static void bounds(const dvt_tensor *t, uintptr_t *low, uintptr_t *high)
-{
-    int64_t down = 0, up = 0, row = 1;
-    for (int32_t i = t->ndim - 1; i >= 0; i--) {
-        int64_t reach = (t->shape[i] - 1) * (t->strides != NULL ? t->strides[i] : row);
-        row *= t->shape[i];
-        if (reach < 0)
-            down += reach;
-        else
-            up += reach;
-    }
-    int64_t item = t->dtype.bits / 8;
-    *low = (uintptr_t)dvt_data(t) + (uintptr_t)(down * item);
-    *high = (uintptr_t)dvt_data(t) + (uintptr_t)((up + 1) * item);
-}
-
-/* A model that writes to its inputs was exported with inputs that do not overlap. */
-static dvt_status check_overlap(const program *p, const dvt_tensor *given, dvt_error *error)
-{
-    for (uint32_t i = 0; i < p->input_count; i++)
-        for (uint32_t j = 0; j < i; j++) {
-            uintptr_t a, b, c, d;
-            if (is_empty(&given[i]) || is_empty(&given[j]))
-                continue;
-            bounds(&given[i], &a, &b);
-            bounds(&given[j], &c, &d);
-            if (a < d && c < b)
-                return dvt_fail(
-                    error, DVT_ERROR_GUARD,
-                    "inputs %u and %u share memory, and the model writes to its inputs", j, i);
-        }
-    return DVT_OK;
-}
-
-/* Point the views of a buffer at its memory. */
-static void bind_views(const program *p, frame *f, uint32_t owner)
-{
-    for (uint32_t i = p->buffers[owner].first_view; i != DVT_NONE; i = p->buffers[i].next_view)
-        f->tensors[i].data = (char *)f->tensors[owner].data + f->offsets[i];
-}
-
 /* ---- frames ---- */
-
-static dvt_status read_number(const buffer_record *b, const symbol_record *s,
-                              const dvt_tensor *input, int64_t *value, dvt_error *error)
-{
-    if (input->data == NULL)
-        return dvt_fail(error, DVT_ERROR_GUARD, "input '%.*s' has no data",
-                        dvt_shown(b->name.size), (const char *)b->name.data);
-    memcpy(value, dvt_data(input), sizeof *value);
-    if (*value >= s->low && *value <= s->high)
-        return DVT_OK;
-    return dvt_fail(error, DVT_ERROR_GUARD, "input '%.*s' is %lld, expected %lld to %lld",
-                    dvt_shown(b->name.size), (const char *)b->name.data, (long long)*value,
-                    (long long)s->low, (long long)s->high);
-}
-
-static dvt_status read_symbols(const program *p, const dvt_tensor *inputs, int64_t *values,
-                               dvt_error *error)
-{
-    for (uint32_t i = 0; i < p->symbol_count; i++) {
-        const symbol_record *s = &p->symbols[i];
-        const buffer_record *b = &p->buffers[p->inputs[s->input]];
-        if (s->axis == DVT_NONE) {
-            dvt_status status = read_number(b, s, &inputs[s->input], &values[i], error);
-            if (status != DVT_OK)
-                return status;
-            continue;
-        }
-        values[i] = inputs[s->input].shape[s->axis];
-        if (values[i] >= s->low && values[i] <= s->high)
-            continue;
-        if (s->high == INT64_MAX)
-            return dvt_fail(error, DVT_ERROR_GUARD,
-                            "input '%.*s' has size %lld in dimension %u; the dynamic size %.*s "
-                            "must be at least %lld",
-                            dvt_shown(b->name.size), (const char *)b->name.data,
-                            (long long)values[i], s->axis, dvt_shown(s->name.size),
-                            (const char *)s->name.data, (long long)s->low);
-        return dvt_fail(
-            error, DVT_ERROR_GUARD,
-            "input '%.*s' has size %lld in dimension %u; the dynamic size %.*s must be "
-            "%lld to %lld",
-            dvt_shown(b->name.size), (const char *)b->name.data, (long long)values[i], s->axis,
-            dvt_shown(s->name.size), (const char *)s->name.data, (long long)s->low,
-            (long long)s->high);
-    }
-    return DVT_OK;
-}
 
 static dvt_status take_frame(dvt_artifact *a, const int64_t *symbols, frame **found,
                              dvt_error *error)
@@ -280,6 +60,7 @@ static void give_frame(dvt_artifact *a, frame *f)
     frame *oldest = NULL;
     dvt_lock_take(&a->lock);
     a->memory = f->memory;
+    a->cleared = f->cleared;
     f->next = a->frames;
     a->frames = f;
     if (++a->frame_count > MAX_FRAMES) {
@@ -304,7 +85,7 @@ static bool same_layout(const dvt_tensor *got, const dvt_tensor *expected)
     for (int32_t i = 0; i < got->ndim; i++)
         if (got->shape[i] != expected->shape[i])
             return false;
-    return is_empty(expected) || (got->data != NULL && fits_in_place(got, expected, 1));
+    return dvt_is_empty(expected) || (got->data != NULL && dvt_fits_in_place(got, expected, 1));
 }
 
 /* What a host call is called: an operator, or the backend whose blob it runs. */
@@ -336,18 +117,32 @@ static dvt_status store_result(const program *p, const instruction *in, dvt_mana
 {
     const dvt_tensor *from = &made->tensor;
     bool fits = dvt_same_dtype(from->dtype, to->dtype) && from->ndim == to->ndim &&
-                from->device.type == DVT_CPU && (is_empty(to) || from->data != NULL);
+                from->device.type == DVT_CPU && (dvt_is_empty(to) || from->data != NULL);
     for (int32_t i = 0; fits && i < to->ndim; i++)
         fits = from->shape[i] == to->shape[i];
-    if (fits && !is_empty(to))
-        repack(to, from);
+    if (fits && !dvt_is_empty(to))
+        dvt_repack(to, from);
     delete_managed(made);
     return fits ? DVT_OK : not_as_promised(p, in, error);
 }
 
-static dvt_status keep_result(const program *p, frame *f, const instruction *in,
+/* A result with gaps as a copy that has nothing between its elements: what lies there is the
+ * host's. */
+static dvt_managed *hide_gaps(const frame *f, uint32_t buffer, dvt_managed *made)
+{
+    dvt_managed *copy = new_output(&f->tensors[buffer], f->extents[buffer]);
+    if (copy != NULL) {
+        memset(copy->tensor.data, 0, (size_t)f->extents[buffer]);
+        dvt_repack(&copy->tensor, &made->tensor);
+    }
+    delete_managed(made);
+    return copy;
+}
+
+static dvt_status keep_result(const dvt_artifact *a, frame *f, const instruction *in,
                               uint32_t number, dvt_managed *made, dvt_error *error)
 {
+    const program *p = &a->program;
     uint32_t buffer = in->outputs[number];
     if (buffer == DVT_NONE) {
         delete_managed(made);
@@ -360,14 +155,20 @@ static dvt_status keep_result(const program *p, frame *f, const instruction *in,
     f->held[buffer] = made;
     if (!same_layout(&made->tensor, &f->tensors[buffer]))
         return not_as_promised(p, in, error);
+    if (f->gaps[buffer] && !a->trusted) {
+        f->held[buffer] = made = hide_gaps(f, buffer, made);
+        if (made == NULL)
+            return dvt_fail(error, DVT_ERROR_MEMORY, "out of memory");
+    }
     f->tensors[buffer].data = dvt_data(&made->tensor);
-    bind_views(p, f, buffer);
+    dvt_bind_views(p, f, buffer);
     return DVT_OK;
 }
 
-static dvt_status run_host(const program *p, frame *f, uint32_t index,
+static dvt_status run_host(const dvt_artifact *a, frame *f, uint32_t index,
                            const dvt_run_options *options, dvt_error *error)
 {
+    const program *p = &a->program;
     const instruction *in = &p->instructions[index];
     const dvt_call *call = &f->calls[index];
     dvt_managed *few[8] = {NULL};
@@ -392,7 +193,7 @@ static dvt_status run_host(const program *p, frame *f, uint32_t index,
     };
     dvt_status status = options->host(options->host_context, &operation, error);
     for (uint32_t i = 0; i < in->output_count; i++) {
-        dvt_status kept = status == DVT_OK ? keep_result(p, f, in, i, made[i], error) : DVT_OK;
+        dvt_status kept = status == DVT_OK ? keep_result(a, f, in, i, made[i], error) : DVT_OK;
         if (status == DVT_OK)
             status = kept;
         else
@@ -411,7 +212,7 @@ static dvt_status run_copy(const program *p, const dvt_call *call, const instruc
         dvt_copy_tensor(to, from);
         return DVT_OK;
     }
-    if (is_empty(from))
+    if (dvt_is_empty(from))
         return DVT_OK;
     /* Both may share elements: go through a copy of the source. */
     int64_t rows[DVT_MAX_RANK], step = p->buffers[in->inputs[0]].item;
@@ -452,45 +253,38 @@ static dvt_status run_kernel(const dvt_kernel *kernel, const dvt_call *call, dvt
                                                   : "a kernel failed");
 }
 
-static dvt_status run_instructions(const program *p, frame *f, const dvt_run_options *options,
-                                   dvt_error *error)
+static dvt_status run_instructions(const dvt_artifact *a, frame *f,
+                                   const dvt_run_options *options, dvt_error *error)
 {
+    const program *p = &a->program;
     dvt_status status = DVT_OK;
     if (error != NULL)
         error->message[0] = 0;
     device_turn turn = {0};
     dvt_device_start(f);
+    f->clearing_next = 0;
     for (uint32_t i = 0; status == DVT_OK && i < p->instruction_count; i++) {
         const instruction *in = &p->instructions[i];
         if (turn.plugin != NULL && in->device == 0)
             status = dvt_device_leave(f, &turn, status, error);
         if (status != DVT_OK)
             break;
+        if (in->device == 0 && f->clearing_next < f->clearing_count)
+            dvt_frame_clear(f, i);
         if (in->device != 0)
-            status = dvt_device_step(f, in, &turn, error);
+            status = dvt_device_step(f, i, in, &turn, error);
         else if (in->opcode == OP_KERNEL)
             status = run_kernel(in->kernel, &f->calls[i], error);
         else if (in->opcode == OP_COPY)
             status = run_copy(p, &f->calls[i], in, error);
         else
-            status = run_host(p, f, i, options, error);
+            status = run_host(a, f, i, options, error);
         if (turn.plugin != NULL && in->release_count > 0) /* a copy may still read them */
             status = dvt_device_leave(f, &turn, status, error);
         for (uint32_t n = 0; n < in->release_count; n++)
             release_host(f, p->releases[in->release_at + n]);
     }
     return dvt_device_leave(f, &turn, status, error);
-}
-
-/* Inputs that were repacked and written to are copied back. */
-static void return_inputs(const program *p, frame *f, const dvt_tensor *inputs, bool write_back)
-{
-    for (uint32_t i = 0; i < p->input_count; i++) {
-        if (f->copies[i] != NULL && write_back && p->writes_inputs)
-            repack(&inputs[i], &f->tensors[p->inputs[i]]);
-        free(f->copies[i]);
-        f->copies[i] = NULL;
-    }
 }
 
 static dvt_status make_outputs(const program *p, frame *f, dvt_managed **outputs,
@@ -504,7 +298,7 @@ static dvt_status make_outputs(const program *p, frame *f, dvt_managed **outputs
         if (outputs[i] == NULL)
             return dvt_fail(error, DVT_ERROR_MEMORY, "no memory for output %u", i);
         f->tensors[owner].data = outputs[i]->tensor.data;
-        bind_views(p, f, owner);
+        dvt_bind_views(p, f, owner);
         outputs[i]->tensor.data = (char *)outputs[i]->tensor.data + f->offsets[shown];
     }
     return DVT_OK;
@@ -514,26 +308,17 @@ static dvt_status run_frame(dvt_artifact *a, frame *f, const dvt_run_options *op
                             const dvt_tensor *inputs, dvt_managed **outputs, dvt_error *error)
 {
     const program *p = &a->program;
-    dvt_status status = DVT_OK;
-    for (uint32_t i = 0; status == DVT_OK && i < p->input_count; i++)
-        status = check_shape(&p->buffers[p->inputs[i]], &inputs[i],
-                             f->tensors[p->inputs[i]].shape, error);
-    if (status == DVT_OK && p->writes_inputs && !a->may_overlap)
-        status = check_overlap(p, inputs, error);
-    for (uint32_t i = 0; status == DVT_OK && i < p->input_count; i++) {
-        status = bind_input(p, f, i, &inputs[i], error);
-        bind_views(p, f, p->inputs[i]);
-    }
+    dvt_status status = dvt_bind_inputs(a, f, inputs, error);
     if (status == DVT_OK)
         status = make_outputs(p, f, outputs, error);
     if (status == DVT_OK) {
         if (p->writes_state)
             dvt_lock_take(&a->state_lock);
-        status = run_instructions(p, f, options, error);
+        status = run_instructions(a, f, options, error);
         if (p->writes_state)
             dvt_lock_give(&a->state_lock);
     }
-    return_inputs(p, f, inputs, status == DVT_OK);
+    dvt_return_inputs(p, f, inputs, status == DVT_OK);
     for (uint32_t i = 0; status == DVT_OK && i < p->output_count; i++)
         if (p->buffers[p->outputs[i]].handed_out) {
             outputs[i] = f->held[p->outputs[i]];
@@ -554,6 +339,12 @@ dvt_status dvt_run(dvt_artifact *a, const dvt_run_options *options, const dvt_te
 {
     const program *p = &a->program;
     int64_t few[MAX_SYMBOLS];
+    dvt_run_options known = {.struct_size = sizeof known};
+    if (options != NULL && options->struct_size < sizeof options->struct_size)
+        return dvt_fail(error, DVT_ERROR_ARGUMENT, "dvt_run_options: set struct_size");
+    if (options != NULL) /* of an older caller it is shorter: the rest is zero */
+        memcpy(&known, options,
+               options->struct_size < sizeof known ? options->struct_size : sizeof known);
     if (input_count != p->input_count)
         return dvt_fail(error, DVT_ERROR_GUARD, "called with %zu tensors, expected %u",
                         input_count, p->input_count);
@@ -563,17 +354,14 @@ dvt_status dvt_run(dvt_artifact *a, const dvt_run_options *options, const dvt_te
     if (a->inspect_only)
         return dvt_fail(error, DVT_ERROR_ARGUMENT,
                         "the artifact was opened to be looked at only");
-    if (p->host_call_count + p->host_blob_count > 0 &&
-        (options == NULL || options->host == NULL))
+    if (p->host_call_count + p->host_blob_count > 0 && known.host == NULL)
         return dvt_fail(error, DVT_ERROR_UNSUPPORTED, "the program calls host operations");
     if (p->symbol_count > MAX_SYMBOLS)
         return dvt_fail(error, DVT_ERROR_UNSUPPORTED, "more than %d dynamic sizes",
                         MAX_SYMBOLS);
-    dvt_status status = DVT_OK;
-    for (uint32_t i = 0; status == DVT_OK && i < p->input_count; i++)
-        status = check_kind(&p->buffers[p->inputs[i]], &inputs[i], error);
+    dvt_status status = dvt_check_inputs(p, inputs, error);
     if (status == DVT_OK)
-        status = read_symbols(p, inputs, few, error);
+        status = dvt_read_symbols(p, inputs, few, error);
     frame *f = NULL;
     if (status == DVT_OK)
         status = take_frame(a, few, &f, error);
@@ -581,8 +369,8 @@ dvt_status dvt_run(dvt_artifact *a, const dvt_run_options *options, const dvt_te
         return status;
     for (uint32_t i = 0; i < p->output_count; i++)
         outputs[i] = NULL;
-    int before = dvt_ask_threads(options != NULL ? (int)options->threads : 0);
-    status = run_frame(a, f, options, inputs, outputs, error);
+    int before = dvt_ask_threads((int)known.threads);
+    status = run_frame(a, f, &known, inputs, outputs, error);
     dvt_ask_threads(before);
     give_frame(a, f);
     return status;

@@ -168,6 +168,6 @@ int main(void)
     test_long_lock_of_the_forking_thread();
     test_brief_lock();
     test_pool();
-    puts("fork: ok");
+    puts("native/tests/test_fork: ok");
     return 0;
 }

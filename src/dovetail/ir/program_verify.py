@@ -150,6 +150,7 @@ def _verify_instruction(
     _verify_sizes(program, instruction)
     for name in writes(instruction):
         _verify_write(program, instruction, name, number, last)
+        _verify_made(program, instruction, name, defined)
         defined.add(program.viewed(name).name)
 
 
@@ -172,6 +173,17 @@ def _verify_write(
         previous = program.viewed(target.of).name
         free = last.get(previous, -1) <= number
         _require(free, f"%{name} takes the memory of %{previous}, which is needed later")
+
+
+def _verify_made(program: Program, instruction: Instruction, name: str, defined: set[str]) -> None:
+    """A host buffer has memory once a host call has made it, and is made once."""
+    target = program.viewed(name)
+    if target.kind != "host":
+        return
+    if isinstance(instruction, Copy):
+        _require(target.name in defined, f"copies into %{name} before a host call made it")
+    else:
+        _require(target.name not in defined, f"makes the host buffer %{target.name} twice")
 
 
 def _writable(program: Program, instruction: Instruction) -> set[str]:
