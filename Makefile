@@ -16,13 +16,14 @@ BIN    := $(VENV)/bin
 CC     ?= cc
 
 NATIVE   := $(wildcard native/include/*.h native/src/*.[ch] native/python/*.[ch])
-C_SOURCE := $(NATIVE) $(wildcard native/fuzz/*.[ch] native/tests/*.c examples/*/*.[ch] tests/plugin/*.c)
+C_SOURCE := $(NATIVE) $(wildcard native/fuzz/*.[ch] native/tests/*.c examples/*/*.[ch] tests/plugin/*.c tests/native/*.c)
 C_TESTS  := $(patsubst native/tests/%.c,native/build/%,$(wildcard native/tests/test_*.c))
 CFLAGS   := -std=c11 -O2 -Wall -Wextra -Werror -Wshadow -Wconversion -Wstrict-prototypes
 INSTALLED := $(VENV)/.installed
 comma     := ,
 
-.PHONY: demo sweep test test-backends test-fast check format bench clean setup fuzz fuzz-seeds fuzz-run arm
+.PHONY: demo sweep test test-backends test-fast check format bench clean setup fuzz fuzz-seeds \
+        fuzz-run fuzz-coverage arm
 
 setup: $(INSTALLED)
 
@@ -122,6 +123,30 @@ fuzz-run: native/build/fuzz_artifact $(FUZZ_PLUGINS)
 native/build/fuzz_artifact: $(FUZZ_SOURCE) $(wildcard native/fuzz/*.h) $(SANITIZED)
 	@$(CC) $(CFLAGS) $(SANITIZE) -Inative/include -Inative/src $(FUZZ_WRAPS) -rdynamic -o $@ \
 	    $(FUZZ_SOURCE) $(SANITIZED) -lm
+
+# What of the loader and verifier the fuzzer reaches; lines it never does need a reason.
+COVERED := $(patsubst native/src/%.c,native/build/coverage/%.o,$(wildcard native/src/*.c))
+
+fuzz-coverage: fuzz-seeds native/build/fuzz_coverage $(FUZZ_PLUGINS:native/build/%=native/build/plain/%)
+	@rm -f native/build/coverage/*.gcda
+	native/build/fuzz_coverage -n $(FUZZ) -s $(SEED) -j $(JOBS) -o native/build $(FUZZ_ARGS) \
+	    $(FUZZ_PLUGINS:native/build/%=native/build/plain/%) $(FUZZ_SEEDS)/*.dvt
+	@$(BIN)/python tools/fuzz_coverage.py native/build/coverage
+
+native/build/coverage/%.o: native/src/%.c $(wildcard native/src/*.h native/include/*.h)
+	@mkdir -p $(@D)
+	@$(CC) -std=c11 -O0 -g --coverage -pthread -Inative/include -c -o $@ $<
+
+native/build/fuzz_coverage: $(FUZZ_SOURCE) $(wildcard native/fuzz/*.h) $(COVERED)
+	@mkdir -p native/build/plain
+	@$(CC) $(CFLAGS) -g -pthread -Inative/include -Inative/src $(FUZZ_WRAPS) -rdynamic -o $@ \
+	    $(FUZZ_SOURCE) $(COVERED) --coverage -lm
+
+native/build/plain/libaccel_c.so: $(wildcard examples/accel_c/*.[ch])
+native/build/plain/libsmall.so: tests/plugin/small.c
+native/build/plain/lib%.so:
+	@mkdir -p native/build/plain
+	@$(CC) -std=c11 -O1 -g -fPIC -shared -DCOMPILES -Inative/include -o $@ $(filter %.c,$^) -lm
 
 native/build/libaccel_c.so: $(wildcard examples/accel_c/*.[ch])
 native/build/libsmall.so: tests/plugin/small.c

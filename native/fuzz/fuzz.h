@@ -179,6 +179,18 @@ extern size_t plugin_count;
 /* Opens a file and runs it in ways that chance chooses. `d` NULL: it is nobody's document. */
 void exercise(const bytes *file, const document *d, const seed *from);
 
+/* ---- devices.c ---- */
+
+/* Puts tables that can fail in the place of the loaded plug-ins'. */
+void devices_wrap(void);
+/* Whether plug-ins fail now and then, and what their memory holds when it is handed out. */
+void devices_fail(bool now_and_then, int byte);
+
+/* ---- interface.c ---- */
+
+void try_interface(void);  /* once a process */
+void try_relocation(void); /* one, chosen by chance */
+
 /* ---- faults.c ---- */
 
 /* Memory that is handed out from now on holds this byte. */

@@ -125,6 +125,8 @@ static void try_number(uint64_t number)
     random_word();
     const seed *from = &seeds[below(seed_count)];
     now.number = number;
+    if (one_in(8))
+        try_relocation();
     make_input(from, &work, &file);
     try_input(&file, &work, from);
 }
@@ -164,11 +166,35 @@ static void load_plugins(int count, char **paths)
     }
 }
 
+/* A seed as it is: it must be possible to open it, and nearly always to run it. */
+static void try_seed(const seed *from)
+{
+    static document work;
+    bytes file = {from->file, from->size, from->size};
+    uint64_t opened = counts->opened, results = counts->results;
+    document_copy(&work, &from->parts);
+    for (uint64_t i = 0; i < 40; i++) {
+        now.number = i;
+        chance_state = i;
+        try_input(&file, &work, from);
+    }
+    if (counts->opened == opened) {
+        fprintf(stderr, "%s cannot be opened\n", from->name);
+        exit(2);
+    }
+    if (counts->results == results)
+        fprintf(stderr, "%s gives no results\n", from->name);
+}
+
 static void run_process(uint32_t process, int count, char **paths)
 {
     watch();
     dvt_set_threads(1);
     load_plugins(count, paths);
+    devices_wrap();
+    try_interface();
+    for (uint32_t i = process; !options.one && i < seed_count; i += options.processes)
+        try_seed(&seeds[i]);
     for (uint32_t i = 0; options.exhaustive && i < seed_count; i++)
         try_heads(&seeds[i], process);
     verbose = options.one;
@@ -177,6 +203,7 @@ static void run_process(uint32_t process, int count, char **paths)
     for (uint64_t n = process; !options.one && n < options.inputs; n += options.processes)
         try_number(n);
     alarm(0);
+    devices_fail(false, 0);
     for (size_t i = 0; i < plugin_count; i++)
         if (dvt_close_plugin(plugins[i]) != 0)
             finding("an artifact left memory on a device");

@@ -128,16 +128,14 @@ def test_code_of_others_is_never_executed(fused, tmp_path):
     assert all(torch.equal(a, b) for a, b in zip(compiled(x), artifact(x), strict=True))
 
 
-def test_gathers_of_others_are_compiled_too(tmp_path):
-    """What could leave a buffer by its data is checked while it runs, where nobody vouches."""
+def test_gathers_of_others_stay_interpreted(tmp_path):
+    """What could leave a buffer by its data is not compiled for a file nobody vouches for."""
     ids = torch.tensor([[0, 6, 3]])
     artifact = export(Gathers(), ids)
     artifact.save(tmp_path / "m.dvt", key=KEY)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
+    with pytest.warns(errors.InterpretedKernels):
         run = dovetail.load(tmp_path / "m.dvt", trusted_keys=[])
-    assert run.native.code() == 1
-    assert torch.equal(run(ids), artifact(ids))
+    torch.testing.assert_close(run(ids), artifact(ids))
     trusted = dovetail.load(tmp_path / "m.dvt", trusted_keys=[_native.public_key(KEY)])
     assert torch.equal(trusted(ids), artifact(ids))
     for loaded in (run, trusted):

@@ -1,14 +1,20 @@
-"""Artifacts for the fuzzer to start from: ``python -m tests.native.seeds FOLDER``. No torch."""
+"""Artifacts for the fuzzer to start from: ``python -m tests.native.seeds FOLDER``."""
 
 import struct
+import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 from dovetail.artifact.sign import sign_file
 from dovetail.file import container
-from dovetail.file.kernel_encode import encode_kernels
+from dovetail.file.encode import code_section
+from dovetail.file.processors import AARCH64
 from dovetail.ir.kernel_text import parse_kernel
-from tests.artifact.files import RELU, file_bytes, floats
+from tests.artifact.files import RELU, ROOT, file_bytes, floats
+from tests.native import seeds_programs as programs
+from tests.native.named_kernels import encode_named
+from tests.native.seeds_kernels import kernel_file, kernel_seeds
 
 DYNAMIC = """\
 program @dynamic
@@ -234,16 +240,57 @@ return %h, %z, %c, %o
 """
 
 
-def interpreted():
-    """A file of generated kernels without native code."""
-    texts = [f"kernel {text}" for text in KERNELS.split("kernel ")[1:]]
-    data = encode_kernels([parse_kernel(text) for text in texts])
-    return file_bytes(
-        INTERPRETED,
-        {"w": bytes(10)},
-        generated={f"{name}@1": name for name in ("softmax", "places", "rows", "steps")},
-        sections=[container.section(container.KERNEL_IR, data)],
+def generated_kernels():
+    """The kernels of ``KERNELS``, one text each."""
+    return [f"kernel {text}" for text in KERNELS.split("kernel ")[1:]]
+
+
+def compiled_here():
+    """The same kernels with native code for this machine, where llvmlite is.
+
+    Each function is there by the kernel's name, as a file's own, and by its number, as
+    ``dvt_use_code`` asks for it.
+    """
+    from dovetail.codegen.llvm.module import generate
+    from dovetail.codegen.llvm.target import host, missing
+
+    if missing():
+        return {}
+    kernels = [parse_kernel(text) for text in generated_kernels()]
+    functions = {k.name: k for k in kernels} | {f"k{n}": k for n, k in enumerate(kernels)}
+    section = code_section({host().level: generate(functions, host())})
+    options = {"features": container.FEATURE_CODE, "sections": [section]}
+    return {"compiled": kernel_file(INTERPRETED, generated_kernels(), {"w": bytes(10)}, **options)}
+
+
+def named():
+    """The same kernels in the form of format 1.2."""
+    section = container.section(
+        container.KERNEL_IR, encode_named([parse_kernel(text) for text in generated_kernels()])
     )
+    names = {f"{name}@1": name for name in ("softmax", "places", "rows", "steps")}
+    contents = {"w": bytes(10)}
+    return file_bytes(INTERPRETED, contents, generated=names, sections=[section], version=(1, 2))
+
+
+def native_code():
+    """An object of tests/native/seed_code.c; any x86-64 runs it."""
+    flags = "-c -O1 -std=c11 -fPIC -fvisibility=hidden -ffreestanding -fno-stack-protector"
+    flags += " -fcf-protection=none -fno-asynchronous-unwind-tables"
+    with tempfile.TemporaryDirectory() as folder:
+        made = Path(folder) / "code.o"
+        command = ["cc", *flags.split(), "-I", ROOT / "native/include", "-o", made]
+        subprocess.run([*command, ROOT / "tests/native/seed_code.c"], check=True)
+        return made.read_bytes()
+
+
+def native():
+    """Code for two x86-64 levels and another kind of processor, with and without kernel IR."""
+    code = native_code()
+    section = code_section({1: code, 2: code, AARCH64: code[:64]})
+    options = {"features": container.FEATURE_CODE, "sections": [section]}
+    bare = file_bytes(programs.NATIVE, generated={"twice@1": "twice"}, **options)
+    return {"native": kernel_file(programs.NATIVE, [programs.TWICE], **options), "bare": bare}
 
 
 def seeds():
@@ -257,7 +304,17 @@ def seeds():
         "launches": file_bytes(LAUNCHES, {"w": floats(*range(16)), "b": floats(1, 2, 3, 4)}),
         "norm": file_bytes(NORM),
         "blobs": file_bytes(BLOBS, blobs={"relus": SMALL_CODE, "other": b"anything"}),
-        "interpreted": interpreted(),
+        "interpreted": kernel_file(INTERPRETED, generated_kernels(), {"w": bytes(10)}),
+        "values": file_bytes(programs.VALUES),
+        "writes": file_bytes(programs.WRITES, {"seen": floats(1, 2)}),
+        "turns": file_bytes(programs.TURNS, {"k": floats(1, 2, 3, 4)}),
+        "table": file_bytes(programs.TABLE, {"w": bytes(32)}),
+        "many": file_bytes(programs.MANY),
+        "symbols": file_bytes(programs.SYMBOLS),
+        "named": named(),
+        **kernel_seeds(),
+        **native(),
+        **compiled_here(),
     }
 
 

@@ -1,0 +1,130 @@
+/* Plug-ins that fail: their tables are replaced by ones that now and then refuse, run out of
+ * memory or lose the device, and whose memory holds a known byte when it is handed out. */
+#include "fuzz.h"
+#include "plugin.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static dvp_plugin real[8];
+static bool failing;
+static int fill_byte;
+
+void devices_fail(bool now_and_then, int byte)
+{
+    failing = now_and_then;
+    fill_byte = byte;
+}
+
+static size_t index_of(const dvp_device *device)
+{
+    for (size_t i = 0; i < plugin_count; i++)
+        if (plugins[i]->device == device)
+            return i;
+    abort(); /* nobody's device */
+}
+
+static const dvp_plugin *of(const dvp_device *device)
+{
+    return &real[index_of(device)];
+}
+
+/* A device may be lost only where the plug-in frees what it held when it is closed. */
+static bool fails(const dvp_device *device, dvp_status *status, dvp_error *error)
+{
+    static const dvp_status statuses[] = {DVP_FAILED,    DVP_INVALID, DVP_UNSUPPORTED,
+                                          DVP_NO_MEMORY, 99,          DVP_DEVICE_LOST};
+    bool loses = strcmp(plugins[index_of(device)]->info.name, "accel_c") == 0;
+    if (!failing || !one_in(24))
+        return false;
+    *status = statuses[below(loses ? 6 : 5)];
+    if (error != NULL && one_in(2))
+        snprintf(error->message, sizeof error->message, "a fault");
+    return true;
+}
+
+#define FAILING(name, arguments, values)                                                       \
+    static dvp_status failing_##name arguments                                                 \
+    {                                                                                          \
+        dvp_status status;                                                                     \
+        return fails(device, &status, error) ? status : of(device)->name values;               \
+    }
+
+FAILING(device_get, (dvp_device * device, const char *name, int64_t *value, dvp_error *error),
+        (device, name, value, error))
+FAILING(buffer_copy,
+        (dvp_device * device, dvp_stream *stream, const dvp_copy *copy, dvp_error *error),
+        (device, stream, copy, error))
+FAILING(stream_sync, (dvp_device * device, dvp_stream *stream, dvp_error *error),
+        (device, stream, error))
+FAILING(event_record,
+        (dvp_device * device, dvp_event *event, dvp_stream *stream, dvp_error *error),
+        (device, event, stream, error))
+FAILING(event_wait,
+        (dvp_device * device, dvp_stream *stream, dvp_event *event, dvp_error *error),
+        (device, stream, event, error))
+FAILING(query_op, (dvp_device * device, const dvp_op *op, dvp_answer *answer, dvp_error *error),
+        (device, op, answer, error))
+FAILING(find_kernel,
+        (dvp_device * device, const char *name, uint32_t least, uint32_t greatest,
+         const dvp_kernel **kernel, uint32_t *version, dvp_error *error),
+        (device, name, least, greatest, kernel, version, error))
+FAILING(execute,
+        (dvp_device * device, dvp_stream *stream, const dvp_kernel *kernel, const dvp_op *op,
+         dvp_error *error),
+        (device, stream, kernel, op, error))
+FAILING(blob_check,
+        (dvp_device * device, const void *blob, uint64_t size, int32_t *state,
+         dvp_error *error),
+        (device, blob, size, state, error))
+FAILING(program_load,
+        (dvp_device * device, const void *blob, uint64_t size, dvp_program **made,
+         dvp_error *error),
+        (device, blob, size, made, error))
+FAILING(program_run,
+        (dvp_device * device, dvp_stream *stream, dvp_program *made, const dvp_tensor *inputs,
+         uint32_t input_count, const dvp_tensor *outputs, uint32_t output_count,
+         dvp_error *error),
+        (device, stream, made, inputs, input_count, outputs, output_count, error))
+
+static dvp_status failing_buffer_alloc(dvp_device *device, uint64_t size, void **memory,
+                                       dvp_error *error)
+{
+    static uint8_t pattern[1 << 16];
+    dvp_status status;
+    if (fails(device, &status, error))
+        return status;
+    status = of(device)->buffer_alloc(device, size, memory, error);
+    memset(pattern, fill_byte, sizeof pattern);
+    for (uint64_t at = 0; status == DVP_OK && *memory != NULL && at < size;) {
+        uint64_t some = size - at < sizeof pattern ? size - at : sizeof pattern;
+        dvp_copy copy = {sizeof copy, DVP_HOST_TO_DEVICE, *memory, at, pattern, 0, some};
+        dvp_stream *stream = plugins[index_of(device)]->transfer;
+        if (of(device)->buffer_copy(device, stream, &copy, error) != DVP_OK)
+            break;
+        at += some;
+    }
+    return status;
+}
+
+void devices_wrap(void)
+{
+    for (size_t i = 0; i < plugin_count; i++) {
+        dvp_plugin *api = &plugins[i]->api;
+        real[i] = *api;
+        api->device_get = failing_device_get;
+        api->buffer_alloc = failing_buffer_alloc;
+        api->buffer_copy = failing_buffer_copy;
+        api->stream_sync = failing_stream_sync;
+        api->event_record = failing_event_record;
+        api->event_wait = failing_event_wait;
+        api->query_op = failing_query_op;
+        api->find_kernel = failing_find_kernel;
+        api->execute = failing_execute;
+        if (api->blob_check == NULL)
+            continue;
+        api->blob_check = failing_blob_check;
+        api->program_load = failing_program_load;
+        api->program_run = failing_program_run;
+    }
+}
