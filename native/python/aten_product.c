@@ -1,8 +1,7 @@
 /* Matrix products through libtorch: into memory that exists, or, where that is faster, by
  * oneDNN into memory of its own. */
 #include "aten_internal.h"
-
-#include <stdatomic.h>
+#include "processor.h"
 
 /* The sizes of products that oneDNN gets, which lower/library.py knows too: so many
  * multiplications at least (more where it has to copy an operand), in sums of at most so many.
@@ -16,12 +15,7 @@
 bool aten_prefers_onednn(void)
 {
 #ifdef __x86_64__
-    static _Atomic int known; /* 0: not asked, 1: no, 2: yes; any thread finds the same */
-    if (known == 0) {
-        __builtin_cpu_init();
-        known = !__builtin_cpu_is("intel") && __builtin_cpu_supports("avx512f") ? 2 : 1;
-    }
-    return known == 2;
+    return dvt_processor_level() >= 4 && !__builtin_cpu_is("intel");
 #else
     return false;
 #endif

@@ -26,12 +26,6 @@
 #define STB_GLOBAL    1u
 #define STT_FUNC      2u
 
-#if defined(__aarch64__)
-#define PROCESSOR dvt_aarch64
-#else
-#define PROCESSOR dvt_x86_64 /* on machines of neither kind it is of no level */
-#endif
-
 typedef struct {
     uint8_t ident[16];
     uint16_t type, machine;
@@ -96,7 +90,7 @@ static dvt_status choose(span section, span *object, dvt_error *error)
     memcpy(&count, section.data, 4);
     if (count == 0 || count > MAX_OBJECTS || section.size < 8 + 24 * (size_t)count)
         return bad(error, "a wrong number of objects");
-    uint32_t best = 0, level = (uint32_t)PROCESSOR.level();
+    uint32_t best = 0, level = (uint32_t)dvt_processor_level();
     for (uint32_t i = 0; i < count; i++) {
         uint32_t needed;
         uint64_t offset, size;
@@ -337,7 +331,7 @@ dvt_status dvt_code_load(span section, dvt_code **code, dvt_error *error)
 
 uint32_t dvt_processor_number(void)
 {
-    int level = PROCESSOR.level();
+    int level = dvt_processor_level();
     return level > 0 ? PROCESSOR.family + (uint32_t)level : 0;
 }
 

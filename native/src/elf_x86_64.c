@@ -1,26 +1,44 @@
 /* Native code for x86-64: see processor.h. */
+#include "levels.h"
 #include "processor.h"
 
 #include <string.h>
+#if defined(__x86_64__) && defined(__GNUC__)
+#include <cpuid.h>
+#endif
 
 #define R_X86_64_PC32  2u
 #define R_X86_64_PLT32 4u
 
+#if defined(__x86_64__) && defined(__GNUC__)
+/* Which registers the system saves; only where CPUID says that it may be asked. */
+static uint64_t saved_registers(void)
+{
+    uint32_t low, high;
+    __asm__("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
+    return (uint64_t)high << 32 | low;
+}
+
 static int level(void)
 {
-#if defined(__x86_64__) && defined(__GNUC__)
-    __builtin_cpu_init();
-    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-        __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl"))
-        return 4;
-    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
-        __builtin_cpu_supports("bmi2"))
-        return 3;
-    return __builtin_cpu_supports("sse4.2") ? 2 : 1;
-#else
-    return 0;
-#endif
+    x86_64_features f = {0};
+    uint32_t a, b, c, d;
+    if (__get_cpuid(1, &a, &b, &c, &d))
+        f.basic = c;
+    if (__get_cpuid(0x80000001u, &a, &b, &c, &d))
+        f.extended = c;
+    if (__get_cpuid_count(7, 0, &a, &b, &c, &d))
+        f.structured = b;
+    if ((f.basic & bit_OSXSAVE) != 0)
+        f.saved = saved_registers();
+    return dvt_x86_64_level(&f);
 }
+#else
+static int level(void)
+{
+    return 0;
+}
+#endif
 
 static unsigned width(uint32_t type)
 {

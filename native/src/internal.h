@@ -358,13 +358,11 @@ extern const dvt_kernel dvt_elementwise_kernels[], dvt_product_kernels[], dvt_ro
     dvt_move_kernels[];
 extern const size_t dvt_elementwise_count, dvt_product_count, dvt_row_count, dvt_move_count;
 
-/* On x86-64 with glibc the hot loops are compiled for several vector widths and chosen when the
- * library is loaded. Sanitizers cannot start before such a choice, so they get one version. */
-#if defined(__x86_64__) && defined(__GLIBC__) && defined(__GNUC__) && !defined(__clang__) &&   \
+/* On x86-64 the hot loops are compiled for several levels of processor (see processor.h).
+ * Sanitizers get one version: they watch the same text, and compile it once. */
+#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) &&                         \
     !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
-#define DVT_CLONES __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
-#else
-#define DVT_CLONES
+#define DVT_SEVERAL_LEVELS 1
 #endif
 
 #endif

@@ -2,6 +2,7 @@
  * can, and the choice among them. */
 #include "kernel_math.h"
 #include "kernel_plan.h"
+#include "processor.h"
 
 #pragma GCC diagnostic ignored "-Wtype-limits" /* the same text serves unsigned types */
 #ifndef __clang__
@@ -17,10 +18,7 @@
 #undef STRIPS_SMALL
 #undef S
 
-/* Sanitizers get one version: they watch the same text, and compile it once. */
-#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) &&                         \
-    !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
-#define SEVERAL 1
+#ifdef DVT_SEVERAL_LEVELS
 #pragma GCC push_options
 #pragma GCC target("arch=x86-64-v3")
 #define S(name) name##_v3
@@ -37,14 +35,10 @@
 
 const strip_table *dvt_strips(void)
 {
-#ifdef SEVERAL
-    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-        __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
-        __builtin_cpu_supports("avx512cd") && __builtin_cpu_supports("fma"))
-        return &table_v4;
-    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
-        __builtin_cpu_supports("bmi2") && __builtin_cpu_supports("bmi"))
-        return &table_v3;
+#ifdef DVT_SEVERAL_LEVELS
+    int level = dvt_processor_level();
+    if (level >= 3)
+        return level >= 4 ? &table_v4 : &table_v3;
 #endif
     return &table_default;
 }

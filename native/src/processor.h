@@ -25,4 +25,15 @@ typedef struct {
 
 extern const dvt_processor dvt_x86_64, dvt_aarch64;
 
+#if defined(__aarch64__)
+#define PROCESSOR dvt_aarch64
+#else
+#define PROCESSOR dvt_x86_64 /* on machines of neither kind it is of no level */
+#endif
+
+/* The best level that this machine runs, or the lower one that the variable DOVETAIL_PROCESSOR
+ * names, which is read once; 0: none. Loops compiled for several levels are chosen by it too.
+ */
+int dvt_processor_level(void);
+
 #endif

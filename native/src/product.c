@@ -6,47 +6,20 @@
  * the product, and each result is a dot product instead. The order of additions depends on
  * shapes and strides alone, never on the number of threads. */
 #include "internal.h"
+#include "processor.h"
 
 #include <string.h>
 
 #define KC 256
 
-typedef struct {
-    int64_t batch, rows, columns, inner;
-    const char *left, *right, *bias;
-    char *out;
-    int64_t left_b, left_m, left_k, right_b, right_k, right_n; /* strides in elements */
-    int64_t out_b, out_m, out_n, bias_b, bias_m, bias_n;
-    int64_t panels, blocks; /* how columns and rows are split into pieces of work */
-    int64_t rows_each;
-} product;
+typedef float vec_f32 __attribute__((vector_size(64)));
+typedef double vec_f64 __attribute__((vector_size(64)));
+enum { NR_f32 = 2 * 16, NR_f64 = 2 * 8 }; /* a panel's columns: two vectors */
 
-#define LANES_F32 16
-#define LANES_F64 8
-typedef float lanes_f32 __attribute__((vector_size(64)));
-typedef double lanes_f64 __attribute__((vector_size(64)));
-
-/* The arithmetic, once for each type. NR is two vectors, MR is four rows. */
-#define PRODUCT(T, suffix)                                                                     \
-    enum { NR_##suffix = 2 * LANES_##suffix##_COUNT };                                         \
-                                                                                               \
-    static void pack_##suffix(const product *p, const T *right, int64_t k0, int64_t depth,     \
-                              int64_t width, T *panel)                                         \
-    {                                                                                          \
-        memset(panel, 0, (size_t)depth * NR_##suffix * sizeof(T));                             \
-        if (p->right_n == 1) {                                                                 \
-            for (int64_t k = 0; k < depth; k++)                                                \
-                memcpy(panel + k * NR_##suffix, right + (k0 + k) * p->right_k,                 \
-                       (size_t)width * sizeof(T));                                             \
-            return;                                                                            \
-        }                                                                                      \
-        for (int64_t n = 0; n < width; n++)                                                    \
-            for (int64_t k = 0; k < depth; k++)                                                \
-                panel[k * NR_##suffix + n] = right[(k0 + k) * p->right_k + n * p->right_n];    \
-    }                                                                                          \
-                                                                                               \
-    DVT_CLONES static void tile_##suffix(int64_t depth, const T *const a[4], int64_t step,     \
-                                         const T *panel, T(*sums)[NR_##suffix])                \
+/* The innermost loops, for each type and each level of processor. */
+#define LOOPS(T, suffix, level)                                                                \
+    static void tile_##suffix##_##level(int64_t depth, const T *const a[4], int64_t step,      \
+                                        const T *panel, T(*sums)[NR_##suffix])                 \
     {                                                                                          \
         vec_##suffix s[4][2];                                                                  \
         memcpy(s, sums, sizeof s);                                                             \
@@ -67,6 +40,91 @@ typedef double lanes_f64 __attribute__((vector_size(64)));
         }                                                                                      \
         vec_##suffix made[4][2] = {{s00, s01}, {s10, s11}, {s20, s21}, {s30, s31}};            \
         memcpy(sums, made, sizeof made);                                                       \
+    }                                                                                          \
+                                                                                               \
+    static T dot_##suffix##_##level(int64_t depth, const T *a, const T *b)                     \
+    {                                                                                          \
+        vec_##suffix sums[2] = {{0}, {0}};                                                     \
+        int64_t k = 0;                                                                         \
+        for (; k + NR_##suffix <= depth; k += NR_##suffix) {                                   \
+            vec_##suffix x[2], y[2];                                                           \
+            memcpy(x, a + k, sizeof x);                                                        \
+            memcpy(y, b + k, sizeof y);                                                        \
+            sums[0] += x[0] * y[0];                                                            \
+            sums[1] += x[1] * y[1];                                                            \
+        }                                                                                      \
+        sums[0] += sums[1];                                                                    \
+        T total = 0;                                                                           \
+        for (int i = 0; i < NR_##suffix / 2; i++)                                              \
+            total += sums[0][i];                                                               \
+        for (; k < depth; k++)                                                                 \
+            total += a[k] * b[k];                                                              \
+        return total;                                                                          \
+    }
+
+/* Those for one level. */
+typedef struct {
+    void (*tile_f32)(int64_t, const float *const[4], int64_t, const float *, float (*)[NR_f32]);
+    void (*tile_f64)(int64_t, const double *const[4], int64_t, const double *,
+                     double (*)[NR_f64]);
+    float (*dot_f32)(int64_t, const float *, const float *);
+    double (*dot_f64)(int64_t, const double *, const double *);
+} loop_table;
+
+#define TABLE(level)                                                                           \
+    LOOPS(float, f32, level)                                                                   \
+    LOOPS(double, f64, level)                                                                  \
+    static const loop_table loops_##level = {tile_f32_##level, tile_f64_##level,               \
+                                             dot_f32_##level, dot_f64_##level};
+
+TABLE(default)
+#ifdef DVT_SEVERAL_LEVELS
+#pragma GCC push_options
+#pragma GCC target("arch=x86-64-v3")
+TABLE(v3)
+#pragma GCC pop_options
+#pragma GCC push_options
+#pragma GCC target("arch=x86-64-v4")
+TABLE(v4)
+#pragma GCC pop_options
+#endif
+
+static const loop_table *choose_loops(void)
+{
+#ifdef DVT_SEVERAL_LEVELS
+    int level = dvt_processor_level();
+    if (level >= 3)
+        return level >= 4 ? &loops_v4 : &loops_v3;
+#endif
+    return &loops_default;
+}
+
+typedef struct {
+    int64_t batch, rows, columns, inner;
+    const char *left, *right, *bias;
+    char *out;
+    int64_t left_b, left_m, left_k, right_b, right_k, right_n; /* strides in elements */
+    int64_t out_b, out_m, out_n, bias_b, bias_m, bias_n;
+    int64_t panels, blocks; /* how columns and rows are split into pieces of work */
+    int64_t rows_each;
+    const loop_table *loops;
+} product;
+
+/* What surrounds them, once for each type. MR is four rows. */
+#define PRODUCT(T, suffix)                                                                     \
+    static void pack_##suffix(const product *p, const T *right, int64_t k0, int64_t depth,     \
+                              int64_t width, T *panel)                                         \
+    {                                                                                          \
+        memset(panel, 0, (size_t)depth * NR_##suffix * sizeof(T));                             \
+        if (p->right_n == 1) {                                                                 \
+            for (int64_t k = 0; k < depth; k++)                                                \
+                memcpy(panel + k * NR_##suffix, right + (k0 + k) * p->right_k,                 \
+                       (size_t)width * sizeof(T));                                             \
+            return;                                                                            \
+        }                                                                                      \
+        for (int64_t n = 0; n < width; n++)                                                    \
+            for (int64_t k = 0; k < depth; k++)                                                \
+                panel[k * NR_##suffix + n] = right[(k0 + k) * p->right_k + n * p->right_n];    \
     }                                                                                          \
                                                                                                \
     static void start_##suffix(const product *p, int64_t b, int64_t m, int64_t n,              \
@@ -101,32 +159,12 @@ typedef double lanes_f64 __attribute__((vector_size(64)));
                     for (int64_t i = 0; i < high; i++)                                         \
                         for (int64_t j = 0; j < width; j++)                                    \
                             sums[i][j] = out[(m + i) * p->out_m + j * p->out_n];               \
-                tile_##suffix(depth, a, p->left_k, panel, sums);                               \
+                p->loops->tile_##suffix(depth, a, p->left_k, panel, sums);                     \
                 for (int64_t i = 0; i < high; i++)                                             \
                     for (int64_t j = 0; j < width; j++)                                        \
                         out[(m + i) * p->out_m + j * p->out_n] = sums[i][j];                   \
             }                                                                                  \
         }                                                                                      \
-    }                                                                                          \
-                                                                                               \
-    DVT_CLONES static T dot_##suffix(int64_t depth, const T *a, const T *b)                    \
-    {                                                                                          \
-        vec_##suffix sums[2] = {{0}, {0}};                                                     \
-        int64_t k = 0;                                                                         \
-        for (; k + NR_##suffix <= depth; k += NR_##suffix) {                                   \
-            vec_##suffix x[2], y[2];                                                           \
-            memcpy(x, a + k, sizeof x);                                                        \
-            memcpy(y, b + k, sizeof y);                                                        \
-            sums[0] += x[0] * y[0];                                                            \
-            sums[1] += x[1] * y[1];                                                            \
-        }                                                                                      \
-        sums[0] += sums[1];                                                                    \
-        T total = 0;                                                                           \
-        for (int i = 0; i < NR_##suffix / 2; i++)                                              \
-            total += sums[0][i];                                                               \
-        for (; k < depth; k++)                                                                 \
-            total += a[k] * b[k];                                                              \
-        return total;                                                                          \
     }                                                                                          \
                                                                                                \
     static void dots_##suffix(const product *p, int64_t b, int64_t n0, int64_t width,          \
@@ -138,7 +176,8 @@ typedef double lanes_f64 __attribute__((vector_size(64)));
         T *out = (T *)(void *)p->out + b * p->out_b;                                           \
         for (int64_t n = n0; n < n0 + width; n++)                                              \
             for (int64_t m = m0; m < m1; m++) {                                                \
-                T sum = dot_##suffix(p->inner, left + m * p->left_m, right + n * p->right_n);  \
+                T sum = p->loops->dot_##suffix(p->inner, left + m * p->left_m,                 \
+                                               right + n * p->right_n);                        \
                 if (bias != NULL)                                                              \
                     sum += bias[b * p->bias_b + m * p->bias_m + n * p->bias_n];                \
                 out[m * p->out_m + n * p->out_n] = sum;                                        \
@@ -163,9 +202,6 @@ typedef double lanes_f64 __attribute__((vector_size(64)));
         }                                                                                      \
     }
 
-typedef lanes_f32 vec_f32;
-typedef lanes_f64 vec_f64;
-enum { LANES_f32_COUNT = LANES_F32, LANES_f64_COUNT = LANES_F64 };
 PRODUCT(float, f32)
 PRODUCT(double, f64)
 
@@ -231,6 +267,7 @@ static dvt_status run_matmul(const dvt_call *c, dvt_error *error)
         .out_b = step(out, 2),
         .out_m = step(out, 1),
         .out_n = step(out, 0),
+        .loops = choose_loops(),
     };
     if (bias != NULL) {
         p.bias_b = step(bias, 2);

@@ -25,10 +25,12 @@ MODES: Mapping[str, Mapping[str, Any]] = {
     "max-autotune-no-cudagraphs": {},
 }
 # Variables of the process that are no option of a compilation. The C runtime, where it is used
-# without Python, reads DOVETAIL_NUM_THREADS itself.
+# without Python, reads the first two itself.
 VARIABLES: Mapping[str, str] = {
     "DOVETAIL_NUM_THREADS": "how many threads kernels use; by default PyTorch's number of threads, "
     "or one a core in a process without PyTorch",
+    "DOVETAIL_PROCESSOR": "code is made and loaded as on this smaller processor, such as "
+    "x86-64-v3; by default as on this machine's",
     "DOVETAIL_CONFIG": "the folder of dovetail's configuration; by default ~/.config/dovetail",
 }
 _TRUE, _FALSE = ("1", "true", "yes", "on"), ("0", "false", "no", "off", "")

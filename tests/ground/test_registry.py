@@ -302,6 +302,7 @@ def test_table_has_a_row_for_each_backend(registry):
     ],
 )
 def test_code_is_generated_where_it_can_run(registry, monkeypatch, machine, number, reason):
+    monkeypatch.delenv("DOVETAIL_PROCESSOR", raising=False)
     monkeypatch.setattr(platform, "machine", lambda: machine)
     monkeypatch.setattr(_native, "processor", lambda: number)
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: object())

@@ -8,6 +8,9 @@ from __future__ import annotations
 import importlib
 import platform
 
+from dovetail.errors import InvalidOption
+from dovetail.options import variable
+
 AARCH64 = 183 << 8 | 1  # any of ARMv8-A with NEON
 PROCESSORS = {**{f"x86-64-v{n}": n for n in range(1, 5)}, "armv8-a": AARCH64}
 _LEAST = PROCESSORS["x86-64-v3"]  # kernels are made of fused multiply-adds
@@ -25,10 +28,30 @@ def family() -> str:
     return _FAMILIES.get(platform.machine().lower(), "")
 
 
+def processor_held() -> str | None:
+    """The processor of this machine's family that DOVETAIL_PROCESSOR names, if it names one."""
+    name = variable("DOVETAIL_PROCESSOR")
+    known = [each for each in PROCESSORS if (each == "armv8-a") == (family() == "aarch64")]
+    if name is not None and name not in known:
+        raise InvalidOption("DOVETAIL_PROCESSOR", name, f"one of {', '.join(known)}")
+    return name
+
+
+def processor_here() -> int:
+    """The number of this machine's processor, or of the smaller one that it is held to; 0: none.
+
+    The C runtime reads the variable once, this function each time: code for a smaller processor
+    can be made and run beside that for this one.
+    """
+    number: int = importlib.import_module("dovetail._native").processor()
+    held = processor_held()
+    return number if held is None else min(number, PROCESSORS[held])
+
+
 def no_code_here() -> str:
     """Why generated code does not run on this machine; empty when it does."""
     try:
-        number = importlib.import_module("dovetail._native").processor()
+        number = processor_here()
     except ImportError:
         return "it needs the C runtime, which is not built"
     if number >= _LEAST:

@@ -6,9 +6,16 @@ import functools
 from dataclasses import dataclass
 from typing import Any
 
-from dovetail import _native
 from dovetail.errors import CannotSave, UnsupportedGraph
-from dovetail.file.processors import AARCH64, PROCESSORS, family, no_code_here
+from dovetail.file.processors import (
+    AARCH64,
+    PROCESSORS,
+    family,
+    no_code_here,
+    processor_held,
+    processor_here,
+    processor_name,
+)
 from dovetail.locks import ForkLock
 
 _lock = ForkLock()
@@ -47,14 +54,25 @@ def missing() -> str:
     return no_code_here()
 
 
-@functools.cache
 def host() -> Target:
-    """This machine."""
+    """This machine, or the smaller one that it is held to."""
+    return _held(processor_here()) if processor_held() else _host()
+
+
+@functools.cache
+def _host() -> Target:
     llvm = _llvm()
     features = llvm.get_host_cpu_features().flatten()
-    level = _native.processor()
+    level = processor_here()
     triple, name = llvm.get_default_triple(), llvm.get_host_cpu_name()
     return Target(triple, name, features, _WIDTHS[level], level)
+
+
+@functools.cache
+def _held(level: int) -> Target:
+    """Any processor of a level of this machine's family."""
+    cpu = "generic" if level == AARCH64 else processor_name(level)
+    return Target(_llvm().get_default_triple(), cpu, "", _WIDTHS[level], level)
 
 
 def named(name: str) -> Target:
