@@ -142,12 +142,14 @@ def test_error_beside_eager(name):
 
 @pytest.mark.parametrize("name", UNARY)
 def test_special_values(name):
+    fn, exact = UNARY[name]
     x = np.array(SPECIAL)
-    eager, ours = both(UNARY[name][0], x)
-    if name in ("sinh", "cosh"):  # eager's overflow a little early
+    eager, ours = both(fn, x)
+    known = eager
+    if name in ("sinh", "cosh"):  # eager's overflow early; from where on depends on the processor
         with np.errstate(all="ignore"):
-            eager = np.where(x == 710.4, UNARY[name][1](x), eager)
-    np.testing.assert_allclose(ours, eager, rtol=1e-15, atol=3e-308)
+            known = np.where(np.isfinite(x) & np.isinf(eager), exact(x), eager)
+    np.testing.assert_allclose(ours, known, rtol=1e-15, atol=3e-308)
     zero = (eager == 0) & (ours == 0)
     assert np.array_equal(np.signbit(ours)[zero], np.signbit(eager)[zero])
 

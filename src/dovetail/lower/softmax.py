@@ -43,12 +43,14 @@ def lower_softmax(lower: Lower, call: OpCall) -> Value:
         return b.apply("sub", dtype, x, b.read(highest, keep(index, None)))
 
     moved = lower.inner("shifted", dtype, source.shape, shifted, (source, highest))
-    powers = _powers(lower, moved)
+    # The smallest powers are results themselves, unless they are only added up.
+    is_log = "log" in call.op
+    powers = _powers(lower, moved, "exp_normal" if is_log else "exp")
     if parts is None:
         total = reduction(lower, powers, "sum", dims, dtype, dtype)
     else:
         total = parts.total(highest)
-    if "log" in call.op:
+    if is_log:
         op, left, right = "sub", moved, _function(lower, "log", total)
     else:
         op, left, right = "mul", powers, _function(lower, "reciprocal", total)
@@ -106,7 +108,7 @@ class _Parts:
             return b.apply("sub", dtype, b.read(top, index), b.read(highest, row))
 
         moved = self.lower.inner("shifted", dtype, top.shape, shifted, (top, highest))
-        factor = _powers(self.lower, moved)
+        factor = _powers(self.lower, moved, "exp_normal")
 
         def body(b: Builder, index: Indices) -> str:
             return b.apply("mul", dtype, b.read(total, index), b.read(factor, index))
@@ -118,12 +120,12 @@ class _Parts:
         return join(self.lower, whole, [p.second(self.lower, whole, first) for p, first in each])
 
 
-def _powers(lower: Lower, moved: Value) -> Pointwise:
-    """The exponential of what is not above 0."""
+def _powers(lower: Lower, moved: Value, op: str) -> Pointwise:
+    """The exponential, in one of its forms, of what is not above 0."""
     dtype = moved.dtype
 
     def body(b: Builder, index: Indices) -> str:
-        return b.apply("exp_normal", dtype, b.read(moved, index))
+        return b.apply(op, dtype, b.read(moved, index))
 
     return lower.inner("powers", dtype, moved.shape, body, (moved,), 12)
 

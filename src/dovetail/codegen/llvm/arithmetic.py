@@ -167,6 +167,12 @@ def two_product_with(c: Code, a: Val, number: tuple[float, float]) -> Pair:
     return high, fma(c, a, c.like(number[1], a), low)
 
 
+def two_product_pair(c: Code, a: Pair, b: Pair) -> Pair:
+    """The product of two pairs."""
+    high, low = two_product(c, a[0], b[0])
+    return high, fma(c, a[0], b[1], fma(c, a[1], b[0], low))
+
+
 def divide(c: Code, above: Pair, below: Pair) -> Pair:
     """A quotient; the divisor's reciprocal must not be denormal."""
     inverse = c.op("fdiv", c.like(1.0, below[0]), below[0])

@@ -32,6 +32,7 @@ from dovetail.codegen.llvm.arithmetic import (
     times,
     total,
     two_product,
+    two_product_pair,
     two_product_with,
     two_sum,
 )
@@ -45,6 +46,7 @@ from dovetail.codegen.llvm.coefficients import (
     LOG32,
     LOG_SHORT,
     LOG_TAIL64,
+    TWO_FIFTHS,
     TWO_THIRDS,
 )
 from dovetail.codegen.llvm.emit import Code, Val
@@ -85,17 +87,27 @@ def _log_fraction(c: Code, m: Val, low: Val | None = None) -> Pair:
 
 
 def _log_fraction_long(c: Code, m: Val) -> Pair:
-    """The logarithm of m, near 1; good to 65 bits."""
+    """The logarithm of m, near 1: 2 s + 2/3 s**3 + s**5 (2/5 + …), good to 68 bits."""
     s, z = _of_fraction(c, m)
     z_low = fma(c, times(c, s[0], 2.0), s[1], z[1])
     cube = two_product(c, s[0], z[0])
     cube_low = fma(c, s[1], z[0], fma(c, s[0], z_low, cube[1]))
     third = two_product_with(c, cube[0], TWO_THIRDS)
     third_low = fma(c, cube_low, c.like(TWO_THIRDS[0], m), third[1])
-    tail = mul(c, mul(c, cube[0], z[0]), polynomial(c, z[0], LOG_TAIL64))
-    high, low = fast_two_sum(c, times(c, s[0], 2.0), third[0])
-    rest = add(c, fma(c, s[1], c.like(2.0, m), tail), third_low)
-    return fast_two_sum(c, high, add(c, low, rest))
+    fifth = two_product(c, cube[0], z[0])
+    fifth_low = fma(c, cube_low, z[0], fma(c, cube[0], z_low, fifth[1]))
+    tail = two_product_pair(c, (fifth[0], fifth_low), _log_tail(c, z[0]))
+    higher, higher_low = fast_two_sum(c, third[0], tail[0])
+    high, low = fast_two_sum(c, times(c, s[0], 2.0), higher)
+    rest = add(c, higher_low, add(c, third_low, tail[1]))
+    return fast_two_sum(c, high, add(c, low, fma(c, s[1], c.like(2.0, m), rest)))
+
+
+def _log_tail(c: Code, z: Val) -> Pair:
+    """2/5 + 2/7 z + …, what the logarithm's series has left from s**5 on."""
+    more = mul(c, z, polynomial(c, z, LOG_TAIL64[1:]))
+    high, low = fast_two_sum(c, c.like(TWO_FIFTHS[0], z), more)
+    return high, add(c, low, c.like(TWO_FIFTHS[1], z))
 
 
 def _with_exponent(c: Code, e: Val, log: Pair, unit: tuple[float, float]) -> Pair:

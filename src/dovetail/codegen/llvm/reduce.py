@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from math import inf
 
 from dovetail.codegen.llvm import scalar
@@ -52,20 +52,26 @@ class Accumulators:
         *,
         in_lanes: bool,
         in_order: frozenset[str] = frozenset(),
+        exact: bool = False,
     ) -> None:
         """``reduces`` gives each reduction with the types and the lanes it is folded in.
 
-        Those ``in_order`` meet the positions 0, 1, 2, … of one axis one after another.
+        Those ``in_order`` meet the positions 0, 1, 2, … of one axis one after another. Where
+        totals are ``exact``, running sums of float32 meet in float64.
         """
         self.c, self.copies, self.in_lanes, self.in_order = c, copies, in_lanes, in_order
+        self.exact = exact
         self.found_by = _found_by(reduces)
         self.reduces = tuple(r for r, _, _ in reduces if r.name not in self.found_by)
         self.types = {r.name: types for r, types, _ in reduces}
         self.lanes = {r.name: lanes for r, _, lanes in reduces}
-        self.totals = {r.name: self._slots(r) for r in self.reduces}
-        self.running = {r.name: [self._slots(r) for _ in range(copies)] for r in self.reduces}
+        self.total_types = {r.name: self._total_types(r) for r in self.reduces}
+        self.totals = {r.name: self._slots(r, self.total_types) for r in self.reduces}
+        self.running = {
+            r.name: [self._slots(r, self.types) for _ in range(copies)] for r in self.reduces
+        }
         for r in self.reduces:
-            self._start(r, self.totals[r.name])
+            self._start(r, self.totals[r.name], self.total_types)
 
     @property
     def needed(self) -> bool:
@@ -76,13 +82,17 @@ class Accumulators:
         """Start the running values."""
         for r in self.reduces:
             for slots in self.running[r.name]:
-                self._start(r, slots)
+                self._start(r, slots, self.types)
 
-    def _slots(self, r: Reduce) -> list[str]:
-        return [self.c.slot(dtype, self.lanes[r.name]) for dtype in self.types[r.name]]
+    def _total_types(self, r: Reduce) -> tuple[str, ...]:
+        types = self.types[r.name]
+        return ("float64",) if self.exact and (r.op, *types) == ("sum", "float32") else types
 
-    def _start(self, r: Reduce, slots: list[str]) -> None:
-        lanes, types = self.lanes[r.name], self.types[r.name]
+    def _slots(self, r: Reduce, types: Mapping[str, tuple[str, ...]]) -> list[str]:
+        return [self.c.slot(dtype, self.lanes[r.name]) for dtype in types[r.name]]
+
+    def _start(self, r: Reduce, slots: list[str], kinds: Mapping[str, tuple[str, ...]]) -> None:
+        lanes, types = self.lanes[r.name], kinds[r.name]
         starts = [self.c.const(identity(r.op, types[0]), types[0], lanes)]
         starts += [self.c.const(_LAST[t], t, lanes) for t in types[1:]]
         for slot, value in zip(slots, starts, strict=True):
@@ -118,9 +128,10 @@ class Accumulators:
             while len(groups) > 1:
                 pairs = zip(groups[::2], groups[1::2], strict=True)
                 groups = [combine(c, r.op, a, b) for a, b in pairs]
-            slots = self.totals[r.name]
+            slots, types = self.totals[r.name], self.total_types[r.name]
             total = tuple(c.get(s, t, lanes) for s, t in zip(slots, types, strict=True))
-            for slot, value in zip(slots, combine(c, r.op, total, groups[0]), strict=True):
+            last = tuple(scalar.cast(c, v, t) for v, t in zip(groups[0], types, strict=True))
+            for slot, value in zip(slots, combine(c, r.op, total, last), strict=True):
                 c.put(slot, value)
 
     def results(self) -> dict[str, Val]:
@@ -128,11 +139,13 @@ class Accumulators:
         found = {}
         extremes = {position: value for value, position in self.found_by.items()}
         for r in self.reduces:
-            lanes, types = self.lanes[r.name], self.types[r.name]
+            lanes, types = self.lanes[r.name], self.total_types[r.name]
             slots = self.totals[r.name]
             total = tuple(self.c.get(s, t, lanes) for s, t in zip(slots, types, strict=True))
             if self.in_lanes and lanes > 1:
                 total = _across(self.c, r.op, total)
+            kinds = self.types[r.name]
+            total = tuple(scalar.cast(self.c, v, t) for v, t in zip(total, kinds, strict=True))
             if r.name in extremes:
                 found[extremes[r.name]] = total[0]
             found[r.name] = self._place(total[-1]) if r.name in self.in_order else total[-1]

@@ -45,8 +45,8 @@ from dovetail.ir.size import Dim, Size
 BLOCK = 4096  # elements in one unit of work, where the vector axis is parallel
 NARROWEST = 64  # but at least these along it
 WIDE = 4  # vectors next to each other that are folded together
-CHUNK = 1024  # elements summed before their sum is added to the total
-COLUMN_CHUNK = 16  # the same for sums down a column
+CHUNK = 16  # steps that are summed before their sum is added to the total
+EXACT = 256  # elements of a row whose sum float64 completes; shorter rows take a sixth longer so
 LONG = 32  # steps of a loop from which on what follows it counts for less and less
 SHORT = 12  # instructions beside a scan for which there are registers, however wide they are
 UNROLL = 4  # independent accumulators along the vector axis
@@ -377,7 +377,10 @@ class Renderer:
             copies = max(strides(loop.axes[-1].extent, self.lanes, UNROLL), default=1)
         in_order = met_in_order(loop)
         folded = [(r, self._folded_in(r, loop, in_order), self._fold_lanes(r)) for r in reduces]
-        sums = Accumulators(self.c, folded, copies, in_lanes=vector_loop, in_order=in_order)
+        exact = vector_loop and _length(loop.axes[-1]) >= EXACT
+        sums = Accumulators(
+            self.c, folded, copies, in_lanes=vector_loop, in_order=in_order, exact=exact
+        )
         scanned = [i for i in loop.body if isinstance(i, Scan)]
         self.scans = Scans(self.c, {s: self._carried(s) for s in scanned})
         depth = self._depths(loop)
@@ -495,7 +498,7 @@ class Renderer:
             self.c.each(start, stop, 1, step)
             sums.end()
 
-        self._in_chunks(axis, sums, COLUMN_CHUNK, low, high, walk)
+        self._in_chunks(axis, sums, CHUNK, low, high, walk)
 
     def _in_chunks(
         self,
@@ -529,7 +532,7 @@ class Renderer:
             self.along_vector(start, stop, exact, run, sums.copies)
             sums.end()
 
-        self._in_chunks(axis, sums, CHUNK * sums.copies // UNROLL, low, high, walk)
+        self._in_chunks(axis, sums, CHUNK * self.lanes * sums.copies, low, high, walk)
 
     def _bases(self, body: list[Instruction], innermost: str) -> dict[Instruction, Val]:
         """Where each access of the innermost loop starts, computed before it."""
