@@ -298,5 +298,6 @@ static PyModuleDef module = {
 
 PyMODINIT_FUNC PyInit__native(void)
 {
+    dvt_processor_number(); /* reads its variable now, whatever becomes of the environment */
     return PyModuleDef_Init(&module);
 }

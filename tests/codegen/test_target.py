@@ -64,6 +64,8 @@ def test_code_is_made_for_the_processor_it_is_held_to(monkeypatch, name):
     made_for = target.host()
     assert (made_for.cpu, made_for.level) == (f"x86-64-v{level}", level)
     assert made_for.vector_bytes == {2: 16, 3: 32, 4: 64}[level]
+    monkeypatch.undo()
+    assert _native.processor() >= level  # the runtime read the variable when it was imported
 
 
 def test_a_processor_that_is_none_is_named(monkeypatch):
