@@ -5,6 +5,7 @@
 # make sweep   2,000 random graphs (GRAPHS=n: how many) and each case of op_db against eager
 # make fuzz    mutated artifacts through the loader, under ASan and UBSan (FUZZ=n: how many,
 #              JOBS=n: in how many processes, SEED=n: which)
+# make spoil   files overwritten, cut and deleted while they run (SPOILT=n: how many)
 # make arm     generated code for AArch64, run under qemu's emulation
 # make bench   the benchmarks of benchmarks/
 #
@@ -23,7 +24,7 @@ INSTALLED := $(VENV)/.installed
 comma     := ,
 
 .PHONY: demo sweep test test-backends test-fast check format bench clean setup fuzz fuzz-seeds \
-        fuzz-run fuzz-coverage arm
+        fuzz-run fuzz-coverage spoil arm
 
 setup: $(INSTALLED)
 
@@ -78,6 +79,11 @@ $(INSTALLED): pyproject.toml setup.py constraints.txt $(NATIVE)
 	@$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt \
 	    --no-build-isolation -e '.[torch,cpu,dev]'
 	@touch $@
+
+SPOILT ?= 1000
+spoil: $(INSTALLED)
+	@DOVETAIL_SPOILT_FILES=$(SPOILT) $(BIN)/python -m pytest -q -s -n 0 \
+	    tests/artifact/test_changing_files.py -k random_moments $(ARGS)
 
 ARM_TOOLS := qemu-aarch64 aarch64-linux-gnu-gcc
 arm: $(INSTALLED)

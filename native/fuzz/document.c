@@ -197,7 +197,7 @@ static size_t aligned(size_t at, uint32_t kind)
     return (at + unit - 1) / unit * unit;
 }
 
-static void write_entry(const part *p, uint8_t *entry, size_t at)
+static void write_entry(const part *p, uint16_t minor, uint8_t *entry, size_t at)
 {
     uint64_t place[2] = {at, p->body.size};
     memset(entry, 0, ENTRY);
@@ -205,7 +205,7 @@ static void write_entry(const part *p, uint8_t *entry, size_t at)
     memcpy(entry + 4, &p->required, 4);
     memcpy(entry + 8, place, 16);
     if (p->changed)
-        dvt_sha256(p->body.data, p->body.size, entry + 24);
+        dvt_section_digest(p->kind, minor, (span){p->body.data, p->body.size}, entry + 24);
     else
         memcpy(entry + 24, p->digest, 32);
 }
@@ -247,7 +247,7 @@ static size_t lay_out(document *d, bytes *file)
         bytes_resize(file, at + p->body.size);
         if (p->body.size > 0)
             memcpy(file->data + at, p->body.data, p->body.size);
-        write_entry(p, file->data + HEADER + i * (size_t)ENTRY, at);
+        write_entry(p, d->minor, file->data + HEADER + i * (size_t)ENTRY, at);
         end = at + p->body.size;
     }
     write_header(d, file);
@@ -258,7 +258,7 @@ static size_t lay_out(document *d, bytes *file)
 static void sign_part(const bytes *file, part *p)
 {
     static const char context[] = "dovetail artifact signature v1";
-    dvt_file view = {.data = file->data, .size = file->size};
+    dvt_file view = {.head = file->data};
     uint8_t message[sizeof context + 32];
     size_t skipped = one_in(8) ? sizeof context : 0; /* as it was before 1.3 */
     memcpy(message, context, sizeof context);
@@ -292,7 +292,9 @@ void reseal(bytes *file, bool sections)
         uint64_t place[2];
         memcpy(place, entry + 8, sizeof place);
         if (place[0] <= file->size && place[1] <= file->size - place[0])
-            dvt_sha256(file->data + place[0], (size_t)place[1], entry + 24);
+            dvt_section_digest((uint32_t)number_at(file, HEADER + i * (size_t)ENTRY, 4),
+                               (uint32_t)number_at(file, 10, 2),
+                               (span){file->data + place[0], (size_t)place[1]}, entry + 24);
     }
     write_root(file);
 }

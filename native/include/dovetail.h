@@ -49,6 +49,7 @@ enum {
     DVT_ERROR_ARGUMENT = 11,      /* a call of this interface with wrong arguments */
     DVT_ERROR_BOUNDS = 12,        /* the same as INDEX, where PyTorch raises RuntimeError */
     DVT_ERROR_DIVISOR = 13,       /* an integer held in a tensor was divided by zero */
+    DVT_ERROR_CHANGED = 16,       /* the file was changed or cut short after it was opened */
 };
 enum {                                     /* of plug-ins and their devices */
        DVT_ERROR_PLUGIN_MISSING = 20,      /* there is no such library, or it was not given */
@@ -215,17 +216,40 @@ typedef struct {
     size_t plugin_count;
 } dvt_open_options;
 
-#define DVT_OPEN_CHECK_CONSTANTS 1u /* hash the constants too: reads the whole file */
+#define DVT_OPEN_CHECK_CONSTANTS                                                               \
+    1u /* check the digest of the constants before this returns: reads the whole file */
 #define DVT_OPEN_INSPECT 4u /* verify and look, never run: no kernel, host or trust needed */
 #define DVT_OPEN_TRUST   2u /* vouch for the file: run what needs trust, unsigned */
+#define DVT_OPEN_COPY                                                                          \
+    16u /* copy and check the constants before this returns, trusted or not                    \
+         */
 #define DVT_OPEN_MAY_OVERLAP                                                                   \
     8u /* inputs that are written to may share memory with others: the caller answers for it   \
         */
 
-/* Map and verify a file. NULL options mean all zero. */
+/* The bytes of an artifact. A file is opened once, and all of it but its constants is read once
+ * into private memory and verified there: what happens to the file afterwards changes nothing.
+ *
+ * Constants are copied too, and their digest is checked, before the first run: when a file
+ * signed by a trusted key is opened, else when it is first run. Those of a file opened with
+ * DVT_OPEN_TRUST are mapped and not checked, which takes no time whatever their size; if such a
+ * file is then changed or cut short, runs end with DVT_ERROR_CHANGED. To be able to say so, the
+ * first mapping installs a handler of SIGBUS, which passes on what is not its own. */
+typedef struct dvt_source dvt_source;
+dvt_status dvt_source_open(const char *path, dvt_source **source, dvt_error *error);
+/* The same for bytes in memory, 64-byte aligned, which must stay as they are until all that was
+ * opened of them is closed; then free_data(data) is called, unless it is NULL. */
+dvt_status dvt_source_memory(const void *data, size_t size, void (*free_data)(void *),
+                             dvt_source **source, dvt_error *error);
+/* Artifacts that are open keep what they need of a source. */
+void dvt_source_close(dvt_source *source);
+
+/* Open an artifact of a source, which can serve several. NULL options mean all zero. */
+dvt_status dvt_open_source(dvt_source *source, const dvt_open_options *options,
+                           dvt_artifact **artifact, dvt_error *error);
+/* The same in one step, for a file and for bytes in memory. */
 dvt_status dvt_open(const char *path, const dvt_open_options *options, dvt_artifact **artifact,
                     dvt_error *error);
-/* The same for bytes in memory, 64-byte aligned, which must stay until dvt_close. */
 dvt_status dvt_open_memory(const void *data, size_t size, const dvt_open_options *options,
                            dvt_artifact **artifact, dvt_error *error);
 void dvt_close(dvt_artifact *artifact);
@@ -245,7 +269,8 @@ size_t dvt_output_count(const dvt_artifact *artifact);
 const dvt_tensor_info *dvt_input_info(const dvt_artifact *artifact, size_t index);
 const dvt_tensor_info *dvt_output_info(const dvt_artifact *artifact, size_t index);
 
-/* Bytes of a section by kind (see SPEC.md), NULL when the file has none. */
+/* Bytes of a section by kind (see SPEC.md), NULL when the file has none; of the constants also
+ * when they are damaged. */
 const void *dvt_section(const dvt_artifact *artifact, uint32_t kind, size_t *size);
 
 /* The operator and the arguments (JSON) of a host call; NULL past the last. */

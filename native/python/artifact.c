@@ -12,8 +12,7 @@
 
 typedef struct {
     PyObject_HEAD dvt_artifact *artifact;
-    void *bytes; /* of an artifact in memory */
-    bool plain;  /* opened with PLAIN_TENSORS */
+    bool plain; /* opened with PLAIN_TENSORS */
     host_binding host;
     PyObject *plugins; /* a tuple: the artifact runs on their devices */
 } Artifact;
@@ -57,6 +56,7 @@ PyObject *raise_error(const dvt_error *error)
         [DVT_ERROR_ARGUMENT] = "RunFailed",
         [DVT_ERROR_BOUNDS] = "IndexOutOfBounds",
         [DVT_ERROR_DIVISOR] = "DividedByZero",
+        [DVT_ERROR_CHANGED] = "ArtifactChanged",
         [DVT_ERROR_PLUGIN_MISSING] = "PluginNotFound",
         [DVT_ERROR_PLUGIN_INVALID] = "InvalidPlugin",
         [DVT_ERROR_PLUGIN_INCOMPATIBLE] = "IncompatiblePlugin",
@@ -98,28 +98,22 @@ static int set_plugins(Artifact *self, PyObject *plugins, dvt_open_options *opti
     return list == NULL ? (PyErr_NoMemory(), -1) : 0;
 }
 
-static dvt_status open_source(Artifact *self, PyObject *source, const dvt_open_options *options,
-                              dvt_error *error)
+/* Opens an artifact of a Source, or of a path or bytes by way of one. */
+static int open_artifact(Artifact *self, PyObject *given, const dvt_open_options *options,
+                         dvt_error *error)
 {
-    if (PyBytes_Check(source)) {
-        Py_ssize_t size = PyBytes_Size(source);
-        self->bytes = aligned_copy(PyBytes_AsString(source), (size_t)size);
-        if (self->bytes == NULL) {
-            error->status = DVT_ERROR_MEMORY;
-            strcpy(error->message, "out of memory");
-            return DVT_ERROR_MEMORY;
-        }
-        return dvt_open_memory(self->bytes, (size_t)size, options, &self->artifact, error);
-    }
-    PyObject *path = NULL;
-    if (!PyUnicode_FSConverter(source, &path))
-        return DVT_ERROR_ARGUMENT;
+    PyObject *made = source_of(given) != NULL
+                         ? Py_NewRef(given)
+                         : PyObject_CallFunctionObjArgs((PyObject *)source_type, given, NULL);
+    if (made == NULL)
+        return -1;
+    dvt_source *source = source_of(made);
     dvt_status status;
     Py_BEGIN_ALLOW_THREADS;
-    status = dvt_open(PyBytes_AsString(path), options, &self->artifact, error);
+    status = dvt_open_source(source, options, &self->artifact, error);
     Py_END_ALLOW_THREADS;
-    Py_DECREF(path);
-    return status;
+    Py_DECREF(made);
+    return status == DVT_OK ? 0 : -1;
 }
 
 static PyObject *artifact_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
@@ -145,7 +139,7 @@ static PyObject *artifact_new(PyTypeObject *type, PyObject *args, PyObject *kwar
     options.host_available = host != NULL && host != Py_None;
     int failed = host_bind(&self->host, host) != 0 ||
                  set_plugins(self, plugins, &options) != 0 ||
-                 open_source(self, source, &options, &error) != DVT_OK;
+                 open_artifact(self, source, &options, &error) != 0;
     PyMem_Free((void *)(uintptr_t)options.plugins);
     if (failed) {
         raise_error(&error);
@@ -160,7 +154,6 @@ static void artifact_dealloc(PyObject *object)
     Artifact *self = (Artifact *)object;
     PyTypeObject *type = Py_TYPE(object);
     dvt_close(self->artifact);
-    free(self->bytes);
     host_unbind(&self->host);
     Py_XDECREF(self->plugins);
     ((freefunc)PyType_GetSlot(type, Py_tp_free))(object);

@@ -49,8 +49,11 @@ void release_argument(argument *a);
 
 /* A dovetail tensor that owns `managed` (which is released on failure too). */
 PyObject *wrap_managed(dvt_managed *managed);
-extern PyType_Spec tensor_spec, artifact_spec;
-extern PyTypeObject *tensor_type;
+extern PyType_Spec tensor_spec, artifact_spec, source_spec;
+extern PyTypeObject *tensor_type, *source_type;
+
+/* The source that a Source object holds, or NULL if it is none; no exception is set. */
+dvt_source *source_of(PyObject *object);
 
 /* states(tensors, how) -> bytes, see state.c */
 PyObject *tensor_states(PyObject *module, PyObject *args);

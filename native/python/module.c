@@ -150,6 +150,7 @@ static int module_exec(PyObject *module)
 {
     return add_type(module, &size_program_spec, "SizeProgram", NULL) ||
                    add_type(module, &tensor_spec, "Tensor", &tensor_type) ||
+                   add_type(module, &source_spec, "Source", &source_type) ||
                    add_type(module, &artifact_spec, "Artifact", NULL) ||
                    add_type(module, &plugin_spec, "Plugin", &plugin_type) ||
                    add_type(module, &device_buffer_spec, "DeviceBuffer", &device_buffer_type) ||

@@ -1,5 +1,5 @@
-/* Opening an artifact: map, verify, decode, find kernels, decide on trust. */
-#include "internal.h"
+/* Opening an artifact: read, verify, decode, find kernels, decide on trust. */
+#include "source.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -70,12 +70,13 @@ static dvt_status check_host(const dvt_artifact *a, const dvt_open_options *opti
 static dvt_status copy_state(dvt_artifact *a, dvt_error *error)
 {
     const program *p = &a->program;
-    a->state = calloc(p->buffer_count + 1u, sizeof *a->state);
+    if (a->state == NULL)
+        a->state = calloc(p->buffer_count + 1u, sizeof *a->state);
     if (a->state == NULL)
         return dvt_fail(error, DVT_ERROR_MEMORY, "out of memory");
     for (uint32_t i = 0; i < p->buffer_count; i++) {
         const buffer_record *b = &p->buffers[i];
-        if (b->kind != KIND_STATE)
+        if (b->kind != KIND_STATE || a->state[i] != NULL)
             continue;
         a->state[i] =
             aligned_alloc(DVT_ALIGN, (b->data_size + DVT_ALIGN) / DVT_ALIGN * DVT_ALIGN);
@@ -86,6 +87,49 @@ static dvt_status copy_state(dvt_artifact *a, dvt_error *error)
                    (size_t)b->data_size);
     }
     return DVT_OK;
+}
+
+/* Copies or maps the constants and makes the state, which starts as some of them. */
+static dvt_status make_ready(dvt_artifact *a, dvt_error *error)
+{
+    dvt_status status = DVT_OK;
+    if (a->file.source->constants.at != UINT64_MAX)
+        status =
+            dvt_source_constants(a->file.source, a->may_map,
+                                 &a->file.sections[DVT_CONSTANTS].data, &a->is_mapped, error);
+    if (status == DVT_OK)
+        status = copy_state(a, error);
+    if (status == DVT_OK && a->is_mapped) /* what was copied was read from the mapping */
+        status = dvt_source_settle(a->file.source, status, error);
+    return status;
+}
+
+dvt_status dvt_artifact_ready(dvt_artifact *a, dvt_error *error)
+{
+    dvt_status status = DVT_OK;
+    if (atomic_load_explicit(&a->is_ready, memory_order_acquire))
+        return status;
+    dvt_lock_take(&a->ready_lock);
+    if (!atomic_load(&a->is_ready)) {
+        status = make_ready(a, error);
+        atomic_store_explicit(&a->is_ready, status == DVT_OK, memory_order_release);
+    }
+    dvt_lock_give(&a->ready_lock);
+    return status;
+}
+
+/* Constants of an untrusted file are large to check: that waits for the first run, unless they
+ * are few, or somebody relies on a signature, which must not be half good. */
+static dvt_status check_constants(dvt_artifact *a, uint32_t flags, dvt_error *error)
+{
+    bool ready = a->may_map || a->signature == 1 || dvt_source_is_small(a->file.source);
+    dvt_status status = DVT_OK;
+    if ((flags & DVT_OPEN_CHECK_CONSTANTS) != 0 && (a->inspect_only || a->may_map))
+        status = dvt_source_check(a->file.source, error);
+    if (status != DVT_OK || a->inspect_only)
+        return status;
+    ready = ready || (flags & (DVT_OPEN_CHECK_CONSTANTS | DVT_OPEN_COPY)) != 0;
+    return ready ? dvt_artifact_ready(a, error) : DVT_OK;
 }
 
 /* The value of a size that is a plain number, or -1. Sizes are stored in order, so the code of
@@ -139,9 +183,7 @@ static dvt_status describe(dvt_artifact *a, dvt_error *error)
 static dvt_status prepare(dvt_artifact *a, const dvt_open_options *options, dvt_error *error)
 {
     a->host_free = options->host_free;
-    dvt_status status = dvt_file_verify(&a->file, options->flags, error);
-    if (status == DVT_OK)
-        status = check_signature(a, options, error);
+    dvt_status status = check_signature(a, options, error);
     a->trusted = a->signature == 1 || (options->flags & DVT_OPEN_TRUST) != 0;
     if (status == DVT_OK)
         status = dvt_program_decode(&a->file, &a->program, error);
@@ -149,6 +191,7 @@ static dvt_status prepare(dvt_artifact *a, const dvt_open_options *options, dvt_
         status = dvt_kernels_decode(a->file.sections[DVT_KERNEL_IR], &a->kernel_set, error);
     a->inspect_only = (options->flags & DVT_OPEN_INSPECT) != 0;
     a->may_overlap = (options->flags & DVT_OPEN_MAY_OVERLAP) != 0;
+    a->may_map = (options->flags & (DVT_OPEN_TRUST | DVT_OPEN_COPY)) == DVT_OPEN_TRUST;
     if (status == DVT_OK && !a->inspect_only)
         status = check_host(a, options, error);
     if (status == DVT_OK && !a->inspect_only)
@@ -156,23 +199,29 @@ static dvt_status prepare(dvt_artifact *a, const dvt_open_options *options, dvt_
     if (status == DVT_OK && !a->inspect_only)
         status = dvt_kernels_bind(a, error);
     if (status == DVT_OK)
-        status = copy_state(a, error);
+        status = check_constants(a, options->flags, error);
     if (status == DVT_OK)
         status = describe(a, error);
     return status;
 }
 
-static dvt_status finish(dvt_artifact *a, const dvt_open_options *options,
-                         dvt_artifact **artifact, dvt_error *error)
+dvt_status dvt_open_source(dvt_source *source, const dvt_open_options *options,
+                           dvt_artifact **artifact, dvt_error *error)
 {
     dvt_open_options known = {.struct_size = sizeof known};
     dvt_error unread;
     bool sized = options == NULL || options->struct_size >= sizeof options->struct_size;
+    dvt_artifact *a = calloc(1, sizeof *a);
+    if (a == NULL)
+        return dvt_fail(error, DVT_ERROR_MEMORY, "out of memory");
     if (options != NULL) /* of an older caller it is shorter: the rest is zero */
         memcpy(&known, options,
                options->struct_size < sizeof known ? options->struct_size : sizeof known);
+    a->file = source->file;
+    dvt_source_keep(source);
     dvt_lock_init_brief(&a->lock);
     dvt_lock_init_long(&a->state_lock, NULL, NULL);
+    dvt_lock_init_long(&a->ready_lock, NULL, NULL);
     dvt_status status =
         sized ? prepare(a, &known, error != NULL ? error : &unread)
               : dvt_fail(error, DVT_ERROR_ARGUMENT, "dvt_open_options: set struct_size");
@@ -184,31 +233,28 @@ static dvt_status finish(dvt_artifact *a, const dvt_open_options *options,
     return DVT_OK;
 }
 
+static dvt_status open_and_let_go(dvt_source *source, const dvt_open_options *options,
+                                  dvt_artifact **artifact, dvt_error *error)
+{
+    dvt_status status = dvt_open_source(source, options, artifact, error);
+    dvt_source_close(source);
+    return status;
+}
+
 dvt_status dvt_open(const char *path, const dvt_open_options *options, dvt_artifact **artifact,
                     dvt_error *error)
 {
-    dvt_artifact *a = calloc(1, sizeof *a);
-    if (a == NULL)
-        return dvt_fail(error, DVT_ERROR_MEMORY, "out of memory");
-    dvt_status status = dvt_file_map(path, &a->file, error);
-    if (status != DVT_OK) {
-        free(a);
-        return status;
-    }
-    return finish(a, options, artifact, error);
+    dvt_source *source;
+    dvt_status status = dvt_source_open(path, &source, error);
+    return status == DVT_OK ? open_and_let_go(source, options, artifact, error) : status;
 }
 
 dvt_status dvt_open_memory(const void *data, size_t size, const dvt_open_options *options,
                            dvt_artifact **artifact, dvt_error *error)
 {
-    if ((uintptr_t)data % DVT_ALIGN != 0)
-        return dvt_fail(error, DVT_ERROR_ARGUMENT, "the bytes are not 64-byte aligned");
-    dvt_artifact *a = calloc(1, sizeof *a);
-    if (a == NULL)
-        return dvt_fail(error, DVT_ERROR_MEMORY, "out of memory");
-    a->file.data = data;
-    a->file.size = size;
-    return finish(a, options, artifact, error);
+    dvt_source *source;
+    dvt_status status = dvt_source_memory(data, size, NULL, &source, error);
+    return status == DVT_OK ? open_and_let_go(source, options, artifact, error) : status;
 }
 
 void dvt_close(dvt_artifact *a)
@@ -230,9 +276,10 @@ void dvt_close(dvt_artifact *a)
     dvt_devices_close(a);
     dvt_kernels_free(a->kernel_set);
     dvt_program_free(&a->program);
-    dvt_file_unmap(&a->file);
+    dvt_source_close(a->file.source);
     dvt_lock_destroy(&a->lock);
     dvt_lock_destroy(&a->state_lock);
+    dvt_lock_destroy(&a->ready_lock);
     free(a);
 }
 
@@ -263,6 +310,9 @@ const dvt_tensor_info *dvt_output_info(const dvt_artifact *a, size_t index)
 
 const void *dvt_section(const dvt_artifact *a, uint32_t kind, size_t *size)
 {
+    if (kind == DVT_CONSTANTS &&
+        dvt_artifact_ready((dvt_artifact *)(uintptr_t)a, NULL) != DVT_OK)
+        return NULL;
     if (kind >= DVT_KINDS || a->file.sections[kind].data == NULL)
         return NULL;
     *size = a->file.sections[kind].size;

@@ -382,6 +382,8 @@ dvt_status dvt_frame_new(dvt_artifact *a, const int64_t *symbols, frame **made,
     for (uint32_t i = 1; status == DVT_OK && f->devices != NULL && i <= p->device_count; i++)
         status = plan_arena(p, f, i, error);
     if (status == DVT_OK)
+        status = dvt_artifact_ready(a, error);
+    if (status == DVT_OK)
         bind_fixed(a, f);
     if (status == DVT_OK)
         status = bind_calls(p, f, error);

@@ -9,6 +9,7 @@
 #include "dovetail.h"
 #include "lock.h"
 
+#include <stdatomic.h>
 #include <stdbool.h>
 
 #define DVT_MAX_RANK 16
@@ -82,17 +83,15 @@ void dvt_names_add(dvt_names *names, span name);
 
 /* ---- file.c ---- */
 typedef struct {
-    const uint8_t *data;
-    size_t size;
-    void *mapping; /* NULL: the bytes belong to the caller */
-    span sections[DVT_KINDS];
+    dvt_source *source;
+    const uint8_t *head;      /* header and section table */
+    span sections[DVT_KINDS]; /* of the constants the size alone, until dvt_artifact_ready */
     uint64_t features;
     uint8_t root[32];
 } dvt_file;
 
-dvt_status dvt_file_map(const char *path, dvt_file *file, dvt_error *error);
-dvt_status dvt_file_verify(dvt_file *file, uint32_t flags, dvt_error *error);
-void dvt_file_unmap(dvt_file *file);
+/* The digest of a section, as its entry in the table has it (see SPEC.md). */
+void dvt_section_digest(uint32_t kind, uint32_t minor, span contents, uint8_t digest[32]);
 /* What a signature covers: header and table less the signature's own entry and the fields that
  * it changes. */
 void dvt_file_content_digest(const dvt_file *file, uint8_t digest[32]);
@@ -300,6 +299,10 @@ struct dvt_artifact {
     bool code_untrusted; /* there is code that runs only where the file is trusted */
     bool inspect_only;
     bool may_overlap;
+    bool may_map;   /* the caller trusts the file: its constants need no copy and no check */
+    bool is_mapped; /* they are mapped: whether they changed is asked after each run */
+    atomic_bool is_ready;  /* constants and state are there */
+    dvt_lock ready_lock;   /* held while that is seen to */
     unsigned char **state; /* one a buffer: private copies of state */
     dvt_tensor_info *infos;
     int64_t *info_shapes;
@@ -313,6 +316,10 @@ struct dvt_artifact {
     dvt_lock state_lock;          /* held for a whole run where state is written */
     struct device_state *devices; /* one a device of the table */
 };
+
+/* ---- artifact.c ---- */
+/* Sees to it that the constants may be read, before a frame is made. */
+dvt_status dvt_artifact_ready(dvt_artifact *a, dvt_error *error);
 
 /* ---- pool.c ---- */
 /* How many threads this thread's kernels may use, 0: as dvt_set_threads says. Returns what was

@@ -1,5 +1,5 @@
 /* One call: check the inputs, find or make a frame for their sizes, run the instructions. */
-#include "internal.h"
+#include "source.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -318,6 +318,8 @@ static dvt_status run_frame(dvt_artifact *a, frame *f, const dvt_run_options *op
         if (p->writes_state)
             dvt_lock_give(&a->state_lock);
     }
+    if (a->is_mapped)
+        status = dvt_source_settle(a->file.source, status, error);
     dvt_return_inputs(p, f, inputs, status == DVT_OK);
     for (uint32_t i = 0; status == DVT_OK && i < p->output_count; i++)
         if (p->buffers[p->outputs[i]].handed_out) {

@@ -25,6 +25,8 @@ const char *dvt_status_text(dvt_status status)
         return "out of memory";
     case DVT_ERROR_UNTRUSTED:
         return "native code that is not trusted";
+    case DVT_ERROR_CHANGED:
+        return "the file was changed after it was opened";
     case DVT_ERROR_DIVISOR:
         return "an integer was divided by zero";
     case DVT_ERROR_INDEX:

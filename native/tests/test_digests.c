@@ -1,5 +1,6 @@
 /* SHA-256 and Ed25519 against published vectors; the planner against its promise. */
 #include "internal.h"
+#include "sha256.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -44,6 +45,40 @@ static void test_sha256(void) /* FIPS 180-4 examples */
                   "248d6a61d20638b8e5c026930c3e6039a33ce45964ff2167f6ecedd419db06c1");
     expect_sha256("a", 1000000,
                   "cdc76e5c9914fb9281a1c7e284d73e67f1809a48a497200e046d39ccc7112cd0");
+}
+
+static void test_leaves(void) /* every engine that this processor has, against the plain one */
+{
+    static const sha256_engine *const engines[] = {&dvt_sha256_plain, &dvt_sha256_x86_one,
+                                                   &dvt_sha256_x86_two, &dvt_sha256_x86_eight};
+    static const size_t sizes[] = {
+        0, 1, DVT_LEAF - 1, DVT_LEAF, DVT_LEAF + 1, 9 * DVT_LEAF, 17 * DVT_LEAF + 12345};
+    uint8_t *data = malloc(18 * DVT_LEAF), want[18 * 32], got[18 * 32];
+    for (size_t i = 0; i < 18 * DVT_LEAF; i++)
+        data[i] = (uint8_t)(i * 2654435761u >> 11);
+    for (size_t n = 0; n < sizeof sizes / sizeof *sizes; n++)
+        for (size_t e = 0; e < sizeof engines / sizeof *engines; e++) {
+            size_t size = sizes[n], leaves = (size + DVT_LEAF - 1) / DVT_LEAF;
+            for (size_t i = 0; i < leaves; i++) {
+                size_t left = size - i * DVT_LEAF;
+                dvt_sha256(data + i * DVT_LEAF, left < DVT_LEAF ? left : DVT_LEAF,
+                           want + 32 * i);
+            }
+            if (!engines[e]->is_here())
+                continue;
+            memset(got, 0, sizeof got);
+            dvt_sha256_leaves_on(engines[e], data, size, got);
+            EXPECT(memcmp(got, want, 32 * leaves) == 0);
+        }
+    sha256 h; /* in pieces of every kind of size */
+    dvt_sha256_start(&h);
+    for (size_t at = 0, piece = 0; at < 5 * DVT_LEAF; at += piece, piece = piece % 131 + 1)
+        dvt_sha256_add(&h, data + at,
+                       piece = at + piece > 5 * DVT_LEAF ? 5 * DVT_LEAF - at : piece);
+    dvt_sha256_end(&h, got);
+    dvt_sha256(data, 5 * DVT_LEAF, want);
+    EXPECT(memcmp(got, want, 32) == 0);
+    free(data);
 }
 
 static void test_ed25519(void) /* RFC 8032, 7.1, test 3 */
@@ -117,6 +152,7 @@ static void test_parallel(void)
 int main(void)
 {
     test_sha256();
+    test_leaves();
     test_ed25519();
     test_plan();
     test_parallel();

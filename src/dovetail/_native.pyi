@@ -16,6 +16,9 @@ class Tensor:
 
 Info = tuple[str, int, int, tuple[int, ...]]
 
+class Source:
+    def __new__(cls, source: Any) -> Source: ...
+
 class Artifact:
     def __new__(
         cls,

@@ -253,6 +253,14 @@ class ArtifactNotFound(DovetailError, FileNotFoundError):
     """There is no file of this name, or it cannot be opened."""
 
 
+class ArtifactChanged(DovetailError, RuntimeError):
+    """A file was changed or cut short after it was loaded: load it again.
+
+    Only constants that are mapped (``trust=True`` without ``copy=True``), or that had not been read
+    yet, can change; all else is private.
+    """
+
+
 class UntrustedCode(DovetailError, PermissionError):
     """An artifact carries native code without a signature by a key this user trusts."""
 

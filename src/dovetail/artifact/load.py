@@ -15,8 +15,9 @@ def load(
     trusted_keys: Sequence[bytes | str] | None = None,
     plugins: Sequence[str | os.PathLike[str]] = (),
     trust: bool = False,
+    copy: bool = False,
 ) -> Loaded:
-    """Map and verify an artifact; call the result as the model.
+    """Read and verify an artifact; call the result as the model.
 
     Tensors go in and come out by DLPack: torch tensors give torch tensors, NumPy arrays give
     NumPy arrays. ``trusted_keys`` are Ed25519 public keys whose signatures let native code in the
@@ -26,12 +27,19 @@ def load(
     implement ``dovetail_plugin.h``, for a file that runs on their devices; those that are loaded
     already or that an installed package brings need not be named. ``trust`` vouches for the
     file as a signature would: all that is in it may run.
+
+    What was loaded stays as it was, whatever happens to the file: it is read once and checked in
+    private memory, its constants before the first run. Only constants of a file loaded with
+    ``trust`` are mapped instead, which takes milliseconds whatever their size; if such a file is
+    changed or cut short, calls raise ``ArtifactChanged``. With ``copy`` all constants are copied
+    and checked before this returns.
     """
     return loaded.load(
         path,
         trusted_keys=trusted_keys,
         plugins=plugins,
         trust=trust,
+        copy=copy,
         regenerate=_regenerate,
     )
 

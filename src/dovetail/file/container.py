@@ -18,6 +18,8 @@ MAJOR, MINOR = 1, 3
 HEADER = struct.Struct("<8sHHIQIIQQ32s32s16s")
 ENTRY = struct.Struct("<IIQQ32sQ")
 ALIGNMENT, PAGE = 64, 4096
+LEAF = 65536  # bytes of the constants that one leaf of their digest covers
+_TREES_SINCE = (1, 3)  # before, the digest of the constants was as that of any section
 
 MANIFEST, STRINGS, SIZES, BUFFERS, PROGRAM, GUARDS, KERNELS = range(1, 8)
 HOST_CALLS, CODE, BLOBS, CONSTANTS, DEBUG, SIGNATURE, KERNEL_IR, DEVICES = range(8, 16)
@@ -57,12 +59,34 @@ class Section:
         """The bytes of all pieces."""
         return sum(len(piece) for piece in self.pieces)
 
-    def digest(self) -> bytes:
-        """SHA-256 of the contents."""
+    def digest(self, version: tuple[int, int] = (MAJOR, MINOR)) -> bytes:
+        """SHA-256 of the contents; of constants, of the digests of their leaves."""
+        if self.kind == CONSTANTS and version >= _TREES_SINCE:
+            leaves = b"".join(hashlib.sha256(leaf).digest() for leaf in self._leaves())
+            return hashlib.sha256(leaves).digest()
         digest = hashlib.sha256()
         for piece in self.pieces:
             digest.update(piece)
         return digest.digest()
+
+    def _leaves(self) -> Iterator[bytes | memoryview]:
+        """The contents in leaves, copying only those that span several pieces."""
+        held = bytearray()
+        for piece in self.pieces:
+            view = memoryview(piece).cast("B")
+            if held:
+                missing = LEAF - len(held)
+                held += view[:missing]
+                view = view[missing:]
+                if len(held) == LEAF:
+                    yield bytes(held)
+                    held.clear()
+            whole = len(view) // LEAF * LEAF
+            for start in range(0, whole, LEAF):
+                yield view[start : start + LEAF]
+            held += view[whole:]
+        if held:
+            yield bytes(held)
 
 
 def section(kind: int, data: bytes) -> Section:
@@ -109,7 +133,7 @@ def lay_out(
     for item in ordered:
         align = PAGE if item.kind == CONSTANTS else ALIGNMENT
         start = -(-end // align) * align
-        entries.append(Entry(item.kind, item.required, start, item.size, item.digest()))
+        entries.append(Entry(item.kind, item.required, start, item.size, item.digest(version)))
         end = start + item.size
     return Layout(_head(entries, features, target, version, end), tuple(entries), end), ordered
 

@@ -25,7 +25,7 @@ from dovetail.runtime import tree as trees
 _MANIFEST = 1
 INTERPRETED = -2  # what ``Artifact.code()`` says where kernels are interpreted
 BUILT_IN = -1  # the same where built-in kernels serve instead
-CHECK_CONSTANTS, TRUST, INSPECT, MAY_OVERLAP = 1, 2, 4, 8
+CHECK_CONSTANTS, TRUST, INSPECT, MAY_OVERLAP, COPY = 1, 2, 4, 8, 16
 _PREFER_RECOMPILING = 2  # DVP_BLOB_PREFER_RECOMPILING
 # The caller knows that no tensor has its negative or conjugate bit set: they are not looked at.
 PLAIN_TENSORS = 1 << 16
@@ -42,14 +42,15 @@ def load(
     trusted_keys: Sequence[bytes | str] | None = None,
     plugins: Sequence[str | os.PathLike[str]] = (),
     trust: bool = False,
+    copy: bool = False,
     regenerate: Regenerate | None = None,
 ) -> Loaded:
-    """Map and verify an artifact; see ``dovetail.load``."""
+    """Read and verify an artifact; see ``dovetail.load``."""
     if not Path(path).exists():
         raise ArtifactNotFound(f"there is no file {os.fspath(path)!r}")
     native = open_native(
         os.fspath(path),
-        flags=TRUST if trust else 0,
+        flags=(TRUST if trust else 0) | (COPY if copy else 0),
         keys=trusted_keys,
         plugins=plugins,
         regenerate=regenerate,
@@ -70,7 +71,8 @@ def open_native(
 
     known = trusted_keys() if keys is None else public_keys(keys)
     host = None if flags & INSPECT else _host()
-    native = _open(source, flags, b"".join(known), host, plugins)
+    # Read once: however often it is opened below, it is what was verified here.
+    native = _open(_read(source), flags, b"".join(known), host, plugins)
     problem = "" if flags & INSPECT else _compile(native, regenerate)
     if host is not None:
         host.prepare(native)
@@ -118,20 +120,25 @@ def _why_not_its_own(native: Any) -> str:
     return "its native code is not used, as no trusted key signed it"
 
 
-def _open(
-    source: str | bytes,
-    flags: int,
-    keys: bytes,
-    host: Any,
-    plugins: Sequence[str | os.PathLike[str]],
-) -> Any:
-    """Open with the plug-ins of this process, and again with those that packages bring."""
+def _read(source: str | bytes) -> Any:
     try:
         from dovetail import _native
     except ImportError:
         raise UnsupportedArtifact(
             "the C runtime is not built: install dovetail, or run setup.py build_ext --inplace"
         ) from None
+    return _native.Source(source)
+
+
+def _open(
+    source: Any,
+    flags: int,
+    keys: bytes,
+    host: Any,
+    plugins: Sequence[str | os.PathLike[str]],
+) -> Any:
+    """Open with the plug-ins of this process, and again with those that packages bring."""
+    from dovetail import _native
     from dovetail.runtime.plugins import brought_plugins, known_plugins
 
     if flags & INSPECT:
