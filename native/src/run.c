@@ -245,12 +245,18 @@ static dvt_status run_kernel(const dvt_kernel *kernel, const dvt_call *call, dvt
     dvt_status status = kernel->run(call, error);
     if (status == DVT_OK || (error != NULL && error->message[0] != 0))
         return status;
-    return dvt_fail(error, status, "%s",
-                    status == DVT_ERROR_INDEX ? "index out of range in self"
-                    : status == DVT_ERROR_BOUNDS
-                        ? "index is out of bounds for the dimension it selects from"
-                    : status == DVT_ERROR_DIVISOR ? "ZeroDivisionError"
-                                                  : "a kernel failed");
+    const char *text = "a kernel failed";
+    if (status == DVT_ERROR_INDEX)
+        text = "index out of range in self";
+    if (status == DVT_ERROR_BOUNDS)
+        text = "index is out of bounds for the dimension it selects from";
+    if (status == DVT_ERROR_DIVISOR)
+        text = "ZeroDivisionError";
+    if (status == DVT_ERROR_DIVIDE_BY_ZERO)
+        text = "an integer was divided by zero";
+    if (status == DVT_ERROR_MALFORMED)
+        text = "generated kernel: reaches outside a buffer";
+    return dvt_fail(error, status, "%s", text);
 }
 
 static dvt_status run_instructions(const dvt_artifact *a, frame *f,

@@ -274,6 +274,144 @@ return %t, %y, %z
     np.testing.assert_array_equal(y, x)
 
 
+ONE_PLACE = COPY.replace("[i: 4]", "[i: 1000]").replace("y[0 | i * (1)]", "y[5]")
+
+
+def test_points_that_write_one_place_write_no_other():
+    """A value that differs along a vector, stored where the place does not."""
+    run = opened(encode_kernels([parse_kernel(ONE_PLACE)]), program_of(x="1000", y="64"))
+    assert run.code() == 1
+    (y,) = run(np.ones(1000, "float32"))
+    np.testing.assert_array_equal(y, [0] * 5 + [1] + [0] * 58)
+
+
+# ---- what is checked while it runs -------------------------------------------------------------
+
+GATHER = """\
+kernel k(in x: float32, in p: int64, out y: float32) over [i: 50] {
+  loop [] {
+    q: int64 = load p[0 | i * (1)]
+    a: float32 = load x[INDEX]MASK
+    store y[0 | i * (1)] = a
+  }
+}
+"""
+SCATTER = """\
+kernel k(in x: float32, in p: int64, out y: float32) over [i: 50] {
+  loop [] {
+    q: int64 = load p[0 | i * (1)]
+    a: float32 = load x[0 | i * (1)]
+    store y[INDEX] = a
+  }
+}
+"""
+MASKED = GATHER.replace("    a:", "    z: int64 = const 50\n    m: bool = lt(q, z)\n    a:")
+FIRST = ("p[0 | i * (1)]", "p[0]")  # one place for all points
+
+
+def filled(text, index, mask="", *changes):
+    for old, new in (("INDEX", index), ("MASK", mask), *changes):
+        text = text.replace(old, new)
+    return text
+
+
+KERNELS = {
+    "gather": filled(GATHER, "0 | %q * (1)"),
+    "dense": filled(GATHER, "0 | i * (1) | %q * (1)", "", FIRST),
+    "backwards": filled(GATHER, "49 | i * (-1) | %q * (1)", "", FIRST),
+    "strided": filled(GATHER, "0 | i * (3) | %q * (-2)"),
+    "one": filled(GATHER, "3 | %q * (1)", "", FIRST),
+    "masked": filled(MASKED, "0 | %q * (1)", " if m"),
+    "masked_dense": filled(MASKED, "-3 | i * (1)", " if m"),
+    "masked_one": filled(MASKED, "7", " if m"),
+    "scatter": filled(SCATTER, "0 | %q * (1)"),
+    "scatter_dense": filled(SCATTER, "0 | i * (1) | %q * (1)", "", FIRST),
+    "scatter_one": filled(SCATTER, "0 | %q * (1)", "", FIRST, ("x[0 | i * (1)]", "x[0]")),
+}
+PLACES = {
+    "zeros": [0] * 50,
+    "in_range": list(range(50)),
+    "last_outside": [*range(49), 50],
+    "negative": [*range(49), -1],
+    "far": [0] * 25 + [2**62] + [0] * 24,
+    "least": [0] * 25 + [-(2**63)] + [0] * 24,
+    "first_far": [2**63 - 1] + [0] * 49,
+    "first_least": [-(2**63)] + [0] * 49,
+    "first_negative": [-3] + [0] * 49,
+    "first_one": [1] + [0] * 49,
+    "late": [100] * 3 + [0] * 47,
+}
+
+
+def outcome(run, *args):
+    """The results, or the class of the error."""
+    try:
+        return [np.asarray(result).copy() for result in run(*args)]
+    except errors.DovetailError as error:
+        return type(error)
+
+
+@pytest.mark.parametrize("length", [50, 0, 1])
+@pytest.mark.parametrize("name", KERNELS)
+def test_code_reaches_no_further_than_the_interpreter(name, length):
+    """And reports what it leaves out as the interpreter does."""
+    text = f"""\
+program @p
+input %x: float32[{length}]
+input %p: int64[50]
+output %y: float32[50]
+kernel %y = k@1(%x, %p)
+return %y
+"""
+    described = encode_kernels([parse_kernel(KERNELS[name])])
+    compiled = opened(described, text)
+    interpreted = _native.Artifact(file_of(described, text), 0, b"")
+    assert (compiled.code(), interpreted.code()) == (1, -2)
+    x, kinds = np.arange(1, length + 1, dtype="float32"), set()
+    for places in PLACES.values():
+        got = outcome(compiled, x, np.array(places))
+        wanted = outcome(interpreted, x, np.array(places))
+        kinds.add(isinstance(wanted, list))
+        if isinstance(wanted, list):
+            np.testing.assert_array_equal(got, wanted)
+        else:
+            assert got is wanted
+    assert length != 50 or kinds == {True, False} or name == "masked_one"
+
+
+DIVIDE = """\
+kernel k(in x: {t}, in d: {t}, out y: {t}) over [i: 50] {{
+  loop [] {{
+    a: {t} = load x[0 | i * (1)]
+    b: {t} = load d[0 | i * (1)]
+    c: {t} = {op}(a, b)
+    store y[0 | i * (1)] = c
+  }}
+}}
+"""
+
+
+@pytest.mark.parametrize("dtype", ["int64", "int32", "int16", "int8", "uint8"])
+@pytest.mark.parametrize("op", ["div_int", "floordiv", "floormod"])
+def test_code_divides_as_the_interpreter(op, dtype):
+    described = encode_kernels([parse_kernel(DIVIDE.format(op=op, t=dtype))])
+    text = f"program @p\ninput %x: {dtype}[50]\ninput %d: {dtype}[50]\noutput %y: {dtype}[50]\n"
+    text += "kernel %y = k@1(%x, %d)\nreturn %y\n"
+    compiled = opened(described, text)
+    interpreted = _native.Artifact(file_of(described, text), 0, b"")
+    assert compiled.code() == 1
+    least, most = np.iinfo(dtype).min, np.iinfo(dtype).max
+    x = np.array(5 * [least, most, 0, 1, 7, 100, most - 1, least + 1, 3, 5]).astype(dtype)
+    for odd in (1, most, least or 2, (-1 if least else 3)):
+        d = np.array([*([odd, 3] * 25)]).astype(dtype)
+        np.testing.assert_array_equal(compiled(x, d), interpreted(x, d))
+    for place in (0, 17, 49):
+        d = np.ones(50, dtype)
+        d[place] = 0
+        assert outcome(compiled, x, d) is outcome(interpreted, x, d)
+        assert not isinstance(outcome(compiled, x, d), list)
+
+
 # ---- what the user is told ---------------------------------------------------------------------
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 
 from dovetail.ir.kernel import (
     FLOATS,
@@ -18,6 +19,19 @@ from dovetail.ir.kernel import (
     Scan,
     Store,
 )
+
+
+def without_idle_axes(kernel: Kernel) -> Kernel:
+    """The kernel with no axis in an index that moves nothing: its place would have to be known."""
+
+    def moving(i: Instruction) -> Instruction:
+        if not isinstance(i, Load | Store | Position) or all(s != 0 for _, s in i.index.axes):
+            return i
+        axes = tuple((name, stride) for name, stride in i.index.axes if stride != 0)
+        return replace(i, index=replace(i.index, axes=axes))
+
+    loops = tuple(Loop(loop.axes, tuple(map(moving, loop.body))) for loop in kernel.loops)
+    return replace(kernel, loops=loops)
 
 
 def summed_products(loop: Loop) -> dict[str, tuple[str, ...]]:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from dovetail.codegen.llvm import scalar
+from dovetail.codegen.llvm import guard, scalar
 from dovetail.codegen.llvm.emit import TYPES, Code, Val, suffix, vector_type
 from dovetail.codegen.llvm.interleave import apart, woven
-from dovetail.ir.kernel import CHECKS, COMPUTE, Index, Instruction, Load, Store
+from dovetail.codegen.llvm.report import report
+from dovetail.ir.kernel import COMPUTE, Index, Instruction, Load, Store
 from dovetail.ir.segment import item_bytes
 from dovetail.ir.size import Dim
 
@@ -21,10 +22,10 @@ STORED = {"bool": "uint8", "bfloat16": "int16"}
 _WORD = 4  # bytes of the least that is gathered
 
 
-def lane_numbers(lanes: int) -> Val:
+def lane_numbers(lanes: int, dtype: str = "int64") -> Val:
     """0, 1, 2, … as a constant vector."""
-    items = ", ".join(f"i64 {n}" for n in range(lanes))
-    return Val(f"<{items}>" if lanes > 1 else "0", "int64", lanes)
+    items = ", ".join(f"{TYPES[dtype]} {n}" for n in range(lanes))
+    return Val(f"<{items}>" if lanes > 1 else "0", dtype, lanes)
 
 
 def base(r: Renderer, buffer: str, index: Index, skip: str) -> Val:
@@ -35,7 +36,7 @@ def base(r: Renderer, buffer: str, index: Index, skip: str) -> Val:
     terms = [f"{r.axes[axis].text} {stride}" for axis, stride in index.axes if axis != skip]
 
     def make() -> Val:
-        start = address(c, r.pointers[buffer], _scalar_offset(r, moving, skip), dtype)
+        start = address(c, r.pointers[buffer], scalar_offset(r, moving, skip), dtype)
         # LLVM looks for ways to step through a loop, and looks long where it sees how an address
         # before the loop comes about.
         return c.new(f"freeze ptr {start.text}", "ptr", 1) if skip else start
@@ -53,13 +54,13 @@ def address(c: Code, pointer: Val, offset: Val, dtype: str) -> Val:
     return c.new(text, "ptr", offset.lanes)
 
 
-def _scalar_offset(r: Renderer, index: Index, skip: str) -> Val:
+def scalar_offset(r: Renderer, index: Index, skip: str) -> Val:
     """Offset + Σ axis * stride in elements, the vector axis at its first lane."""
     c = r.c
     total = r.size(index.offset)
     for axis, stride in index.axes:
         if axis != skip:
-            total = _plus(c, total, _times(r, r.axes[axis], stride))
+            total = _plus(c, total, times(r, r.axes[axis], stride))
     return total
 
 
@@ -69,15 +70,16 @@ def _plus(c: Code, left: Val, right: Val) -> Val:
     return left if right.text == "0" else c.op("add", left, right)
 
 
-def _times(r: Renderer, value: Val, stride: Dim) -> Val:
+def times(r: Renderer, value: Val, stride: Dim) -> Val:
+    """A value times a stride, in elements."""
     return value if stride == 1 else r.c.op("mul", value, r.size(stride))
 
 
-def _gathered(r: Renderer, index: Index) -> Val | None:
+def gathered(r: Renderer, index: Index) -> Val | None:
     """Σ value * stride, or None when nothing is gathered."""
     total: Val | None = None
     for name, stride in index.values:
-        term = _times(r, r.values[name], stride)
+        term = times(r, r.values[name], stride)
         total = term if total is None else r.c.op("add", total, term)
     return total
 
@@ -89,7 +91,7 @@ def _start(r: Renderer, access: Load | Store, inner: Inner) -> Val:
     start, stride = inner[1][access], access.index.stride(inner[0])
     if stride == 0:
         return start
-    offset = _times(r, r.axes[inner[0]], stride)
+    offset = times(r, r.axes[inner[0]], stride)
     return address(r.c, start, offset, r.dtypes[access.buffer])
 
 
@@ -101,18 +103,18 @@ class _Access:
         dtype = r.dtypes[access.buffer]
         start = _start(r, access, inner)
         step: Dim = 0 if r.axis is None else index.stride(r.axis.name)
-        gathered = _gathered(r, index)
+        moved = gathered(r, index)
         self.dense, self.backwards = step in (1, -1), step == -1
-        if gathered is not None:
-            if gathered.lanes == 1:
-                start = address(c, start, gathered, dtype)
+        if moved is not None:
+            if moved.lanes == 1:
+                start = address(c, start, moved, dtype)
             else:
                 self.dense = False
         self.address = start
-        if not self.dense and (step != 0 or (gathered is not None and gathered.lanes > 1)):
-            offsets = _times(r, lane_numbers(r.lanes), step) if step != 0 else None
-            if gathered is not None and gathered.lanes > 1:
-                offsets = gathered if offsets is None else c.op("add", offsets, gathered)
+        if not self.dense and (step != 0 or (moved is not None and moved.lanes > 1)):
+            offsets = times(r, lane_numbers(r.lanes), step) if step != 0 else None
+            if moved is not None and moved.lanes > 1:
+                offsets = moved if offsets is None else c.op("add", offsets, moved)
             assert offsets is not None
             self.address = address(c, start, offsets, dtype)
         elif self.dense and self.backwards and r.lanes > 1:
@@ -124,6 +126,8 @@ class _Access:
 def load(r: Renderer, instruction: Load, inner: Inner) -> Val:
     """The loaded value, in the type it is computed in."""
     c = r.c
+    if r.guarded and guard.is_open(instruction):
+        return guard.load(r, instruction)
     if instruction in r.turned:
         return _load_turned(r, instruction)
     if instruction in r.groups:
@@ -133,21 +137,21 @@ def load(r: Renderer, instruction: Load, inner: Inner) -> Val:
     dtype = r.dtypes[instruction.buffer]
     stored = STORED.get(dtype, dtype)
     if access.lanes == 1 and mask is not None and mask.lanes > 1:
-        raw = _gather(c, stored, c.splat(access.address, r.lanes), _both(c, mask, r.mask))
+        raw = gather(c, stored, c.splat(access.address, r.lanes), both(c, mask, r.mask))
     elif access.lanes == 1:
-        raw = _load_scalar(c, stored, access.address, mask)
+        raw = load_scalar(c, stored, access.address, mask)
     else:
-        lanes_in_use = _both(c, mask, r.mask)
+        lanes_in_use = both(c, mask, r.mask)
         lanes_in_use = None if lanes_in_use is None else c.splat(lanes_in_use, r.lanes)
         if access.backwards:
-            lanes_in_use = None if lanes_in_use is None else _backwards(c, lanes_in_use)
+            lanes_in_use = None if lanes_in_use is None else backwards(c, lanes_in_use)
             raw = load_dense(c, stored, access.address, lanes_in_use, r.lanes)
-            raw = _backwards(c, raw)
+            raw = backwards(c, raw)
         elif access.dense:
             raw = load_dense(c, stored, access.address, lanes_in_use, r.lanes)
         else:
-            raw = _gather(c, stored, access.address, lanes_in_use)
-    return _widen(c, raw, dtype)
+            raw = gather(c, stored, access.address, lanes_in_use)
+    return widen(c, raw, dtype)
 
 
 def _load_turned(r: Renderer, instruction: Load) -> Val:
@@ -156,7 +160,7 @@ def _load_turned(r: Renderer, instruction: Load) -> Val:
     c, dtype = r.c, r.dtypes[instruction.buffer]
     offset = c.op("add", r.tile_row, r.axes[r.axis.name])
     place = address(c, r.turned[instruction], offset, dtype)
-    return _widen(c, load_dense(c, STORED.get(dtype, dtype), place, r.mask, r.lanes), dtype)
+    return widen(c, load_dense(c, STORED.get(dtype, dtype), place, r.mask, r.lanes), dtype)
 
 
 def _load_group(r: Renderer, instruction: Load, inner: Inner) -> Val:
@@ -170,7 +174,7 @@ def _load_group(r: Renderer, instruction: Load, inner: Inner) -> Val:
             for place, mask in _parts(r, group[0], inner, len(group))
         ]
         for each, value in zip(group, apart(c, parts), strict=True):
-            r.values[each.name] = _widen(c, value, dtype)
+            r.values[each.name] = widen(c, value, dtype)
     return r.values[instruction.name]
 
 
@@ -183,10 +187,10 @@ def _store_group(r: Renderer, instruction: Store, inner: Inner) -> None:
     r.waiting.difference_update(group)
     dtype = r.dtypes[instruction.buffer]
     stored = [r.values[s.value] for s in group if isinstance(s, Store)]
-    values = [c.splat(_narrow(c, value, dtype), r.lanes) for value in stored]
+    values = [c.splat(narrow(c, value, dtype), r.lanes) for value in stored]
     places = _parts(r, group[0], inner, len(group))
     for value, (place, mask) in zip(woven(c, values), places, strict=True):
-        _store_vector(c, value, place, mask)
+        store_vector(c, value, place, mask)
 
 
 def _parts(
@@ -200,13 +204,14 @@ def _parts(
     return list(zip(places, woven(c, [r.mask] * count), strict=True))
 
 
-def _both(c: Code, left: Val | None, right: Val | None) -> Val | None:
+def both(c: Code, left: Val | None, right: Val | None) -> Val | None:
+    """The lanes that two masks allow; None: all of them."""
     if left is None or right is None:
         return left if right is None else right
     return c.op("and", left, right)
 
 
-def _backwards(c: Code, value: Val) -> Val:
+def backwards(c: Code, value: Val) -> Val:
     """The lanes in opposite order."""
     if value.lanes == 1:
         return value
@@ -215,7 +220,8 @@ def _backwards(c: Code, value: Val) -> Val:
     return c.new(f"shufflevector {text}", value.dtype, value.lanes)
 
 
-def _load_scalar(c: Code, dtype: str, address: Val, mask: Val | None) -> Val:
+def load_scalar(c: Code, dtype: str, address: Val, mask: Val | None) -> Val:
+    """One element; where the mask is false it is not read, and zero."""
     kind = vector_type(dtype, 1)
     if mask is None:
         return c.new(f"load {kind}, ptr {address.text}", dtype, 1)
@@ -239,7 +245,8 @@ def load_dense(c: Code, dtype: str, address: Val, mask: Val | None, lanes: int) 
     return c.new(text, dtype, lanes)
 
 
-def _gather(c: Code, dtype: str, address: Val, mask: Val | None) -> Val:
+def gather(c: Code, dtype: str, address: Val, mask: Val | None) -> Val:
+    """An element from each address, zero where the mask is false."""
     if mask is not None and item_bytes(dtype) < _WORD:
         return _gather_words(c, dtype, address, mask)
     lanes = address.lanes
@@ -263,7 +270,7 @@ def _gather_words(c: Code, dtype: str, address: Val, mask: Val) -> Val:
     places = c.convert("ptrtoint", address, "int64")
     within = c.op("and", places, c.like(_WORD - 1, places))
     words = c.convert("inttoptr", c.op("and", places, c.like(-_WORD, places)), "ptr")
-    word = _gather(c, "int32", words, mask)
+    word = gather(c, "int32", words, mask)
     shift = c.convert("trunc", c.op("shl", within, c.like(3, within)), "int32")
     bits = "int16" if item_bytes(dtype) == 2 else "int8"
     small = c.convert("trunc", c.op("lshr", word, shift), bits)
@@ -272,7 +279,8 @@ def _gather_words(c: Code, dtype: str, address: Val, mask: Val) -> Val:
     return Val(small.text, dtype, small.lanes)
 
 
-def _widen(c: Code, raw: Val, dtype: str) -> Val:
+def widen(c: Code, raw: Val, dtype: str) -> Val:
+    """An element as it lies in memory, in the type it is computed in."""
     if dtype == "bool":
         return c.compare("icmp ne", raw, c.like(0, raw))
     if dtype == "bfloat16":
@@ -283,7 +291,8 @@ def _widen(c: Code, raw: Val, dtype: str) -> Val:
     return raw
 
 
-def _narrow(c: Code, value: Val, dtype: str) -> Val:
+def narrow(c: Code, value: Val, dtype: str) -> Val:
+    """The opposite: a value as it lies in memory."""
     if value.dtype != COMPUTE[dtype]:
         value = scalar.cast(c, value, COMPUTE[dtype])
     if dtype == "bool":
@@ -299,22 +308,28 @@ def _narrow(c: Code, value: Val, dtype: str) -> Val:
 def store(r: Renderer, instruction: Store, inner: Inner) -> None:
     """Write a value, in the type of its buffer."""
     c = r.c
+    if r.guarded and guard.is_open(instruction):
+        guard.store(r, instruction)
+        return
     if instruction in r.groups:
         _store_group(r, instruction, inner)
         return
     access = _Access(r, instruction, inner)
     dtype = r.dtypes[instruction.buffer]
-    value = _narrow(c, r.values[instruction.value], dtype)
+    value = narrow(c, r.values[instruction.value], dtype)
+    if access.lanes == 1 and value.lanes > 1:  # all lanes to one place: the last stays
+        store_vector(c, value, c.splat(access.address, value.lanes), r.mask)
+        return
     if access.lanes == 1:
         c.line(f"store {value.type} {value.text}, ptr {access.address.text}")
         return
     value, mask = c.splat(value, r.lanes), r.mask
     if access.backwards:
-        value, mask = _backwards(c, value), None if mask is None else _backwards(c, mask)
-    _store_vector(c, value, access.address, mask)
+        value, mask = backwards(c, value), None if mask is None else backwards(c, mask)
+    store_vector(c, value, access.address, mask)
 
 
-def _store_vector(c: Code, value: Val, place: Val, mask: Val | None) -> None:
+def store_vector(c: Code, value: Val, place: Val, mask: Val | None) -> None:
     """To one address, or to one for each lane; where the mask is false nothing is written."""
     size = item_bytes(value.dtype)
     if place.lanes == 1 and mask is None:
@@ -338,11 +353,11 @@ def position(r: Renderer, index: Index) -> Val:
     terms = [f"{r.axes[axis].text} {stride}" for axis, stride in index.axes]
 
     def make() -> Val:
-        total = _scalar_offset(r, moving, "")
+        total = scalar_offset(r, moving, "")
         step: Dim = 0 if r.axis is None else index.stride(r.axis.name)
         if step == 0 or r.lanes == 1:
             return total
-        return c.op("add", c.splat(total, r.lanes), _times(r, lane_numbers(r.lanes), step))
+        return c.op("add", c.splat(total, r.lanes), times(r, lane_numbers(r.lanes), step))
 
     along = "" if r.axis is None else r.axis.name
     found = c.once(f"position {moving.offset} at {terms} along {along}", make)
@@ -368,10 +383,5 @@ def check(r: Renderer, kind: str, index: Val, extent: Val, allowed: Val) -> Val:
     reported = c.op("and", bad, allowed)
     if r.mask is not None and reported.lanes > 1:
         reported = c.op("and", reported, r.mask)
-    some = reported if reported.lanes == 1 else c.intrinsic("vector.reduce.or", reported)
-    wrong, fine = c.label("wrong"), c.label("fine")
-    c.line(f"br i1 {some.text}, label %{wrong}, label %{fine}")
-    c.start(wrong)
-    c.line(f"store i64 {CHECKS.index(kind) + 1}, ptr {r.flag.text}")
-    c.block(fine)
+    report(c, reported, r.flag, kind)
     return c.select(bad, instead, index)

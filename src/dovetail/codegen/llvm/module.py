@@ -12,62 +12,104 @@ from collections.abc import Mapping, Sequence
 from dovetail.codegen.llvm import render
 from dovetail.codegen.llvm.cost import GRAIN, cost
 from dovetail.codegen.llvm.emit import Code, Val
+from dovetail.codegen.llvm.guard import open_buffers
+from dovetail.codegen.llvm.report import status
 from dovetail.codegen.llvm.target import Target, assemble
 from dovetail.ir.affine import product
-from dovetail.ir.kernel import CHECKS, Apply, Buffer, Kernel
+from dovetail.ir.kernel import Buffer, Kernel
 from dovetail.ir.kernel_call import call_inputs, call_outputs, call_sizes
 from dovetail.ir.size import Dim
 
 # Bytes from the start of a dvt_call and of a dvt_tensor in dovetail.h.
 _OUTPUTS, _INPUTS, _ATTRIBUTES, _PARALLEL = 16, 24, 32, 40
 _DATA, _BYTE_OFFSET = 0, 40
-# Statuses in dovetail.h for an index out of range, and a divisor of zero.
-_INDEX, _BOUNDS, _DIVISOR = 9, 12, 13
 # How often the branches with this note are taken.
 SELDOM = '!0 = !{!"branch_weights", i32 1, i32 1000}'
 _FLAG = 0  # the table starts with the address of the flag that checks set
+# The elements from a tensor's first to its last: 1 + Σ (size - 1) * stride, none if a size is zero.
+# Before a call the runtime has shown that this does not overflow.
+_REACH = """\
+define private i64 @reach(ptr %tensor) #0 {
+entry:
+  %ndim_at = getelementptr i8, ptr %tensor, i64 16
+  %shape_at = getelementptr i8, ptr %tensor, i64 24
+  %strides_at = getelementptr i8, ptr %tensor, i64 32
+  %few = load i32, ptr %ndim_at
+  %ndim = sext i32 %few to i64
+  %shape = load ptr, ptr %shape_at
+  %strides = load ptr, ptr %strides_at
+  br label %next
+next:
+  %d = phi i64 [ 0, %entry ], [ %following, %dim ]
+  %total = phi i64 [ 1, %entry ], [ %more, %dim ]
+  %left = icmp slt i64 %d, %ndim
+  br i1 %left, label %dim, label %done
+dim:
+  %size_at = getelementptr i64, ptr %shape, i64 %d
+  %stride_at = getelementptr i64, ptr %strides, i64 %d
+  %size = load i64, ptr %size_at
+  %stride = load i64, ptr %stride_at
+  %last = sub i64 %size, 1
+  %step = mul i64 %last, %stride
+  %more = add i64 %total, %step
+  %following = add i64 %d, 1
+  %none = icmp eq i64 %size, 0
+  br i1 %none, label %empty, label %next
+empty:
+  ret i64 0
+done:
+  ret i64 %total
+}"""
 
 
-def generate(kernels: Mapping[str, Kernel], target: Target) -> bytes:
-    """Object code with a function of each kernel's name."""
-    return assemble(module_text(kernels, target.lanes), target)
+def generate(kernels: Mapping[str, Kernel], target: Target, *, guarded: bool = False) -> bytes:
+    """Object code with a function of each kernel's name; ``guarded``: nobody vouches for them."""
+    return assemble(module_text(kernels, target.lanes, guarded=guarded), target)
 
 
-def module_text(kernels: Mapping[str, Kernel], lanes: int) -> str:
+def module_text(kernels: Mapping[str, Kernel], lanes: int, *, guarded: bool = False) -> str:
     """The module's text."""
     parts: list[str] = []
     declared: dict[str, str] = {}
     constants: dict[str, str] = {}
     functions: dict[str, str] = {}
     for name, kernel in kernels.items():
-        layout = table_layout(kernel)
-        renderer = render.Renderer(kernel, f"{name}.body", layout, lanes)
-        parts += [renderer.render(), _entry(name, kernel, layout)]
+        layout = table_layout(kernel, guarded=guarded)
+        renderer = render.Renderer(kernel, f"{name}.body", layout, lanes, guarded=guarded)
+        told = render.may_fail(kernel, guarded)
+        parts += [renderer.render(), _entry(name, kernel, layout, told)]
         declared |= renderer.c.declared
         constants |= renderer.c.globals
         functions |= renderer.c.functions
-    flags = f'attributes #0 = {{ nounwind "prefer-vector-width"="512" }}\n{SELDOM}'
+    if guarded:
+        parts.append(_REACH)
+    # A frame larger than a page touches each, so that none is stepped over at a stack's end.
+    probes = ' "probe-stack"="inline-asm"' if guarded else ""
+    flags = f'attributes #0 = {{ nounwind "prefer-vector-width"="512"{probes} }}\n{SELDOM}'
     return "\n\n".join(
         [*constants.values(), *declared.values(), *functions.values(), *parts, flags, ""]
     )
 
 
-def table_layout(kernel: Kernel) -> render.Layout:
-    """The flag, the outputs, the inputs, the sizes: eight bytes each."""
+def table_layout(kernel: Kernel, *, guarded: bool = False) -> render.Layout:
+    """The flag, the outputs, the inputs, the sizes, how far buffers reach: eight bytes each."""
     buffers = (*call_outputs(kernel), *call_inputs(kernel))
     pointers = {b.name: 1 + n for n, b in enumerate(buffers)}
     sizes: dict[Dim, int] = {d: 1 + len(buffers) + n for n, d in enumerate(call_sizes(kernel))}
-    return render.Layout(pointers, sizes, _FLAG)
+    at = 1 + len(buffers) + len(sizes)
+    known = open_buffers(kernel) if guarded else ()
+    return render.Layout(pointers, sizes, _FLAG, {name: at + n for n, name in enumerate(known)})
 
 
 # ---- the function that the runtime calls ---------------------------------------------------
 
 
-def _entry(name: str, kernel: Kernel, layout: render.Layout) -> str:
+def _entry(name: str, kernel: Kernel, layout: render.Layout, told: bool) -> str:
     """Fill the table, run the body on one thread or several, report what the checks found."""
     c = Code(1)
+    places = 1 + len(layout.pointers) + len(layout.sizes) + len(layout.reaches)
     c.line("%flag = alloca i64, align 8")
-    c.line(f"%table = alloca [{1 + len(layout.pointers) + len(layout.sizes)} x i64], align 8")
+    c.line(f"%table = alloca [{places} x i64], align 8")
     c.line("store i64 0, ptr %flag")
     c.line("store ptr %flag, ptr %table")
     _fill_pointers(c, _OUTPUTS, call_outputs(kernel), layout)
@@ -75,7 +117,8 @@ def _entry(name: str, kernel: Kernel, layout: render.Layout) -> str:
     _fill_sizes(c, layout)
     count = _sized(c, render.units(kernel), layout)
     _run(c, f"{name}.body", count, _wanted_pieces(c, kernel, layout, count))
-    c.line(f"ret i32 {_status(c, kernel)}")
+    flag = c.new("load i64, ptr %flag", "int64", 1) if told else None
+    c.line(f"ret i32 {'0' if flag is None else status(c, flag).text}")
     return "\n".join([f"define i32 @{name}(ptr %call, ptr %error) #0 {{", *c.lines, "}"])
 
 
@@ -100,6 +143,9 @@ def _fill_pointers(c: Code, field: int, buffers: Sequence[Buffer], layout: rende
         offset = _at(c, tensor.text, _BYTE_OFFSET, "i64")
         start = c.new(f"getelementptr i8, ptr {data.text}, i64 {offset.text}", "ptr", 1)
         _put(c, layout.pointers[buffer.name], start)
+        if buffer.name in layout.reaches:
+            reach = c.new(f"call i64 @reach(ptr {tensor.text})", "int64", 1)
+            _put(c, layout.reaches[buffer.name], reach)
 
 
 def _fill_sizes(c: Code, layout: render.Layout) -> None:
@@ -146,16 +192,3 @@ def _run(c: Code, body: str, count: Val, pieces: Val) -> None:
     c.start(one)
     c.line(f"call void @{body}(ptr %table, i64 0, i64 {count.text})")
     c.block(done)
-
-
-def _status(c: Code, kernel: Kernel) -> str:
-    """Zero, or the status for the check that failed; the flag holds its number, from one."""
-    if not any(isinstance(i, Apply) and i.op in CHECKS for i in kernel.instructions()):
-        return "0"
-    flag = c.new("load i64, ptr %flag", "int64", 1)
-    failed = c.compare("icmp ne", flag, c.const(0, "int64"))
-    bounds = c.compare("icmp eq", flag, c.const(1 + CHECKS.index("check_bounds"), "int64"))
-    status = c.select(bounds, c.const(_BOUNDS, "int32"), c.const(_INDEX, "int32"))
-    divisor = c.compare("icmp eq", flag, c.const(1 + CHECKS.index("check_divisor"), "int64"))
-    status = c.select(divisor, c.const(_DIVISOR, "int32"), status)
-    return c.select(failed, status, c.const(0, "int32")).text

@@ -2,23 +2,26 @@
 
 Nobody vouches for the kernels of a file without a trusted signature. Nothing of the file's own
 words becomes part of LLVM's text: a kernel's function is called by its number. The runtime shows
-before a call that every access without mask or gathered index lies within its buffer; kernels
-with others, or that could stop by their data, are left to the interpreter, which checks each.
+before a call that every access without mask or gathered index lies within its buffer; the code
+itself checks the others, and what it divides by, while it runs (guard.py).
 """
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 
 from dovetail.codegen.llvm.module import generate
 from dovetail.codegen.llvm.target import host, missing
 from dovetail.errors import DovetailError
 from dovetail.file.encode import code_section
 from dovetail.file.kernel_decode import decode_kernels, has_names
-from dovetail.ir.kernel import CHECKS, Apply, Kernel, Load, Store
+from dovetail.ir.kernel import Kernel
 
 log = logging.getLogger(__name__)
-_MAY_FAIL = frozenset({*CHECKS, "div_int", "floordiv", "floormod"})
+# Instructions of a kernel, and of all kernels of a file, that are compiled for whoever sends them.
+# The largest kernels of real models have a few hundred; LLVM takes about a second for 4000.
+MOST_IN_KERNEL, MOST_IN_FILE = 1000, 40000
 
 
 def regenerate(kernel_ir: bytes, trusted: bool) -> tuple[bytes | None, str]:
@@ -32,25 +35,27 @@ def regenerate(kernel_ir: bytes, trusted: bool) -> tuple[bytes | None, str]:
         return None, "those of a file of format 1.2 are only interpreted; export the model again"
     try:
         kernels = decode_kernels(kernel_ir)
-        chosen = {f"k{n}": k for n, k in enumerate(kernels) if trusted or cannot_fail(k)}
-        if not chosen:
-            return None, "none of them can be compiled safely"
+        chosen = dict(_named(kernels) if trusted else _of_modest_size(kernels))
         target = host()
-        section = code_section({target.level: generate(chosen, target)})
+        code = generate(chosen, target, guarded=not trusted)
     except (DovetailError, ArithmeticError, AssertionError, LookupError, ValueError) as error:
         log.warning("kernels of a file cannot be compiled, and are interpreted: %s", error)
         return None, f"they cannot be compiled: {error}"
     left = len(kernels) - len(chosen)
-    return b"".join(section.pieces), f"{left} cannot be compiled safely" if left else ""
+    problem = f"{left} of {len(kernels)} are too large to compile for a file that is not trusted"
+    return b"".join(code_section({target.level: code}).pieces), problem if left else ""
 
 
-def cannot_fail(kernel: Kernel) -> bool:
-    """Whether no data can make a kernel stop or reach out of its buffers."""
-    for i in kernel.instructions():
-        if isinstance(i, Load | Store) and i.index.values:
-            return False
-        if isinstance(i, Load) and i.mask is not None:
-            return False
-        if isinstance(i, Apply) and i.op in _MAY_FAIL:
-            return False
-    return True
+def _named(kernels: Sequence[Kernel]) -> list[tuple[str, Kernel]]:
+    return [(f"k{n}", kernel) for n, kernel in enumerate(kernels)]
+
+
+def _of_modest_size(kernels: Sequence[Kernel]) -> list[tuple[str, Kernel]]:
+    """Kernels that take neither LLVM nor a thread's stack more than a real one does."""
+    chosen, total = [], 0
+    for name, kernel in _named(kernels):
+        size = sum(1 for _ in kernel.instructions())
+        if size <= MOST_IN_KERNEL and total + size <= MOST_IN_FILE:
+            chosen.append((name, kernel))
+            total += size
+    return chosen

@@ -8,15 +8,25 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from dovetail.codegen.llvm import error_function, integers, math, memory, ranges, scalar, tile
+from dovetail.codegen.llvm import (
+    error_function,
+    guard,
+    integers,
+    math,
+    memory,
+    ranges,
+    scalar,
+    tile,
+)
 from dovetail.codegen.llvm.analysis import (
     erf_plus_one,
     interleaved,
     read_after_written,
     summed_products,
     varying,
+    without_idle_axes,
 )
 from dovetail.codegen.llvm.emit import Code, Val
 from dovetail.codegen.llvm.reduce import Accumulators, met_in_order
@@ -61,6 +71,7 @@ class Layout:
     pointers: Mapping[str, int]
     sizes: Mapping[Dim, int]
     flag: int
+    reaches: Mapping[str, int] = field(default_factory=dict)  # how many elements buffers have
 
 
 def vector_axis(kernel: Kernel) -> Axis | None:
@@ -133,11 +144,22 @@ def _is_light(kernel: Kernel) -> bool:
     return True
 
 
+def may_fail(kernel: Kernel, guarded: bool) -> bool:
+    """Whether a kernel's code has anything to report."""
+    reporting = (*CHECKS, *guard.DIVISIONS) if guarded else CHECKS
+    told = any(isinstance(i, Apply) and i.op in reporting for i in kernel.instructions())
+    return told or (guarded and bool(guard.open_buffers(kernel)))
+
+
 class Renderer:
     """Writes one kernel."""
 
-    def __init__(self, kernel: Kernel, name: str, layout: Layout, lanes: int) -> None:
-        self.kernel, self.name, self.layout = kernel, name, layout
+    def __init__(
+        self, kernel: Kernel, name: str, layout: Layout, lanes: int, *, guarded: bool = False
+    ) -> None:
+        """``guarded``: nobody vouches for the kernel (see guard.py)."""
+        kernel = without_idle_axes(kernel)
+        self.kernel, self.name, self.layout, self.guarded = kernel, name, layout, guarded
         self.c = Code(lanes)
         self.axis = vector_axis(kernel)
         self.is_row = self.axis is not None and self.axis not in kernel.axes
@@ -204,10 +226,11 @@ class Renderer:
         for dim in dict.fromkeys(self.kernel.dims()):
             if not isinstance(dim, int):
                 self.sizes[dim] = self._entry(self.layout.sizes[dim], "int64")
-        self.flag = self._entry(self.layout.flag, "ptr") if self._checks() else c.const(0, "int64")
-
-    def _checks(self) -> bool:
-        return any(isinstance(i, Apply) and i.op in CHECKS for i in self.kernel.instructions())
+        self.reaches = {
+            name: self._entry(place, "int64") for name, place in self.layout.reaches.items()
+        }
+        tells = may_fail(self.kernel, self.guarded)
+        self.flag = self._entry(self.layout.flag, "ptr") if tells else c.const(0, "int64")
 
     def _entry(self, position: int, dtype: str) -> Val:
         c = self.c
@@ -575,6 +598,8 @@ class Renderer:
             return error_function.erf_plus_one(self.c, *args)
         if op in CHECKS:
             return memory.check(self, op, *args)
+        if self.guarded and op in guard.DIVISIONS and instruction.name not in self.small:
+            guard.divisor(self, args[1])
         if instruction.name in self.small:
             return integers.small_division(self.c, op, *args)
         return scalar.apply(self.c, op, dtype, args)
