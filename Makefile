@@ -6,6 +6,7 @@
 # make fuzz    mutated artifacts through the loader, under ASan and UBSan (FUZZ=n: how many,
 #              JOBS=n: in how many processes, SEED=n: which)
 # make spoil   files overwritten, cut and deleted while they run (SPOILT=n: how many)
+# make fuzz-kernels  random kernels through both readers of kernel IR (KERNELS=n: how many)
 # make arm     generated code for AArch64, run under qemu's emulation
 # make bench   the benchmarks of benchmarks/
 #
@@ -24,7 +25,7 @@ INSTALLED := $(VENV)/.installed
 comma     := ,
 
 .PHONY: demo sweep test test-backends test-fast check format bench clean setup fuzz fuzz-seeds \
-        fuzz-run fuzz-coverage spoil arm
+        fuzz-run fuzz-coverage fuzz-kernels spoil arm
 
 setup: $(INSTALLED)
 
@@ -160,6 +161,12 @@ native/build/lib%.so:
 	@mkdir -p native/build
 	@$(CC) -std=c11 -O1 -g -fsanitize=address,undefined -fno-sanitize-recover=all -fPIC -shared \
 	    -DCOMPILES -Inative/include -o $@ $(filter %.c,$^) -lm
+
+# KERNELS random kernels from SEED on, in JOBS processes: both readers, and all that runs them. Needs
+# no torch; without llvmlite kernels are interpreted only.
+KERNELS ?= 200000
+fuzz-kernels: $(INSTALLED)
+	@$(BIN)/python -m tests.native.kernel_fuzz $(KERNELS) $(SEED) $(JOBS)
 
 clean:
 	rm -rf $(VENV) build native/build src/dovetail/*.so src/*.egg-info

@@ -137,13 +137,17 @@ class _Run:
         """Every step of a fold along the loop's axis."""
         axis = self.order.index(loop.axes[0].name)
         (given,) = self.spread(i.args, loop)
-        return getattr(self.np, _UFUNCS[i.op]).accumulate(given.astype(i.dtype), axis=axis)
+        fold = getattr(self.np, _UFUNCS[i.op])
+        return fold.accumulate(given.astype(i.dtype), axis=axis, dtype=i.dtype)
 
     def fold_position(self, op: str, args: list[Array], axes: tuple[int, ...]) -> Array:
         np = self.np
-        best = (np.max if op == "argmax" else np.min)(args[0], axis=axes, keepdims=True)
+        dtype = str(args[0].dtype)
+        start, extreme = (_lowest, np.max) if op == "argmax" else (_highest, np.min)
+        best = extreme(args[0], axis=axes, keepdims=True, initial=start(np, dtype))
         hit = (args[0] == best) | ((args[0] != args[0]) & (best != best))
-        return np.min(np.where(hit, args[1], 2**63 - 1), axis=axes, keepdims=True)
+        found = np.where(hit, args[1], 2**63 - 1)
+        return np.min(found, axis=axes, keepdims=True, initial=2**63 - 1)
 
     def store(self, i: Store, loop: Loop) -> None:
         place, value = self.np.broadcast_arrays(self.place(i.index), self.values[i.value])
