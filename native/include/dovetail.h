@@ -49,6 +49,8 @@ enum {
     DVT_ERROR_ARGUMENT = 11,      /* a call of this interface with wrong arguments */
     DVT_ERROR_BOUNDS = 12,        /* the same as INDEX, where PyTorch raises RuntimeError */
     DVT_ERROR_DIVISOR = 13,       /* an integer held in a tensor was divided by zero */
+    DVT_ERROR_CANCELLED = 14,     /* the caller stopped the run */
+    DVT_ERROR_LIMIT = 15,         /* more work or memory than the file may take */
     DVT_ERROR_CHANGED = 16,       /* the file was changed or cut short after it was opened */
 };
 enum {                                     /* of plug-ins and their devices */
@@ -214,6 +216,12 @@ typedef struct {
     void (*host_free)(void *kept); /* of a dvt_host_operation; may be NULL */
     dvt_plugin *const *plugins;    /* those that an artifact may find by name */
     size_t plugin_count;
+    /* The most that one call may take; 0: no limit for a file that is trusted, else 2^46 steps
+     * and three quarters of the machine's memory. UINT64_MAX: no limit. Steps are the points of
+     * iteration spaces; memory is what the runtime allocates for a call and keeps for the next:
+     * temporaries, outputs, copies of inputs, and the file's state. A call that would take more
+     * is DVT_ERROR_LIMIT before it starts. */
+    uint64_t max_work, max_memory;
 } dvt_open_options;
 
 #define DVT_OPEN_CHECK_CONSTANTS                                                               \
@@ -350,6 +358,16 @@ typedef struct {
     uint32_t threads; /* how many kernels may use; 0: as dvt_threads says */
     dvt_host host;    /* NULL: programs with host calls are refused */
     void *host_context;
+    /* To stop a run from another thread or a signal handler: a number that becomes other than 0
+     * and stays so until dvt_run returns DVT_ERROR_CANCELLED. Looked at between instructions
+     * and between pieces of a kernel. Outputs are not set then; inputs and state that the
+     * program had written to stay as they are, and the artifact can be used again. May be NULL.
+     */
+    const volatile int32_t *cancel;
+    /* Or a function to be asked every 50 ms or so by the thread that called dvt_run: other than
+     * 0 stops the run. May be NULL. */
+    int (*poll)(void *context);
+    void *poll_context;
 } dvt_run_options;
 
 /* Run once. Any number of threads may call this at one time. Outputs are new tensors that

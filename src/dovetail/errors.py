@@ -289,6 +289,10 @@ class OutOfMemory(DovetailError, MemoryError):
     """The runtime could not allocate what a call needs."""
 
 
+class LimitExceeded(DovetailError, RuntimeError):
+    """A call would take more work or memory than its file may (``max_work``, ``max_memory``)."""
+
+
 class InvalidFactory(DovetailError, ValueError):
     """``module:factory`` names nothing, or the factory returns no model."""
 

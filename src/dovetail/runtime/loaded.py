@@ -16,6 +16,7 @@ from dovetail.errors import (
     FallbackWarning,
     InterpretedKernels,
     InvalidArtifact,
+    InvalidOption,
     PluginNotFound,
     UnsupportedArtifact,
 )
@@ -25,6 +26,7 @@ from dovetail.runtime import tree as trees
 _MANIFEST = 1
 INTERPRETED = -2  # what ``Artifact.code()`` says where kernels are interpreted
 BUILT_IN = -1  # the same where built-in kernels serve instead
+_UNLIMITED = 2**64 - 1
 CHECK_CONSTANTS, TRUST, INSPECT, MAY_OVERLAP, COPY = 1, 2, 4, 8, 16
 _PREFER_RECOMPILING = 2  # DVP_BLOB_PREFER_RECOMPILING
 # The caller knows that no tensor has its negative or conjugate bit set: they are not looked at.
@@ -43,6 +45,8 @@ def load(
     plugins: Sequence[str | os.PathLike[str]] = (),
     trust: bool = False,
     copy: bool = False,
+    max_work: float | None = None,
+    max_memory: float | None = None,
     regenerate: Regenerate | None = None,
 ) -> Loaded:
     """Read and verify an artifact; see ``dovetail.load``."""
@@ -54,8 +58,18 @@ def load(
         keys=trusted_keys,
         plugins=plugins,
         regenerate=regenerate,
+        limits=(_limit("max_work", max_work), _limit("max_memory", max_memory)),
     )
     return Loaded(native)
+
+
+def _limit(name: str, value: float | None) -> int:
+    """A limit as C takes it: 0 for the default, the greatest number for none."""
+    if value is None:
+        return 0
+    if not isinstance(value, int | float) or not value > 0:
+        raise InvalidOption(name, value, "a positive number (math.inf: no limit)")
+    return int(min(value, _UNLIMITED))
 
 
 def open_native(
@@ -65,6 +79,7 @@ def open_native(
     keys: Sequence[bytes | str] | None = None,
     plugins: Sequence[str | os.PathLike[str]] = (),
     regenerate: Regenerate | None = None,
+    limits: tuple[int, int] = (0, 0),
 ) -> Any:
     """The native artifact, with its host operations resolved where torch is in the process."""
     from dovetail.runtime.trust import public_keys, trusted_keys
@@ -72,7 +87,7 @@ def open_native(
     known = trusted_keys() if keys is None else public_keys(keys)
     host = None if flags & INSPECT else _host()
     # Read once: however often it is opened below, it is what was verified here.
-    native = _open(_read(source), flags, b"".join(known), host, plugins)
+    native = _open(_read(source), flags, b"".join(known), host, plugins, limits)
     problem = "" if flags & INSPECT else _compile(native, regenerate)
     if host is not None:
         host.prepare(native)
@@ -136,6 +151,7 @@ def _open(
     keys: bytes,
     host: Any,
     plugins: Sequence[str | os.PathLike[str]],
+    limits: tuple[int, int],
 ) -> Any:
     """Open with the plug-ins of this process, and again with those that packages bring."""
     from dovetail import _native
@@ -145,11 +161,11 @@ def _open(
         return _native.Artifact(source, flags, keys)
     known = tuple(library.native for library in known_plugins(plugins))
     try:
-        return _native.Artifact(source, flags, keys, host, known)
+        return _native.Artifact(source, flags, keys, host, known, *limits)
     except PluginNotFound:
         needed = [name for name, _, _ in _native.Artifact(source, INSPECT).devices()]
     brought = tuple(library.native for library in brought_plugins(needed))
-    return _native.Artifact(source, flags, keys, host, brought + known)
+    return _native.Artifact(source, flags, keys, host, brought + known, *limits)
 
 
 def _prepare_blobs(native: Any, host: Any) -> None:
