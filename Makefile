@@ -2,6 +2,7 @@
 # make test    the whole test suite
 # make check   formatter, linter, types, import contracts, C warnings
 # make test-backends   every shipped backend on every case of the differential suite
+# make test-processors   the suites as on processors without AVX-512 and without AVX2
 # make sweep   2,000 random graphs (GRAPHS=n: how many) and each case of op_db against eager
 # make fuzz    mutated artifacts through the loader, under ASan and UBSan (FUZZ=n: how many,
 #              JOBS=n: in how many processes, SEED=n: which)
@@ -39,6 +40,17 @@ test: $(INSTALLED)
 
 test-backends: $(INSTALLED)
 	@DOVETAIL_BACKENDS=all $(BIN)/python -m pytest -q -n 2 tests/backends/test_suite.py $(ARGS)
+
+# PyTorch's kernels, oneDNN's and ours as on a smaller processor than this one. Without AVX2 no code
+# is generated: what needs it is skipped there, and runs once more beside PyTorch's scalar kernels.
+AVX2   := ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 DOVETAIL_PROCESSOR=x86-64-v3
+SCALAR := ATEN_CPU_CAPABILITY=default ONEDNN_MAX_CPU_ISA=SSE41
+.PHONY: test-processors
+test-processors: $(INSTALLED)
+	@$(AVX2) $(BIN)/python -m pytest -q -n 2 --dist loadgroup -m "not arm" $(ARGS)
+	@$(SCALAR) DOVETAIL_PROCESSOR=x86-64-v3 $(BIN)/python -m pytest -q -n 2 tests/codegen $(ARGS)
+	@$(SCALAR) DOVETAIL_PROCESSOR=x86-64-v2 $(BIN)/python -m pytest -q -n 2 --dist loadgroup \
+	    -m "not arm" $(ARGS)
 
 GRAPHS ?= 2000
 sweep: $(INSTALLED)
