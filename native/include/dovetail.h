@@ -43,7 +43,7 @@ enum {
     DVT_ERROR_UNSUPPORTED = 5,    /* sound, but not for this version, machine or process */
     DVT_ERROR_GUARD = 6,          /* the inputs are not what the program was made for */
     DVT_ERROR_MEMORY = 7,         /* out of memory */
-    DVT_ERROR_UNTRUSTED = 8,      /* native code without a trusted signature */
+    DVT_ERROR_UNTRUSTED = 8,      /* the file needs what only a trusted one may do */
     DVT_ERROR_INDEX = 9,          /* an index held in a tensor is out of range */
     DVT_ERROR_HOST = 10,          /* a host operation failed */
     DVT_ERROR_ARGUMENT = 11,      /* a call of this interface with wrong arguments */
@@ -329,6 +329,15 @@ int dvt_trusted(const dvt_artifact *artifact);
  * loaded, because it is not trusted or made for another processor, and built-in kernels of the
  * same names serve instead, -2 the same, or there is none, and kernel IR is interpreted. */
 int dvt_code_state(const dvt_artifact *artifact);
+
+/* Why native code was not loaded: the file is not trusted, it was made for another processor,
+ * or the system does not let a process make memory executable. 0: it was, or there is none. */
+#define DVT_CODE_UNTRUSTED 1
+#define DVT_CODE_UNFIT     2
+#define DVT_CODE_FORBIDDEN 3
+int dvt_code_refusal(const dvt_artifact *artifact);
+/* Whether the system lets this process make memory executable that it has written. */
+int dvt_may_execute(void);
 
 /* Native code, as a code section has it, that the caller generated from the kernel IR which
  * this artifact holds verified (dvt_section 14): its global function k<n> is the section's n-th

@@ -50,7 +50,7 @@ PyObject *raise_error(const dvt_error *error)
         [DVT_ERROR_UNSUPPORTED] = "UnsupportedArtifact",
         [DVT_ERROR_GUARD] = "GuardFailed",
         [DVT_ERROR_MEMORY] = "OutOfMemory",
-        [DVT_ERROR_UNTRUSTED] = "UntrustedCode",
+        [DVT_ERROR_UNTRUSTED] = "UntrustedArtifact",
         [DVT_ERROR_INDEX] = "IndexOutOfRange",
         [DVT_ERROR_HOST] = "RunFailed",
         [DVT_ERROR_ARGUMENT] = "RunFailed",
@@ -401,8 +401,10 @@ static PyObject *artifact_host_calls(PyObject *object, PyObject *unused)
     PyObject *list = PyList_New(0);
     dvt_host_call call;
     for (size_t i = 0; list != NULL && dvt_host_call_at(artifact, i, &call) == DVT_OK; i++) {
-        PyObject *row = Py_BuildValue("(s#s#)", call.op, (Py_ssize_t)call.op_length,
-                                      call.arguments, (Py_ssize_t)call.arguments_length);
+        /* What is no text becomes text that names no operator. */
+        PyObject *row = Py_BuildValue(
+            "(NN)", PyUnicode_DecodeUTF8(call.op, (Py_ssize_t)call.op_length, "replace"),
+            PyUnicode_DecodeUTF8(call.arguments, (Py_ssize_t)call.arguments_length, "replace"));
         if (row == NULL || PyList_Append(list, row) != 0)
             Py_CLEAR(list);
         Py_XDECREF(row);
@@ -478,6 +480,12 @@ static PyObject *artifact_digest(PyObject *object, PyObject *unused)
     return PyBytes_FromStringAndSize((const char *)digest, sizeof digest);
 }
 
+static PyObject *artifact_code_refusal(PyObject *object, PyObject *unused)
+{
+    (void)unused;
+    return PyLong_FromLong(dvt_code_refusal(((Artifact *)object)->artifact));
+}
+
 static PyObject *artifact_code(PyObject *object, PyObject *unused)
 {
     (void)unused;
@@ -538,6 +546,7 @@ static PyMethodDef artifact_methods[] = {
     {"signature", artifact_signature, METH_NOARGS,
      "1 trusted, 0 none, -1 by an unknown key, -2 of an old kind"},
     {"digest", artifact_digest, METH_NOARGS, "the digest that a signature of the file signs"},
+    {"code_refusal", artifact_code_refusal, METH_NOARGS, "why native code was not loaded"},
     {"trusted", artifact_trusted, METH_NOARGS, "whether it may do what needs trust"},
     {"use_code", artifact_use_code, METH_O,
      "use_code(section): run what was interpreted as code made of the verified kernel IR"},

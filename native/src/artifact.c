@@ -355,6 +355,11 @@ int dvt_trusted(const dvt_artifact *a)
     return a->trusted;
 }
 
+int dvt_code_refusal(const dvt_artifact *a)
+{
+    return a->code_refusal;
+}
+
 int dvt_code_state(const dvt_artifact *a)
 {
     return a->code_state;

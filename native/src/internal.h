@@ -312,7 +312,7 @@ struct dvt_artifact {
     struct own_kernel *own_kernels; /* one a kernel of the program, for those in native code */
     int signature, code_state;
     bool trusted;        /* a signature of a trusted key, or DVT_OPEN_TRUST */
-    bool code_untrusted; /* there is code that runs only where the file is trusted */
+    int code_refusal; /* why there is code that does not run; see dvt_code_refusal */
     bool inspect_only;
     bool may_overlap;
     bool may_map;   /* the caller trusts the file: its constants need no copy and no check */
