@@ -8,6 +8,7 @@
 #              JOBS=n: in how many processes, SEED=n: which)
 # make spoil   files overwritten, cut and deleted while they run (SPOILT=n: how many)
 # make fuzz-kernels  random kernels through both readers of kernel IR (KERNELS=n: how many)
+# make attack  hostile calls of every PyTorch operator that untrusted files may call (takes long)
 # make arm     generated code for AArch64, run under qemu's emulation
 # make bench   the benchmarks of benchmarks/
 #
@@ -19,14 +20,14 @@ BIN    := $(VENV)/bin
 CC     ?= cc
 
 NATIVE   := $(wildcard native/include/*.h native/src/*.[ch] native/python/*.[ch])
-C_SOURCE := $(NATIVE) $(wildcard native/fuzz/*.[ch] native/tests/*.c examples/*/*.[ch] tests/plugin/*.c tests/native/*.c)
+C_SOURCE := $(NATIVE) $(wildcard native/fuzz/*.[ch] native/tests/*.c examples/*/*.[ch] tests/plugin/*.c tests/native/*.c tests/attack/*.c)
 C_TESTS  := $(patsubst native/tests/%.c,native/build/%,$(wildcard native/tests/test_*.c))
 CFLAGS   := -std=c11 -O2 -Wall -Wextra -Werror -Wshadow -Wconversion -Wstrict-prototypes
 INSTALLED := $(VENV)/.installed
 comma     := ,
 
 .PHONY: demo sweep test test-backends test-fast check format bench clean setup fuzz fuzz-seeds \
-        fuzz-run fuzz-coverage fuzz-kernels spoil arm
+        fuzz-run fuzz-coverage fuzz-kernels spoil arm attack
 
 setup: $(INSTALLED)
 
@@ -97,6 +98,9 @@ SPOILT ?= 1000
 spoil: $(INSTALLED)
 	@DOVETAIL_SPOILT_FILES=$(SPOILT) $(BIN)/python -m pytest -q -s -n 0 \
 	    tests/artifact/test_changing_files.py -k random_moments $(ARGS)
+
+attack: $(INSTALLED)
+	@DOVETAIL_ATTACK=1 $(BIN)/python -m pytest -q -n 0 tests/attack $(ARGS)
 
 ARM_TOOLS := qemu-aarch64 aarch64-linux-gnu-gcc
 arm: $(INSTALLED)
