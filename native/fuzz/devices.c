@@ -8,11 +8,13 @@
 
 static dvp_plugin real[8];
 static bool failing;
+static uint32_t rate; /* one call in so many fails */
 static int fill_byte;
 
 void devices_fail(bool now_and_then, int byte)
 {
     failing = now_and_then;
+    rate = failing && one_in(2) ? 6 : 24;
     fill_byte = byte;
 }
 
@@ -35,7 +37,7 @@ static bool fails(const dvp_device *device, dvp_status *status, dvp_error *error
     static const dvp_status statuses[] = {DVP_FAILED,    DVP_INVALID, DVP_UNSUPPORTED,
                                           DVP_NO_MEMORY, 99,          DVP_DEVICE_LOST};
     bool loses = strcmp(plugins[index_of(device)]->info.name, "accel_c") == 0;
-    if (!failing || !one_in(24))
+    if (!failing || !one_in(rate))
         return false;
     *status = statuses[below(loses ? 6 : 5)];
     if (error != NULL && one_in(2))
@@ -87,6 +89,25 @@ FAILING(program_run,
          dvp_error *error),
         (device, stream, made, inputs, input_count, outputs, output_count, error))
 
+/* Which plug-in is being opened is not said, so each has a function of its own. */
+static dvp_status open_device(size_t which, int32_t index, dvp_device **device,
+                              dvp_error *error)
+{
+    if (failing && one_in(rate))
+        return DVP_FAILED;
+    return real[which].device_open(index, device, error);
+}
+
+static dvp_status open_first(int32_t index, dvp_device **device, dvp_error *error)
+{
+    return open_device(0, index, device, error);
+}
+
+static dvp_status open_second(int32_t index, dvp_device **device, dvp_error *error)
+{
+    return open_device(1, index, device, error);
+}
+
 static dvp_status failing_buffer_alloc(dvp_device *device, uint64_t size, void **memory,
                                        dvp_error *error)
 {
@@ -112,6 +133,8 @@ void devices_wrap(void)
     for (size_t i = 0; i < plugin_count; i++) {
         dvp_plugin *api = &plugins[i]->api;
         real[i] = *api;
+        if (i < 2)
+            api->device_open = i == 0 ? open_first : open_second;
         api->device_get = failing_device_get;
         api->buffer_alloc = failing_buffer_alloc;
         api->buffer_copy = failing_buffer_copy;

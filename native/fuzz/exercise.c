@@ -49,7 +49,13 @@ static dvt_managed *zeros(const dvt_tensor *like)
         return NULL;
     m->tensor = *like;
     m->tensor.byte_offset = 0;
-    m->tensor.data = m->manager_ctx = calloc(elements, like->dtype.bits / 8u);
+    /* Its own shape lies behind its elements, so that it can differ from what was promised. */
+    size_t size = (elements * (like->dtype.bits / 8u) + 7) / 8 * 8;
+    m->tensor.data = m->manager_ctx = calloc(1, size + DVT_MAX_RANK * sizeof(int64_t));
+    if (m->tensor.data != NULL && like->ndim > 0) {
+        m->tensor.shape = (int64_t *)(void *)((char *)m->manager_ctx + size);
+        memcpy(m->tensor.shape, like->shape, (size_t)like->ndim * sizeof(int64_t));
+    }
     m->deleter = free_result;
     if (m->tensor.data != NULL)
         return m;
@@ -76,6 +82,8 @@ static dvt_status host(void *context, const dvt_host_operation *o, dvt_error *er
             tensor_clear(to);
         if (o->made[i] != NULL && one_in(32))
             o->made[i]->tensor.dtype.bits ^= 8;
+        if (o->made[i] != NULL && to->ndim > 0 && to->shape[0] > 0 && one_in(32))
+            o->made[i]->tensor.shape[0]--;
         if (o->made[i] != NULL && one_in(32))
             o->made[i]->tensor.ndim = 0;
     }
@@ -152,6 +160,16 @@ static void describe_operand(const program *p, uint32_t n, const int64_t *symbol
     }
 }
 
+/* Whether one operand may lie where the other does. */
+static bool is_alike(const dvt_tensor *a, const dvt_tensor *b)
+{
+    bool same = a->ndim == b->ndim && a->strides == NULL && b->strides == NULL &&
+                a->byte_offset == b->byte_offset && dvt_same_dtype(a->dtype, b->dtype);
+    for (int32_t d = 0; same && d < a->ndim; d++)
+        same = a->shape[d] == b->shape[d] && a->shape[d] > 0;
+    return same;
+}
+
 /* The inputs of a call; false where they would be too large. */
 static bool make_operands(const program *p, const int64_t *symbols, const int64_t *sizes,
                           operand *operands, dvt_tensor *given)
@@ -168,6 +186,8 @@ static bool make_operands(const program *p, const int64_t *symbols, const int64_
                 o->before = tensor_digest(&o->tensor);
             }
         given[n] = o->tensor;
+        if (n > 0 && one_in(24) && is_alike(&given[n], &given[n - 1]))
+            given[n].data = given[n - 1].data; /* two inputs in one place */
         if (one_in(200))
             given[n].data = NULL;
     }
@@ -202,6 +222,8 @@ static void call(dvt_artifact *a, const dvt_tensor *given, operand *operands, ou
                                NULL};
     size_t results = dvt_output_count(a);
     dvt_error error = {0, ""};
+    if (one_in(12))
+        faults_fail(1 + below(8));
     dvt_status status =
         dvt_run(a, one_in(40) ? NULL : &options, given, dvt_input_count(a) + one_in(200),
                 outputs, results + one_in(200), one_in(100) ? NULL : &error);
@@ -271,6 +293,7 @@ static void look(dvt_artifact *a, outcome *o)
     mix(o, digest[0]);
     dvt_memory_used(a, &memory);
     mix(o, memory.peak);
+    mix(o, dvt_cleared_bytes(a));
     mix(o, (uint64_t)dvt_signature_state(a));
     mix(o, (uint64_t)dvt_code_state(a));
 }

@@ -49,6 +49,9 @@ void try_interface(void)
             finding("a status without words");
     try_kernels();
     try_opening();
+    for (size_t i = 0; i < plugin_count; i++)
+        if (dvt_plugin_name(plugins[i])[0] == 0)
+            finding("a plug-in without a name");
     dvt_own_threads();
     if (dvt_processor_number() == 0)
         fprintf(stderr, "native code is not loaded on this machine\n");
@@ -61,7 +64,7 @@ void try_relocation(void)
     uint32_t types[] = {257 + below(60), below(400), (uint32_t)odd_number()};
     uint32_t type = types[below(3)];
     unsigned width = dvt_aarch64.width(type);
-    uint64_t from = one_in(4) ? below(1 << 20) : below(1 << 18) * 4u;
+    uint64_t from = one_in(4) ? below(1 << 20) : below(1u << (one_in(4) ? 31 : 18)) * 4ull;
     int64_t to = one_in(4) ? (int64_t)odd_number() : (int64_t)below(1 << 28) - (1 << 27);
     memset(place, 0xc3, sizeof place);
     if (width > 0)

@@ -12,6 +12,7 @@ typedef enum {
     K_RAW,          /* eight bytes */
     K_BYTES,        /* `second` bytes of a string at `value` of the section */
     K_INSTRUCTIONS, /* how many instructions a loop has */
+    K_LOOPS,        /* how many loops a kernel has */
     K_VALUE,        /* a number that refers to a value */
     K_BEGIN,        /* of a kernel: its length is put here */
     K_END,
@@ -22,6 +23,7 @@ typedef struct {
     uint8_t kind;
     bool starts;  /* an instruction */
     bool heads;   /* a loop */
+    bool extent;  /* of an axis */
     bool defines; /* a value, as the first token of its instruction */
     uint32_t limit;
     uint64_t value, second;
@@ -223,8 +225,9 @@ static void read_kernel(list *l)
     for (uint32_t n = l->axes; n > 0 && !l->failed; n--) {
         name(l);
         dim(l);
+        l->tokens[l->count - 1].extent = true;
     }
-    for (uint32_t n = number(l, 8); n > 0 && !l->failed; n--)
+    for (uint32_t n = plain(l, K_LOOPS, 4); n > 0 && !l->failed; n--)
         read_loop(l);
 }
 
@@ -361,6 +364,11 @@ static bool starts(const token *t)
     return t->starts;
 }
 
+static bool is_name(const token *t)
+{
+    return t->kind == K_BYTES;
+}
+
 /* One past the last token of the instruction that starts at `first`. */
 static size_t instruction_end(const list *l, size_t first)
 {
@@ -371,7 +379,7 @@ static size_t instruction_end(const list *l, size_t first)
     return end;
 }
 
-/* Values from the `number`-th on in this kernel move up or down by one. */
+/* Values from the `number`-th on in this kernel move up or down. */
 static void renumber(list *l, size_t from, uint64_t number, int step)
 {
     for (size_t i = from; i < l->count && l->tokens[i].kind != K_END; i++)
@@ -387,10 +395,11 @@ static uint64_t value_number(const list *l, size_t at)
     return found;
 }
 
-static void count_instructions(list *l, size_t at, int step)
+/* Adds to the last count of this kind before `at`. */
+static void add_to_count(list *l, size_t at, token_kind kind, int step)
 {
     for (size_t i = at; i-- > 0 && l->tokens[i].kind != K_BEGIN;)
-        if (l->tokens[i].kind == K_INSTRUCTIONS) {
+        if (l->tokens[i].kind == kind) {
             l->tokens[i].value += (uint64_t)(int64_t)step;
             return;
         }
@@ -404,17 +413,53 @@ static void remove_instruction(list *l)
     size_t end = instruction_end(l, first);
     uint64_t number = value_number(l, first);
     bool defines = l->tokens[first].defines;
-    count_instructions(l, first, -1);
+    add_to_count(l, first, K_INSTRUCTIONS, -1);
     memmove(l->tokens + first, l->tokens + end, (l->count - end) * sizeof *l->tokens);
     l->count -= end - first;
     if (defines && one_in(2))
         renumber(l, first, number + 1, -1);
 }
 
-static void copy_instruction(list *l)
+static bool heads(const token *t)
+{
+    return t->heads;
+}
+
+static void remove_loop(list *l)
+{
+    size_t first = pick(l, heads), end = first + 1;
+    if (first == SIZE_MAX)
+        return;
+    while (end < l->count && !l->tokens[end].heads && l->tokens[end].kind != K_END)
+        end++;
+    add_to_count(l, first, K_LOOPS, -1);
+    memmove(l->tokens + first, l->tokens + end, (l->count - end) * sizeof *l->tokens);
+    l->count -= end - first;
+}
+
+/* A token of a string takes the bytes of another one's. */
+static void copy_name(list *l)
+{
+    size_t to = pick(l, is_name), from = pick(l, is_name);
+    if (to != SIZE_MAX && from != SIZE_MAX) {
+        l->tokens[to].value = l->tokens[from].value;
+        l->tokens[to].second = l->tokens[from].second;
+    }
+}
+
+/* Axes of immense extents. */
+static void stretch_axes(list *l)
+{
+    for (size_t i = 0; i < l->count; i++)
+        if (l->tokens[i].extent && !one_in(3)) {
+            l->tokens[i].value = 0;
+            l->tokens[i].second = 1ull << (20 + below(43));
+        }
+}
+
+static void copy_instruction(list *l, size_t first, size_t to, size_t times)
 {
     static token copy[256];
-    size_t first = pick(l, starts), to = pick(l, starts);
     if (first == SIZE_MAX || to == SIZE_MAX)
         return;
     size_t length = instruction_end(l, first) - first;
@@ -422,14 +467,15 @@ static void copy_instruction(list *l)
         return;
     memcpy(copy, l->tokens + first, length * sizeof *copy);
     uint64_t number = value_number(l, to);
-    count_instructions(l, to, 1);
-    for (size_t i = 0; i < length; i++)
+    size_t all = times * length;
+    add_to_count(l, to, K_INSTRUCTIONS, (int)times);
+    for (size_t i = 0; i < all; i++)
         add(l, (token){0});
-    memmove(l->tokens + to + length, l->tokens + to,
-            (l->count - length - to) * sizeof *l->tokens);
-    memcpy(l->tokens + to, copy, length * sizeof *copy);
+    memmove(l->tokens + to + all, l->tokens + to, (l->count - all - to) * sizeof *l->tokens);
+    for (size_t i = 0; i < times; i++)
+        memcpy(l->tokens + to + i * length, copy, length * sizeof *copy);
     if (copy[0].defines && one_in(2))
-        renumber(l, to + length, number, 1);
+        renumber(l, to + all, number, (int)times);
 }
 
 bool mutate_kernel_ir(bytes *body)
@@ -441,7 +487,15 @@ bool mutate_kernel_ir(bytes *body)
         if (what == 0)
             remove_instruction(&work);
         else if (what <= 2)
-            copy_instruction(&work);
+            copy_instruction(&work, pick(&work, starts), pick(&work, starts), 1);
+        else if (what == 3 && one_in(8))
+            remove_loop(&work);
+        else if (what == 3 && one_in(8))
+            copy_name(&work);
+        else if (what == 3 && one_in(16))
+            stretch_axes(&work);
+        else if (what == 3 && one_in(200)) /* more values than there may be */
+            copy_instruction(&work, pick(&work, starts), pick(&work, starts), MAX_VALUES);
         else
             change_token(&work.tokens[below(work.count)]);
     }

@@ -117,13 +117,25 @@ static void try_input(const bytes *file, const document *d, const seed *from)
     exercise(file, d, from);
 }
 
+/* Most seeds are of kernel IR; code and devices get a share of their own. */
+static const seed *pick_seed(void)
+{
+    uint32_t wanted = one_in(8) ? DVT_CODE : one_in(8) ? DVT_DEVICES : 0;
+    for (uint32_t tries = 0; wanted != 0 && tries < 64; tries++) {
+        seed *s = &seeds[below(seed_count)];
+        if (document_part(&s->parts, wanted) != NULL)
+            return s;
+    }
+    return &seeds[below(seed_count)];
+}
+
 static void try_number(uint64_t number)
 {
     static document work;
     static bytes file;
     chance_state = options.seed * 0xd1342543de82ef95u + number * 0x2545f4914f6cdd1du;
     random_word();
-    const seed *from = &seeds[below(seed_count)];
+    const seed *from = pick_seed();
     now.number = number;
     if (one_in(8))
         try_relocation();

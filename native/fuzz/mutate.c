@@ -85,6 +85,18 @@ static void change_table(document *d, bytes *body, const table *t)
 
 /* ---- size programs ---- */
 
+/* More on the stack than it holds, and all of it added up. */
+static void deepen_stack(bytes *body, const table *t, size_t at)
+{
+    static const int64_t push[2] = {DVT_SIZE_PUSH, 1}, add[2] = {DVT_SIZE_ADD, 0};
+    int depth = DVT_SIZE_STACK - 1 + (int)below(4);
+    for (int i = 0; i < depth; i++)
+        bytes_insert(body, at, add, sizeof add);
+    for (int i = 0; i < depth; i++)
+        bytes_insert(body, at, push, sizeof push);
+    add_to_count(body, t, 2 * depth);
+}
+
 /* A binary operation more on some size, so that the stack stays even. */
 static void extend_size(document *d, bytes *body, const table *t)
 {
@@ -95,10 +107,14 @@ static void extend_size(document *d, bytes *body, const table *t)
     const field symbol = {0, 0, D_SYMBOL, 0};
     words[1] = words[0] == DVT_SIZE_LOAD ? (int64_t)below(domain_limit(d, &symbol, body))
                                          : (int64_t)(one_in(2) ? below(4) : odd_number());
+    if (one_in(8))
+        words[1] = -1;
     for (uint32_t i = 0, tries = 0; rows > 0 && tries < 16; tries++) {
         i = below(rows);
         if (number_at(body, start + i * 16u, 8) != DVT_SIZE_STORE)
             continue;
+        if (one_in(100))
+            deepen_stack(body, t, start + i * 16u);
         bytes_insert(body, start + i * 16u, words, sizeof words);
         add_to_count(body, t, 2);
         return;
@@ -263,7 +279,8 @@ static void change_bytes(bytes *body)
 
 static void resize_part(bytes *body)
 {
-    bytes_resize(body, one_in(2) ? below(body->size + 1) : body->size + 1 + below(80));
+    size_t size = one_in(2) ? below(body->size + 1) : body->size + 1 + below(80);
+    bytes_resize(body, one_in(4) ? below(body->size < 9 ? body->size + 1 : 9) : size);
 }
 
 static void take_part(document *d)
@@ -376,9 +393,11 @@ static void change_file(document *d, bytes *file)
         change_field(d, file, 0, &header_fields[below(header_field_count)]);
     else if (what <= 4)
         change_field(d, file, entry, &entry_fields[below(entry_field_count)]);
-    else if (what == 5)
-        bytes_resize(file, below(file->size + 128));
-    else if (what == 6)
+    else if (what == 5) {
+        bytes_resize(file, one_in(2) ? below(file->size + 128) : file->size + 1 + below(64));
+        if (one_in(2))
+            set_number(file, 16, 8, file->size);
+    } else if (what == 6)
         file->data[below(file->size)] ^= (uint8_t)(1u << below(8));
     else /* somewhere in the gaps that alignment makes */
         file->data[file->size - 1 - below(file->size < 4096 ? file->size : 4096)] ^= 1;

@@ -15,7 +15,7 @@ static const field section_fields[] = {
     {0, 4, D_FIXED, 64},  {4, 4, D_FIXED, 10},  {8, 8, D_FIXED, 8},
     {24, 8, D_PLACE, 8},  {32, 8, D_LENGTH, 0}, {40, 4, D_FIXED, 12},
     {44, 4, D_FIXED, 12}, {48, 8, D_WIDE, 0},   {56, 8, D_FIXED, 32}};
-static const field symbol_fields[] = {{0, 4, D_FIXED, 64},
+static const field symbol_fields[] = {{0, 4, D_WIDE, 0},
                                       {4, 1, D_FIXED, 64},
                                       {6, 2, D_FIXED, 12},
                                       {8, 8, D_LENGTH, 0},
@@ -55,6 +55,15 @@ static void change_row(bytes *body, range rows, size_t row, const field *fields,
                      &fields[below(count)]);
 }
 
+/* The row of a symbol that the object does not define itself, or all rows. */
+static range undefined_symbol(const bytes *body, range rows)
+{
+    for (size_t at = rows.at + 24; at + 24 <= rows.at + rows.size; at += 24)
+        if (number_at(body, at + 6, 2) == 0)
+            return (range){at, 24};
+    return rows;
+}
+
 #define CHANGE(rows, row, fields)                                                              \
     change_row(body, rows, row, fields, sizeof(fields) / sizeof *(fields))
 
@@ -76,8 +85,11 @@ static void change_object(bytes *body, range object)
         break;
     case 4:
     case 5:
-        if (section_of(body, object, 2, &rows))
+        if (section_of(body, object, 2, &rows)) {
+            if (one_in(2))
+                rows = undefined_symbol(body, rows);
             CHANGE(rows, 24, symbol_fields);
+        }
         break;
     default:
         if (section_of(body, object, 4, &rows))

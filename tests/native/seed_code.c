@@ -25,5 +25,15 @@ dvt_status twice(const dvt_call *call, dvt_error *error)
     return DVT_OK;
 }
 
-/* The same under the name by which dvt_use_code looks for it. */
+/* Fails in as many ways as there are, without words. */
+dvt_status moody(const dvt_call *call, dvt_error *error);
+dvt_status moody(const dvt_call *call, dvt_error *error)
+{
+    static const dvt_status statuses[] = {DVT_OK, DVT_ERROR_INDEX, DVT_ERROR_BOUNDS,
+                                          DVT_ERROR_DIVISOR, DVT_ERROR_HOST};
+    dvt_status status = twice(call, error);
+    return status != DVT_OK ? status : statuses[call->attributes[0].i % 5];
+}
+
+/* twice under the name by which dvt_use_code looks for it. */
 dvt_status k0(const dvt_call *call, dvt_error *error) __attribute__((alias("twice")));

@@ -9,6 +9,7 @@ from pathlib import Path
 from dovetail.artifact.sign import sign_file
 from dovetail.file import container
 from dovetail.file.encode import code_section
+from dovetail.file.kernel_encode import encode_kernels
 from dovetail.file.processors import AARCH64
 from dovetail.ir.kernel_text import parse_kernel
 from tests.artifact.files import RELU, ROOT, file_bytes, floats
@@ -84,9 +85,13 @@ symbol s0 = %x[0] in 1..8
 input %x: float32[s0, 2]
 temporary %a: float32[s0, 2]
 temporary %b: float32[s0, 2]
+temporary %d: float32[s0, 2]
+temporary %e: float32[s0, 2] of %d
 host %c: float32[s0, 2]
 output %y: float32[s0, 2]
 call %a = aten.mm.default [{"buffer": "x"}, {"buffer": "x"}] {}
+kernel %d = neg@1(%x)
+kernel %e = neg@1(%d)
 call %b = aten.mm.default [{"buffer": "a"}, {"buffer": "x"}] {}
 call %c = aten.relu.default [{"buffer": "b"}] {}
 call %y = aten.mm.default [{"buffer": "c"}, {"buffer": "a"}] {}
@@ -248,19 +253,27 @@ def generated_kernels():
 def compiled_here():
     """The same kernels with native code for this machine, where llvmlite is.
 
-    Each function is there by the kernel's name, as a file's own, and by its number, as
-    ``dvt_use_code`` asks for it.
+    ``compiled`` has functions by the kernels' names, as a file's own; ``regenerated`` those that
+    are made for a file that nobody vouches for, by number, as ``dvt_use_code`` asks for them.
     """
     from dovetail.codegen.llvm.module import generate
+    from dovetail.codegen.llvm.regenerate import regenerate
     from dovetail.codegen.llvm.target import host, missing
 
     if missing():
         return {}
     kernels = [parse_kernel(text) for text in generated_kernels()]
-    functions = {k.name: k for k in kernels} | {f"k{n}": k for n, k in enumerate(kernels)}
-    section = code_section({host().level: generate(functions, host())})
+    trusted = code_section({host().level: generate({k.name: k for k in kernels}, host())})
+    guarded, problem = regenerate(encode_kernels(kernels), False)
+    assert guarded is not None, problem
+    sections = {"compiled": trusted, "regenerated": container.section(container.CODE, guarded)}
+    return {name: with_code(section) for name, section in sections.items()}
+
+
+def with_code(section):
+    """``INTERPRETED`` with a code section."""
     options = {"features": container.FEATURE_CODE, "sections": [section]}
-    return {"compiled": kernel_file(INTERPRETED, generated_kernels(), {"w": bytes(10)}, **options)}
+    return kernel_file(INTERPRETED, generated_kernels(), {"w": bytes(10)}, **options)
 
 
 def named():
@@ -290,7 +303,9 @@ def native():
     section = code_section({1: code, 2: code, AARCH64: code[:64]})
     options = {"features": container.FEATURE_CODE, "sections": [section]}
     bare = file_bytes(programs.NATIVE, generated={"twice@1": "twice"}, **options)
-    return {"native": kernel_file(programs.NATIVE, [programs.TWICE], **options), "bare": bare}
+    moody = file_bytes(programs.MOODY, generated={"moody@1": "moody"}, **options)
+    both = kernel_file(programs.NATIVE, [programs.TWICE], **options)
+    return {"native": both, "bare": bare, "moody": moody}
 
 
 def seeds():
@@ -306,8 +321,10 @@ def seeds():
         "blobs": file_bytes(BLOBS, blobs={"relus": SMALL_CODE, "other": b"anything"}),
         "interpreted": kernel_file(INTERPRETED, generated_kernels(), {"w": bytes(10)}),
         "values": file_bytes(programs.VALUES),
+        "wide": file_bytes(programs.WIDE),
         "writes": file_bytes(programs.WRITES, {"seen": floats(1, 2)}),
         "turns": file_bytes(programs.TURNS, {"k": floats(1, 2, 3, 4)}),
+        "rows": file_bytes(programs.ROWS),
         "table": file_bytes(programs.TABLE, {"w": bytes(32)}),
         "many": file_bytes(programs.MANY),
         "symbols": file_bytes(programs.SYMBOLS),

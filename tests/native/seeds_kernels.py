@@ -36,7 +36,7 @@ def operations(dtype):
         given = {
             "test": [("a",)] * (op.rule == "test"),
             "select": [("t", "a", "b")],
-            "check": [("p", "q", "t")] if op.name != "check_divisor" else [("q", "q", "t")],
+            "check": [("p", "q", "t")] if op.name != "check_divisor" else [("p", "p", "t")],
         }.get(op.rule, [("a", "b", "a")[: op.arity]])
         types = {"a": dtype, "b": dtype, "t": "bool", "p": "int64", "q": "int64"}
         for args in given:
@@ -100,7 +100,8 @@ over [i: 4] {
     n: int64 = position [s1]
     t: bool = load m[0 | j * (1)]
     q: int64 = check_index(v, n, t)
-    r: int64 = check_bounds(c, n, t)
+    o: int64 = check_bounds(v, n, t)
+    r: int64 = min(c, o)
     g: float32 = load x[0 | i * (s1) | %q * (1)] if t
     h: float32 = load x[0 | %r * (1)] if t
     d: float32 = add(g, h)
@@ -128,8 +129,56 @@ return %y, %z
 """
 
 
+# Loops of several axes, of which some values vary along few; a kernel that does nothing.
+NESTED = [
+    """\
+kernel nested(in x: int32, in b: bool, out y: int32, out z: int64, out w: bool) over [i: 3] {
+  loop [j: s0, l: 4] {
+    a: int32 = load x[0 | j * (1)]
+    c: int32 = load x[0 | i * (1) | l * (1)]
+    d: int32 = add(a, c)
+    t: bool = load b[0 | l * (1)]
+    e: int32 = where(t, d, a)
+    r: int32 = reduce sum(e)
+    q: bool = reduce any(t)
+    p: int64 = position [0 | j * (4) | l * (1)]
+    m: int64 = reduce argmin(d, p)
+  }
+  loop [k: 2, n: 2] {
+    store w[0 | i * (4) | k * (2) | n * (1)] = q
+    store y[0 | i * (4) | k * (2) | n * (1)] = r
+    s: int32 = load x[1 | k * (1) | n * (1)]
+    u: int32 = max(s, r)
+    v: bool = lt(u, r)
+    g: int32 = reduce prod(u)
+  }
+  loop [] {
+    store z[0 | i * (1)] = m
+  }
+}
+""",
+    "kernel nothing(in x: int32, out o: float64) over [i: s0] {\n}\n",
+]
+NESTS = """\
+program @nests
+symbol s0 = %x[0] in 7..90
+input %x: int32[s0]
+input %b: bool[4]
+output %y: int32[3, 2, 2]
+output %z: int64[3]
+output %w: bool[3, 4]
+output %o: float64[3]
+kernel %y, %z, %w = nested@1(%x, %b; s0)
+kernel %o = nothing@1(%x; s0)
+return %y, %z, %w, %o
+"""
+
+
 def kernel_seeds():
     """Name → bytes."""
     made = {f"ops_{t}": kernel_file(*operations(t)) for t in TYPES}
     made |= {f"folds_{t}": kernel_file(*reductions(t)) for t in TYPES}
-    return made | {"scattered": kernel_file(SCATTERED, SCATTERS)}
+    return made | {
+        "scattered": kernel_file(SCATTERED, SCATTERS),
+        "nested": kernel_file(NESTS, NESTED),
+    }

@@ -28,6 +28,34 @@ copy %z = %h
 return %y, %z, %o
 """
 
+# Temporaries as large as a number says, so large that no memory holds them.
+WIDE = """\
+program @wide
+symbol n = %n in 2..9223372036854775807
+symbol s0 = %x[0] in 2..9223372036854775807
+input %n: int64[]
+input %x: float64[s0]
+temporary %a: int64[n]
+temporary %b: int64[n]
+temporary %c: int64[n]
+temporary %d: int64[n]
+temporary %e: int64[n, 2]
+temporary %f: int64[n]
+view %g: int64[n] strides [2] of %e
+output %y: int64[1]
+output %z: float64[s0]
+view %v: int64[1] of %f
+kernel %a = arange@1(; 0, 1)
+kernel %b = neg@1(%a)
+kernel %c = add@1(%a, %b)
+kernel %d = mul@1(%c, %a)
+kernel %g = add@1(%d, %b)
+kernel %f = sub@1(%a, %g)
+copy %y = %v
+kernel %z = exp@1(%x)
+return %y, %z
+"""
+
 # Inputs that are written to, and state, in one program.
 WRITES = """\
 program @writes
@@ -85,6 +113,27 @@ copy %z = %g
 return %y, %z
 """
 
+# Rows with gaps between them, on the host and on a device.
+ROWS = """\
+program @rows
+device accel_c {"version": "1.0", "abi": "1.0", "needs": {}}
+symbol s0 = %x[0] in 1..8
+input %x: float32[s0, 2] strides [4, 1]
+temporary %a: float32[s0, 2] strides [4, 1] on accel_c
+temporary %b: float32[s0, 2] strides [4, 1] on accel_c
+view %v: float32[s0] strides [4] on accel_c of %b at 1
+temporary %c: float32[s0] strides [4] on accel_c
+output %y: float32[s0, 2] strides [4, 1]
+output %z: float32[s0] strides [4]
+copy %a = %x
+launch %b = accel_c:relu@1 aten.relu.default(%a) {}
+launch %c = accel_c:relu@1 aten.relu.default(%v) {}
+copy %y = %b
+copy %z = %c
+copy %x = %b
+return %y, %z
+"""
+
 # Reductions, norms and indexing of the runtime's own, in several types.
 TABLE = """\
 program @table
@@ -136,6 +185,16 @@ MANY += "return " + ", ".join(["%h3", *(f"%o{n}" for n in range(30))]) + "\n"
 SYMBOLS = "program @symbols\n"
 SYMBOLS += "".join(f"symbol s{n} = %x[0] in 0..9223372036854775807\n" for n in range(66))
 SYMBOLS += "input %x: float32[s0]\noutput %y: float32[s0]\nkernel %y = relu@1(%x)\nreturn %y\n"
+
+# Native code that reports errors of its own: no kernel IR says what it does.
+MOODY = """\
+program @moody
+symbol s0 = %x[0] in 1..9
+input %x: float32[s0]
+output %y: float32[s0]
+kernel %y = moody@1(%x; s0)
+return %y
+"""
 
 # Native code beside the same kernel as kernel IR: tests/native/seed_code.c.
 TWICE = """\
