@@ -7,6 +7,7 @@
 #              JOBS=n: in how many processes, SEED=n: which)
 # make spoil   files overwritten, cut and deleted while they run (SPOILT=n: how many)
 # make fuzz-kernels  random kernels through both readers of kernel IR (KERNELS=n: how many)
+# make tsan    the runtime used by several threads at once, under the thread sanitizer
 # make arm     generated code for AArch64, run under qemu's emulation
 # make bench   the benchmarks of benchmarks/
 #
@@ -25,7 +26,7 @@ INSTALLED := $(VENV)/.installed
 comma     := ,
 
 .PHONY: demo sweep test test-backends test-fast check format bench clean setup fuzz fuzz-seeds \
-        fuzz-run fuzz-coverage fuzz-kernels spoil arm
+        fuzz-run fuzz-coverage fuzz-kernels spoil arm tsan
 
 setup: $(INSTALLED)
 
@@ -35,6 +36,7 @@ demo: $(INSTALLED)
 test: $(INSTALLED)
 	@$(MAKE) -s -j 2 $(C_TESTS)
 	@for test in $(C_TESTS); do $$test || exit 1; done
+	@if $(HAS_TSAN); then $(MAKE) -s -j 2 tsan; else echo "no thread sanitizer: see make tsan"; fi
 	@$(BIN)/python -m pytest -q -n 2 --dist loadgroup -m "not arm" $(ARGS)
 
 test-backends: $(INSTALLED)
@@ -167,6 +169,26 @@ native/build/lib%.so:
 KERNELS ?= 200000
 fuzz-kernels: $(INSTALLED)
 	@$(BIN)/python -m tests.native.kernel_fuzz $(KERNELS) $(SEED) $(JOBS)
+
+# The runtime under the thread sanitizer: opening, first use, running and stopping at once. Some
+# systems place memory where the sanitizer cannot follow; setarch -R keeps it from that.
+FIXED_PLACES := $(shell setarch -R true 2>/dev/null && echo setarch -R)
+HAS_TSAN := mkdir -p native/build && echo 'int main(void) { return 0; }' | \
+    $(CC) -fsanitize=thread -x c - -o native/build/try_tsan 2>/dev/null && \
+    $(FIXED_PLACES) native/build/try_tsan 2>/dev/null
+RACES  := -std=c11 -O1 -g -fsanitize=thread -pthread
+RACING := $(patsubst native/src/%.c,native/build/tsan/%.o,$(wildcard native/src/*.c))
+
+native/build/tsan/%.o: native/src/%.c $(wildcard native/src/*.h native/include/*.h)
+	@mkdir -p $(@D)
+	@$(CC) $(RACES) -Inative/include -c -o $@ $<
+
+native/build/tsan_runtime: native/tests/tsan_runtime.c $(RACING)
+	@$(CC) $(RACES) -Inative/include -Inative/src -o $@ $< $(RACING) -lm -ldl
+
+tsan: $(INSTALLED) native/build/tsan_runtime
+	@$(BIN)/python -m tests.native.seeds native/build/seeds >/dev/null
+	@TSAN_OPTIONS=halt_on_error=1 $(FIXED_PLACES) native/build/tsan_runtime native/build/seeds/*.dvt
 
 clean:
 	rm -rf $(VENV) build native/build src/dovetail/*.so src/*.egg-info
