@@ -2,11 +2,13 @@
 # make test    the whole test suite
 # make check   formatter, linter, types, import contracts, C warnings
 # make test-backends   every shipped backend on every case of the differential suite
+# make test-processors   the suites as on processors without AVX-512 and without AVX2
 # make sweep   2,000 random graphs (GRAPHS=n: how many) and each case of op_db against eager
 # make fuzz    mutated artifacts through the loader, under ASan and UBSan (FUZZ=n: how many,
 #              JOBS=n: in how many processes, SEED=n: which)
 # make spoil   files overwritten, cut and deleted while they run (SPOILT=n: how many)
 # make fuzz-kernels  random kernels through both readers of kernel IR (KERNELS=n: how many)
+# make attack  hostile calls of every PyTorch operator that untrusted files may call (takes long)
 # make tsan    the runtime used by several threads at once, under the thread sanitizer
 # make arm     generated code for AArch64, run under qemu's emulation
 # make bench   the benchmarks of benchmarks/
@@ -19,14 +21,14 @@ BIN    := $(VENV)/bin
 CC     ?= cc
 
 NATIVE   := $(wildcard native/include/*.h native/src/*.[ch] native/python/*.[ch])
-C_SOURCE := $(NATIVE) $(wildcard native/fuzz/*.[ch] native/tests/*.c examples/*/*.[ch] tests/plugin/*.c tests/native/*.c)
+C_SOURCE := $(NATIVE) $(wildcard native/fuzz/*.[ch] native/tests/*.c examples/*/*.[ch] tests/plugin/*.c tests/native/*.c tests/attack/*.c)
 C_TESTS  := $(patsubst native/tests/%.c,native/build/%,$(wildcard native/tests/test_*.c))
 CFLAGS   := -std=c11 -O2 -Wall -Wextra -Werror -Wshadow -Wconversion -Wstrict-prototypes
 INSTALLED := $(VENV)/.installed
 comma     := ,
 
 .PHONY: demo sweep test test-backends test-fast check format bench clean setup fuzz fuzz-seeds \
-        fuzz-run fuzz-coverage fuzz-kernels spoil arm tsan
+        fuzz-run fuzz-coverage fuzz-kernels spoil arm attack tsan
 
 setup: $(INSTALLED)
 
@@ -41,6 +43,17 @@ test: $(INSTALLED)
 
 test-backends: $(INSTALLED)
 	@DOVETAIL_BACKENDS=all $(BIN)/python -m pytest -q -n 2 tests/backends/test_suite.py $(ARGS)
+
+# PyTorch's kernels, oneDNN's and ours as on a smaller processor than this one. Without AVX2 no code
+# is generated: what needs it is skipped there, and runs once more beside PyTorch's scalar kernels.
+AVX2   := ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 DOVETAIL_PROCESSOR=x86-64-v3
+SCALAR := ATEN_CPU_CAPABILITY=default ONEDNN_MAX_CPU_ISA=SSE41
+.PHONY: test-processors
+test-processors: $(INSTALLED)
+	@$(AVX2) $(BIN)/python -m pytest -q -n 2 --dist loadgroup -m "not arm" $(ARGS)
+	@$(SCALAR) DOVETAIL_PROCESSOR=x86-64-v3 $(BIN)/python -m pytest -q -n 2 tests/codegen $(ARGS)
+	@$(SCALAR) DOVETAIL_PROCESSOR=x86-64-v2 $(BIN)/python -m pytest -q -n 2 --dist loadgroup \
+	    -m "not arm" $(ARGS)
 
 GRAPHS ?= 2000
 sweep: $(INSTALLED)
@@ -87,6 +100,9 @@ SPOILT ?= 1000
 spoil: $(INSTALLED)
 	@DOVETAIL_SPOILT_FILES=$(SPOILT) $(BIN)/python -m pytest -q -s -n 0 \
 	    tests/artifact/test_changing_files.py -k random_moments $(ARGS)
+
+attack: $(INSTALLED)
+	@DOVETAIL_ATTACK=1 $(BIN)/python -m pytest -q -n 0 tests/attack $(ARGS)
 
 ARM_TOOLS := qemu-aarch64 aarch64-linux-gnu-gcc
 arm: $(INSTALLED)

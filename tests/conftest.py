@@ -32,6 +32,24 @@ def _without_idle_work():
         yield
 
 
+def _skip_without_code(item):
+    """A test of generated code is skipped where the processor runs none."""
+    from dovetail.errors import BackendUnavailable, InterpretedKernels
+    from dovetail.file.processors import no_code_here
+
+    try:
+        return (yield)
+    except (BackendUnavailable, InterpretedKernels) as error:
+        reason = no_code_here()
+        if reason and reason in str(error):
+            pytest.skip(reason)
+        raise
+
+
+pytest_runtest_setup = pytest.hookimpl(wrapper=True)(_skip_without_code)
+pytest_runtest_call = pytest.hookimpl(wrapper=True)(_skip_without_code)
+
+
 @pytest.fixture(autouse=True)
 def fresh_compiler():
     """No compiled graph, default or record of another test is seen by this one."""

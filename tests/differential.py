@@ -7,11 +7,16 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any
 
+import pytest
 import torch
 from torch.utils import _pytree as pytree
 
-# cpu generates code with llvmlite, which not every machine has.
-BACKENDS = ("reference", "aten", *(("cpu",) if find_spec("llvmlite") else ()))
+from dovetail.file.processors import no_code_here
+
+# cpu generates code with llvmlite, which not every machine has, and not for every processor.
+GENERATES = find_spec("llvmlite") is not None and not no_code_here()
+needs_code = pytest.mark.skipif(not GENERATES, reason=no_code_here() or "it needs llvmlite")
+BACKENDS = ("reference", "aten", *(("cpu",) if GENERATES else ()))
 
 
 @dataclass

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 import dovetail
-from dovetail import history, registry
+from dovetail import errors, history, registry
 from tests.differential import BACKENDS, assert_same
 from tests.models import GPT, ResNet
 
@@ -50,6 +50,55 @@ def test_dropout_gives_eagers_numbers(grad, backend):
 @both
 def test_mutation(backend):
     assert_same(lambda x: x.add_(1).relu_(), t(5), backend=backend, calls=2)
+
+
+UNCHECKED = {"freeze": True, "check_weights": False}  # the cheap check at each call alone
+
+
+@pytest.mark.parametrize(
+    ("kind", "form"),
+    [
+        ("AdamW", {"fused": True}),
+        ("SGD", {"fused": True}),
+        ("Adagrad", {"fused": True}),
+        ("AdamW", {"capturable": True}),
+        ("Adam", {"foreach": True}),
+        ("Adam", {"foreach": False}),
+    ],
+    ids=str,
+)
+def test_steps_of_optimisers_reach_frozen_weights(kind, form):
+    model, x = nn.Sequential(nn.Linear(32, 32), nn.ReLU()).cuda(), t(4, 32)
+    run = torch.compile(model, backend="aten", options=UNCHECKED)
+    optimiser = getattr(torch.optim, kind)(model.parameters(), lr=0.1, **form)
+    for _ in range(3):
+        with torch.no_grad():
+            torch.testing.assert_close(run(x), model(x))
+        model(x).square().mean().backward()
+        optimiser.step()
+
+
+@torch.no_grad()
+def test_the_replay_of_a_cuda_graph_needs_refresh_and_is_found_by_the_check():
+    model, x = nn.Sequential(nn.Linear(32, 32), nn.BatchNorm1d(32)).eval().cuda(), t(4, 32)
+    weight = model[0].weight
+    weight.mul_(1)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        weight.mul_(1.5)
+    run = torch.compile(model, backend="aten", options=UNCHECKED)
+    run(x)
+    version = weight._version
+    graph.replay()
+    assert weight._version == version
+    dovetail.refresh(model)
+    torch.testing.assert_close(run(x), model(x))
+    run = torch.compile(model, backend="aten", options={"freeze": True, "check_weights": True})
+    run(x)
+    graph.replay()
+    with pytest.warns(errors.StaleWeights, match="^0.weight"):
+        torch.testing.assert_close(run(x), model(x))
 
 
 @torch.no_grad()

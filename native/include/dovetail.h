@@ -43,12 +43,14 @@ enum {
     DVT_ERROR_UNSUPPORTED = 5,    /* sound, but not for this version, machine or process */
     DVT_ERROR_GUARD = 6,          /* the inputs are not what the program was made for */
     DVT_ERROR_MEMORY = 7,         /* out of memory */
-    DVT_ERROR_UNTRUSTED = 8,      /* native code without a trusted signature */
+    DVT_ERROR_UNTRUSTED = 8,      /* the file needs what only a trusted one may do */
     DVT_ERROR_INDEX = 9,          /* an index held in a tensor is out of range */
     DVT_ERROR_HOST = 10,          /* a host operation failed */
     DVT_ERROR_ARGUMENT = 11,      /* a call of this interface with wrong arguments */
     DVT_ERROR_BOUNDS = 12,        /* the same as INDEX, where PyTorch raises RuntimeError */
     DVT_ERROR_DIVISOR = 13,       /* an integer held in a tensor was divided by zero */
+    DVT_ERROR_CANCELLED = 14,     /* the caller stopped the run */
+    DVT_ERROR_LIMIT = 15,         /* more work or memory than the file may take */
     DVT_ERROR_CHANGED = 16,       /* the file was changed or cut short after it was opened */
 };
 enum {                                     /* of plug-ins and their devices */
@@ -214,6 +216,12 @@ typedef struct {
     void (*host_free)(void *kept); /* of a dvt_host_operation; may be NULL */
     dvt_plugin *const *plugins;    /* those that an artifact may find by name */
     size_t plugin_count;
+    /* The most that one call may take; 0: no limit for a file that is trusted, else 2^46 steps
+     * and three quarters of the machine's memory. UINT64_MAX: no limit. Steps are the points of
+     * iteration spaces; memory is what the runtime allocates for a call and keeps for the next:
+     * temporaries, outputs, copies of inputs, and the file's state. A call that would take more
+     * is DVT_ERROR_LIMIT before it starts. */
+    uint64_t max_work, max_memory;
 } dvt_open_options;
 
 #define DVT_OPEN_CHECK_CONSTANTS                                                               \
@@ -322,6 +330,15 @@ int dvt_trusted(const dvt_artifact *artifact);
  * same names serve instead, -2 the same, or there is none, and kernel IR is interpreted. */
 int dvt_code_state(const dvt_artifact *artifact);
 
+/* Why native code was not loaded: the file is not trusted, it was made for another processor,
+ * or the system does not let a process make memory executable. 0: it was, or there is none. */
+#define DVT_CODE_UNTRUSTED 1
+#define DVT_CODE_UNFIT     2
+#define DVT_CODE_FORBIDDEN 3
+int dvt_code_refusal(const dvt_artifact *artifact);
+/* Whether the system lets this process make memory executable that it has written. */
+int dvt_may_execute(void);
+
 /* Native code, as a code section has it, that the caller generated from the kernel IR which
  * this artifact holds verified (dvt_section 14): its global function k<n> is the section's n-th
  * kernel, counted from 0. Kernels that were interpreted run as that code from now on, on
@@ -350,6 +367,16 @@ typedef struct {
     uint32_t threads; /* how many kernels may use; 0: as dvt_threads says */
     dvt_host host;    /* NULL: programs with host calls are refused */
     void *host_context;
+    /* To stop a run from another thread or a signal handler: a number that becomes other than 0
+     * and stays so until dvt_run returns DVT_ERROR_CANCELLED. Looked at between instructions
+     * and between pieces of a kernel. Outputs are not set then; inputs and state that the
+     * program had written to stay as they are, and the artifact can be used again. May be NULL.
+     */
+    const volatile int32_t *cancel;
+    /* Or a function to be asked every 50 ms or so by the thread that called dvt_run: other than
+     * 0 stops the run. May be NULL. */
+    int (*poll)(void *context);
+    void *poll_context;
 } dvt_run_options;
 
 /* Run once. Any number of threads may call this at one time. Outputs are new tensors that

@@ -50,11 +50,13 @@ PyObject *raise_error(const dvt_error *error)
         [DVT_ERROR_UNSUPPORTED] = "UnsupportedArtifact",
         [DVT_ERROR_GUARD] = "GuardFailed",
         [DVT_ERROR_MEMORY] = "OutOfMemory",
-        [DVT_ERROR_UNTRUSTED] = "UntrustedCode",
+        [DVT_ERROR_UNTRUSTED] = "UntrustedArtifact",
         [DVT_ERROR_INDEX] = "IndexOutOfRange",
         [DVT_ERROR_HOST] = "RunFailed",
         [DVT_ERROR_ARGUMENT] = "RunFailed",
         [DVT_ERROR_BOUNDS] = "IndexOutOfBounds",
+        [DVT_ERROR_CANCELLED] = "RunFailed",
+        [DVT_ERROR_LIMIT] = "LimitExceeded",
         [DVT_ERROR_DIVISOR] = "DividedByZero",
         [DVT_ERROR_CHANGED] = "ArtifactChanged",
         [DVT_ERROR_PLUGIN_MISSING] = "PluginNotFound",
@@ -118,13 +120,16 @@ static int open_artifact(Artifact *self, PyObject *given, const dvt_open_options
 
 static PyObject *artifact_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    static char *names[] = {"source", "flags", "keys", "host", "plugins", NULL};
+    static char *names[] = {"source",  "flags",    "keys",       "host",
+                            "plugins", "max_work", "max_memory", NULL};
     PyObject *source, *host = NULL, *plugins = NULL;
     unsigned int flags = 0;
     const char *keys = NULL;
     Py_ssize_t key_bytes = 0;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O|Iy#OO!", names, &source, &flags, &keys,
-                                     &key_bytes, &host, &PyTuple_Type, &plugins))
+    unsigned long long max_work = 0, max_memory = 0;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O|Iy#OO!KK", names, &source, &flags, &keys,
+                                     &key_bytes, &host, &PyTuple_Type, &plugins, &max_work,
+                                     &max_memory))
         return NULL;
     Artifact *self = (Artifact *)((allocfunc)PyType_GetSlot(type, Py_tp_alloc))(type, 0);
     if (self == NULL)
@@ -133,7 +138,9 @@ static PyObject *artifact_new(PyTypeObject *type, PyObject *args, PyObject *kwar
                                 .flags = flags & ~PLAIN_TENSORS,
                                 .keys = (const uint8_t (*)[32])(const void *)keys,
                                 .key_count = (size_t)key_bytes / 32,
-                                .host_free = aten_free_kept};
+                                .host_free = aten_free_kept,
+                                .max_work = max_work,
+                                .max_memory = max_memory};
     dvt_error error = {0, ""};
     self->plain = (flags & PLAIN_TENSORS) != 0;
     options.host_available = host != NULL && host != Py_None;
@@ -244,6 +251,17 @@ static size_t read_arguments(const Artifact *self, PyObject *const *args, size_t
     return read;
 }
 
+/* Asked by a run every so often: signal handlers of Python run in its main thread only, and
+ * that is busy here. */
+static int check_signals(void *context)
+{
+    PyThreadState **released = context;
+    PyEval_RestoreThread(*released);
+    int raised = PyErr_CheckSignals();
+    *released = PyEval_SaveThread();
+    return raised;
+}
+
 static PyObject *run_call(Artifact *self, PyObject *const *args, size_t given, size_t results,
                           call_state *s)
 {
@@ -253,23 +271,27 @@ static PyObject *run_call(Artifact *self, PyObject *const *args, size_t given, s
     if (given == 0 && self->host.plan_count > 0)
         s->api = self->host.api; /* nothing says what kind of tensors are wanted: the host's */
     if (!s->failed) {
-        dvt_run_options options = {sizeof options, 0, self->host.call ? host_call : NULL,
-                                   &self->host};
+        PyThreadState *released;
+        dvt_run_options options = {.struct_size = sizeof options,
+                                   .host = self->host.call ? host_call : NULL,
+                                   .host_context = &self->host,
+                                   .poll = check_signals,
+                                   .poll_context = &released};
         dvt_status status;
         error.status = DVT_OK;
         error.message[0] = 0;
-        Py_BEGIN_ALLOW_THREADS;
+        released = PyEval_SaveThread();
         if (self->host.follows_torch)
             options.threads = aten_threads();
         bool gradients = self->host.plan_count > 0 && aten_grad_off();
         status =
             dvt_run(self->artifact, &options, s->tensors, given, s->outputs, results, &error);
         aten_grad_on(gradients);
-        Py_END_ALLOW_THREADS;
+        PyEval_RestoreThread(released);
         if (status == DVT_OK)
             made = collect(s->outputs, results, s->api, s->as_array);
         else
-            raise_error(&error);
+            raise_error(&error); /* not where a signal handler has raised */
     }
     for (size_t i = 0; i < read; i++)
         release_argument(&s->arguments[i]);
@@ -379,8 +401,10 @@ static PyObject *artifact_host_calls(PyObject *object, PyObject *unused)
     PyObject *list = PyList_New(0);
     dvt_host_call call;
     for (size_t i = 0; list != NULL && dvt_host_call_at(artifact, i, &call) == DVT_OK; i++) {
-        PyObject *row = Py_BuildValue("(s#s#)", call.op, (Py_ssize_t)call.op_length,
-                                      call.arguments, (Py_ssize_t)call.arguments_length);
+        /* What is no text becomes text that names no operator. */
+        PyObject *row = Py_BuildValue(
+            "(NN)", PyUnicode_DecodeUTF8(call.op, (Py_ssize_t)call.op_length, "replace"),
+            PyUnicode_DecodeUTF8(call.arguments, (Py_ssize_t)call.arguments_length, "replace"));
         if (row == NULL || PyList_Append(list, row) != 0)
             Py_CLEAR(list);
         Py_XDECREF(row);
@@ -456,6 +480,12 @@ static PyObject *artifact_digest(PyObject *object, PyObject *unused)
     return PyBytes_FromStringAndSize((const char *)digest, sizeof digest);
 }
 
+static PyObject *artifact_code_refusal(PyObject *object, PyObject *unused)
+{
+    (void)unused;
+    return PyLong_FromLong(dvt_code_refusal(((Artifact *)object)->artifact));
+}
+
 static PyObject *artifact_code(PyObject *object, PyObject *unused)
 {
     (void)unused;
@@ -516,6 +546,7 @@ static PyMethodDef artifact_methods[] = {
     {"signature", artifact_signature, METH_NOARGS,
      "1 trusted, 0 none, -1 by an unknown key, -2 of an old kind"},
     {"digest", artifact_digest, METH_NOARGS, "the digest that a signature of the file signs"},
+    {"code_refusal", artifact_code_refusal, METH_NOARGS, "why native code was not loaded"},
     {"trusted", artifact_trusted, METH_NOARGS, "whether it may do what needs trust"},
     {"use_code", artifact_use_code, METH_O,
      "use_code(section): run what was interpreted as code made of the verified kernel IR"},

@@ -166,9 +166,14 @@ bool aten_accept(const dvt_host_operation *o, kept_handles *k, uint32_t number,
 {
     const dvt_tensor *expected = o->outputs[number];
     bool defined = false;
-    if (expected == NULL || torch.is_defined(handle, &defined) != 0 || !defined) {
+    if (expected == NULL) {
         torch.drop(handle);
         return true;
+    }
+    if (torch.is_defined(handle, &defined) != 0 ||
+        !defined) { /* Python says which is missing */
+        torch.drop(handle);
+        return false;
     }
     int64_t *sizes, *strides;
     int32_t dtype = k->slots[o->input_count + number].dtype;

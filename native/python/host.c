@@ -106,7 +106,9 @@ static dvt_status through_python(const host_binding *self, const dvt_host_operat
     for (size_t i = 0; !failed && i < o->output_count; i++) {
         PyObject *result = PySequence_GetItem(results, (Py_ssize_t)i);
         failed = result == NULL;
-        if (!failed && o->outputs[i] != NULL && result != Py_None)
+        if (!failed && o->outputs[i] != NULL && result == Py_None)
+            failed = raise_named("RunFailed", "PyTorch gave no result %zu", i) == NULL;
+        else if (!failed && o->outputs[i] != NULL)
             failed = accept_result(self, result, o->outputs[i], &o->made[i]) != 0;
         Py_XDECREF(result);
     }

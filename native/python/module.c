@@ -239,6 +239,13 @@ static PyObject *processor(PyObject *module, PyObject *nothing)
     return PyLong_FromUnsignedLong(dvt_processor_number());
 }
 
+static PyObject *may_execute(PyObject *module, PyObject *nothing)
+{
+    (void)module;
+    (void)nothing;
+    return PyBool_FromLong(dvt_may_execute());
+}
+
 static PyObject *set_threads(PyObject *module, PyObject *count)
 {
     (void)module;
@@ -275,6 +282,8 @@ static PyMethodDef functions[] = {
     {"kernels", kernels, METH_NOARGS, "the built-in kernels, as name@version"},
     {"share_threads", share_threads, METH_O,
      "share_threads(True): run on the process's OpenMP threads, if it has any; False: on ours"},
+    {"may_execute", may_execute, METH_NOARGS,
+     "whether the system lets this process make memory executable"},
     {"processor", processor, METH_NOARGS,
      "processor() -> its number in code sections; 0: none"},
     {"set_threads", set_threads, METH_O, "set_threads(count) -> count now; 0: the default"},

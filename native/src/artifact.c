@@ -70,13 +70,20 @@ static dvt_status check_host(const dvt_artifact *a, const dvt_open_options *opti
 static dvt_status copy_state(dvt_artifact *a, dvt_error *error)
 {
     const program *p = &a->program;
+    uint64_t total = 0; /* buffers may share what they start as, but each has its own memory */
     if (a->state == NULL)
         a->state = calloc(p->buffer_count + 1u, sizeof *a->state);
     if (a->state == NULL)
         return dvt_fail(error, DVT_ERROR_MEMORY, "out of memory");
     for (uint32_t i = 0; i < p->buffer_count; i++) {
         const buffer_record *b = &p->buffers[i];
-        if (b->kind != KIND_STATE || a->state[i] != NULL)
+        if (b->kind != KIND_STATE)
+            continue;
+        dvt_status status =
+            dvt_charge_memory(a, &total, b->data_size, "buffers of state", error);
+        if (status != DVT_OK)
+            return status;
+        if (a->state[i] != NULL)
             continue;
         a->state[i] =
             aligned_alloc(DVT_ALIGN, (b->data_size + DVT_ALIGN) / DVT_ALIGN * DVT_ALIGN);
@@ -185,6 +192,7 @@ static dvt_status prepare(dvt_artifact *a, const dvt_open_options *options, dvt_
     a->host_free = options->host_free;
     dvt_status status = check_signature(a, options, error);
     a->trusted = a->signature == 1 || (options->flags & DVT_OPEN_TRUST) != 0;
+    dvt_limits_set(a, options);
     if (status == DVT_OK)
         status = dvt_program_decode(&a->file, &a->program, error);
     if (status == DVT_OK && a->file.sections[DVT_KERNEL_IR].data != NULL)
@@ -345,6 +353,11 @@ int dvt_signature_state(const dvt_artifact *a)
 int dvt_trusted(const dvt_artifact *a)
 {
     return a->trusted;
+}
+
+int dvt_code_refusal(const dvt_artifact *a)
+{
+    return a->code_refusal;
 }
 
 int dvt_code_state(const dvt_artifact *a)

@@ -11,6 +11,7 @@
 #include <string.h>
 
 #define MOST_EFFORT (1u << 20) /* regions compared in one frame, before all else is cleared */
+#define QUESTION    256        /* what one question takes at most beside, in regions */
 
 bool dvt_has_gaps(const dvt_tensor *t)
 {
@@ -57,7 +58,7 @@ static bool is_written(definedness *d, uint32_t owner, const region *wanted)
     const owner_state *o = &d->owners[owner];
     if (o->all || wanted->run == 0)
         return true;
-    d->effort += 1 + o->count;
+    d->effort += o->count > 0 ? QUESTION + o->count : 0;
     return d->effort < MOST_EFFORT && dvt_region_covered(wanted, o->written, o->count);
 }
 

@@ -299,10 +299,22 @@ static dvt_status protect(dvt_code *c, dvt_error *error)
     if (mprotect(c->memory, c->code_size, PROT_READ | PROT_EXEC) != 0 ||
         (c->size > c->code_size &&
          mprotect(c->memory + c->code_size, c->size - c->code_size, PROT_READ) != 0))
-        return dvt_fail(error, DVT_ERROR_IO,
-                        "this system does not let code be made executable");
+        return dvt_fail(error, DVT_ERROR_UNSUPPORTED,
+                        "this system does not let a process make memory executable");
     __builtin___clear_cache((char *)c->memory, (char *)c->memory + c->code_size);
     return DVT_OK;
+}
+
+int dvt_may_execute(void)
+{
+    size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    void *memory =
+        mmap(NULL, page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (memory == MAP_FAILED)
+        return 0;
+    int allowed = mprotect(memory, page, PROT_READ | PROT_EXEC) == 0;
+    munmap(memory, page);
+    return allowed;
 }
 
 dvt_status dvt_code_load(span section, dvt_code **code, dvt_error *error)

@@ -21,7 +21,7 @@ static size_t room(size_t count, size_t size)
     return (count * size + 15) / 16 * 16;
 }
 
-static frame *allocate(const program *p)
+static frame *allocate(const program *p, uint64_t *bytes)
 {
     size_t dims = 0;
     for (uint32_t i = 0; i < p->buffer_count; i++)
@@ -34,6 +34,7 @@ static frame *allocate(const program *p)
                    room(n, sizeof(void *)) + room(p->input_count, sizeof(void *)) +
                    room(p->instruction_count, sizeof(void *));
     char *at = calloc(1, total);
+    *bytes = total;
     if (at == NULL)
         return NULL;
     frame *f = carve(&at, 1, sizeof(frame));
@@ -148,9 +149,14 @@ static bool overlaps_itself(const dvt_tensor *t)
 }
 
 /* The memory of the host's arena; a plug-in's is allocated when the device's turn comes. */
-static dvt_status take_arena(frame *f, uint32_t device, const dvt_memory *memory,
-                             dvt_error *error)
+static dvt_status take_arena(const dvt_artifact *a, frame *f, uint32_t device,
+                             const dvt_memory *memory, dvt_error *error)
 {
+    uint64_t total = f->call_bytes + f->bytes;
+    dvt_status status = dvt_charge_memory(a, &total, memory->peak, "temporaries", error);
+    if (status != DVT_OK)
+        return status;
+    f->bytes += memory->peak;
     if (device != 0) {
         dvt_devices_reserve(f, device, memory->peak);
         return DVT_OK;
@@ -166,8 +172,9 @@ static dvt_status take_arena(frame *f, uint32_t device, const dvt_memory *memory
 }
 
 /* One arena a device. */
-static dvt_status plan_arena(const program *p, frame *f, uint32_t device, dvt_error *error)
+static dvt_status plan_arena(const dvt_artifact *a, frame *f, uint32_t device, dvt_error *error)
 {
+    const program *p = &a->program;
     lifetime *lives = calloc(p->buffer_count + 1u, sizeof *lives);
     uint32_t *slots = calloc(p->buffer_count + 1u, sizeof *slots);
     dvt_status status = DVT_OK;
@@ -192,7 +199,7 @@ static dvt_status plan_arena(const program *p, frame *f, uint32_t device, dvt_er
     if (status == DVT_OK)
         status = dvt_plan(lives, count, &memory, error);
     if (status == DVT_OK)
-        status = take_arena(f, device, &memory, error);
+        status = take_arena(a, f, device, &memory, error);
     for (uint32_t i = 0; status == DVT_OK && i < p->buffer_count; i++) {
         const buffer_record *b = &p->buffers[i];
         if (p->buffers[b->root].kind != KIND_TEMPORARY || b->device != device)
@@ -273,24 +280,36 @@ static dvt_status check_copy(const frame *f, uint32_t index, bool on_device, dvt
     return DVT_OK;
 }
 
-static dvt_status check_kernel(const dvt_call *call, operand_use *uses, dvt_error *error)
+/* Points of a kernel's own axes are what a run can stop between: where one takes longer than a
+ * few seconds of native code, the kernel is interpreted, which stops anywhere. */
+#define LONGEST_POINT (1ll << 33)
+
+static dvt_status check_kernel(dvt_call *call, operand_use *uses, uint64_t *steps,
+                               dvt_error *error)
 {
     const dvt_kernel *described = dvt_kernel_described(call->kernel);
-    if (described == NULL)
-        return call->kernel->check(call, error);
+    if (described == NULL) {
+        dvt_status status = call->kernel->check(call, error);
+        *steps = status == DVT_OK ? dvt_work_of(call) : 0;
+        return status;
+    }
     dvt_call same = *call;
-    int64_t work;
+    kernel_work work = {0};
     same.kernel = described;
-    return dvt_kernel_ir_look(&same, uses, &work, error);
+    dvt_status status = dvt_kernel_ir_look(&same, uses, &work, error);
+    *steps = (uint64_t)work.total;
+    if (status == DVT_OK && work.point > LONGEST_POINT)
+        call->kernel = described;
+    return status;
 }
 
 /* Binds an instruction and says what it does with its operands: kernels, but for those whose
  * kernel IR says so, read and write all elements; a host may look between those it reads. */
 static dvt_status bind_call(const program *p, frame *f, uint32_t index, operand_use *uses,
-                            dvt_error *error)
+                            uint64_t *steps, dvt_error *error)
 {
     const instruction *in = &p->instructions[index];
-    const dvt_call *call = &f->calls[index];
+    dvt_call *call = &f->calls[index];
     bind_operands(p, f, index);
     for (uint32_t i = 0; i < in->output_count; i++)
         uses[i] = (operand_use){.fills = true};
@@ -301,9 +320,10 @@ static dvt_status bind_call(const program *p, frame *f, uint32_t index, operand_
             overlaps_itself(call->outputs[i]))
             return dvt_fail(error, DVT_ERROR_MALFORMED, "instruction %u writes to a broadcast",
                             index);
-    if (in->opcode == OP_COPY)
-        return check_copy(f, index, in->device != 0, error);
-    return in->opcode == OP_KERNEL ? check_kernel(call, uses, error) : DVT_OK;
+    if (in->opcode == OP_KERNEL)
+        return check_kernel(call, uses, steps, error);
+    *steps = dvt_work_of(call);
+    return in->opcode == OP_COPY ? check_copy(f, index, in->device != 0, error) : DVT_OK;
 }
 
 static operand_use *new_uses(const program *p)
@@ -317,15 +337,19 @@ static operand_use *new_uses(const program *p)
     return calloc(most + 1, sizeof(operand_use));
 }
 
-static dvt_status bind_calls(const program *p, frame *f, dvt_error *error)
+static dvt_status bind_calls(const dvt_artifact *a, frame *f, dvt_error *error)
 {
+    const program *p = &a->program;
     definedness d;
+    uint64_t work = 0, steps;
     dvt_status status = dvt_defined_begin(&d, p, f, error);
     operand_use *uses = new_uses(p);
     if (status == DVT_OK && uses == NULL)
         status = dvt_fail(error, DVT_ERROR_MEMORY, "out of memory");
     for (uint32_t i = 0; status == DVT_OK && i < p->instruction_count; i++) {
-        status = bind_call(p, f, i, uses, error);
+        status = bind_call(p, f, i, uses, &steps, error);
+        if (status == DVT_OK)
+            status = dvt_charge_work(a, &work, steps, i, error);
         if (status == DVT_OK)
             status = dvt_defined_step(&d, i, uses, error);
     }
@@ -362,13 +386,32 @@ static dvt_status bind_sizes(const program *p, frame *f, dvt_error *error)
     return DVT_OK;
 }
 
+/* What the caller and the host get, and copies of what they give. */
+static dvt_status charge_call(const dvt_artifact *a, frame *f, dvt_error *error)
+{
+    const program *p = &a->program;
+    uint64_t total = f->bytes;
+    dvt_status status = DVT_OK;
+    for (uint32_t i = 0; status == DVT_OK && i < p->buffer_count; i++) {
+        uint8_t kind = p->buffers[i].kind;
+        bool copied = f->gaps[i] && (kind == KIND_INPUT || kind == KIND_HOST);
+        if (kind == KIND_OUTPUT || copied)
+            status = dvt_charge_memory(a, &total, f->extents[i],
+                                       kind == KIND_OUTPUT ? "outputs" : "copies", error);
+    }
+    f->call_bytes = total - f->bytes;
+    return status;
+}
+
 dvt_status dvt_frame_new(dvt_artifact *a, const int64_t *symbols, frame **made,
                          dvt_error *error)
 {
     const program *p = &a->program;
-    frame *f = allocate(p);
+    uint64_t bytes;
+    frame *f = allocate(p, &bytes);
     if (f == NULL)
         return dvt_fail(error, DVT_ERROR_MEMORY, "out of memory");
+    f->bytes = bytes;
     f->host_free = a->host_free;
     if (p->symbol_count > 0)
         memcpy(f->symbols, symbols, p->symbol_count * sizeof *symbols);
@@ -376,17 +419,19 @@ dvt_status dvt_frame_new(dvt_artifact *a, const int64_t *symbols, frame **made,
     for (uint32_t i = 0; status == DVT_OK && i < p->buffer_count; i++)
         status = shape_buffer(p, f, i, error);
     if (status == DVT_OK)
+        status = charge_call(a, f, error);
+    if (status == DVT_OK)
         status = dvt_devices_prepare(a, f, error);
     if (status == DVT_OK)
-        status = plan_arena(p, f, 0, error);
+        status = plan_arena(a, f, 0, error);
     for (uint32_t i = 1; status == DVT_OK && f->devices != NULL && i <= p->device_count; i++)
-        status = plan_arena(p, f, i, error);
+        status = plan_arena(a, f, i, error);
     if (status == DVT_OK)
         status = dvt_artifact_ready(a, error);
     if (status == DVT_OK)
         bind_fixed(a, f);
     if (status == DVT_OK)
-        status = bind_calls(p, f, error);
+        status = bind_calls(a, f, error);
     if (status == DVT_OK)
         status = dvt_devices_bind(a, f, error);
     if (status != DVT_OK) {

@@ -39,18 +39,26 @@ static dvt_status load_code(dvt_artifact *a, dvt_error *error)
     if (code.data == NULL)
         return DVT_OK;
     a->code_state = -1;
-    a->code_untrusted = !a->trusted;
-    if (a->code_untrusted)
+    if (!a->trusted) {
+        a->code_refusal = DVT_CODE_UNTRUSTED;
         return DVT_OK;
+    }
     dvt_status status = dvt_code_load(code, &a->code, error);
     if (status == DVT_OK)
         a->code_state = 1;
+    else
+        a->code_refusal = dvt_may_execute() ? DVT_CODE_UNFIT : DVT_CODE_FORBIDDEN;
     return status == DVT_ERROR_UNSUPPORTED ? DVT_OK : status;
 }
 
 static dvt_status no_code(const dvt_artifact *a, dvt_error *error)
 {
-    if (!a->code_untrusted)
+    if (a->code_refusal == DVT_CODE_FORBIDDEN)
+        return dvt_fail(
+            error, DVT_ERROR_UNSUPPORTED,
+            "the artifact needs native code, and this system does not let a process "
+            "make memory executable (MDWE, SELinux): export it with kernel IR");
+    if (a->code_refusal != DVT_CODE_UNTRUSTED)
         return dvt_fail(
             error, DVT_ERROR_UNSUPPORTED,
             "the artifact's native code cannot run on this machine, and no built-in "

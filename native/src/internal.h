@@ -172,6 +172,16 @@ dvt_status dvt_program_decode(const dvt_file *file, program *p, dvt_error *error
 dvt_status dvt_program_flow(program *p, dvt_error *error); /* flow.c */
 void dvt_program_free(program *p);
 
+/* ---- limits.c ---- */
+void dvt_limits_set(dvt_artifact *a, const dvt_open_options *options);
+/* Adds to a total, and fails where that goes beyond the artifact's limit. */
+dvt_status dvt_charge_memory(const dvt_artifact *a, uint64_t *total, uint64_t bytes,
+                             const char *what, dvt_error *error);
+dvt_status dvt_charge_work(const dvt_artifact *a, uint64_t *total, uint64_t steps, uint32_t at,
+                           dvt_error *error);
+/* The steps of a call of anything but kernel IR. UINT64_MAX: too many to be stopped between. */
+uint64_t dvt_work_of(const dvt_call *call);
+
 /* ---- plan.c ---- */
 typedef struct {
     uint64_t size;
@@ -204,6 +214,8 @@ typedef struct frame {
     void (*host_free)(void *kept);
     unsigned char *arena;
     dvt_memory memory;
+    uint64_t bytes;      /* what it takes: to keep it, and */
+    uint64_t call_bytes; /* for the length of a call */
     clearing *clearings; /* in the order of instructions */
     uint64_t cleared;    /* bytes, all of them together */
     uint32_t clearing_count, clearing_next;
@@ -281,10 +293,14 @@ void dvt_generated_free(dvt_artifact *artifact);
 /* The kernel IR that says what a kernel does, or NULL. */
 const dvt_kernel *dvt_kernel_described(const dvt_kernel *kernel);
 
-/* ---- kernel_run.c ---- */
+/* ---- kernel_plan.c ---- */
 struct operand_use;
-/* What a call of kernel IR does with its operands, and the points of its iteration space. */
-dvt_status dvt_kernel_ir_look(const dvt_call *call, struct operand_use *uses, int64_t *work,
+typedef struct {
+    int64_t total; /* how often loops are entered and their bodies run */
+    int64_t point; /* for one point of the kernel's own axes */
+} kernel_work;
+/* What a call of kernel IR does with its operands, and how long that takes. */
+dvt_status dvt_kernel_ir_look(const dvt_call *call, struct operand_use *uses, kernel_work *work,
                               dvt_error *error);
 
 struct dvt_artifact {
@@ -296,14 +312,15 @@ struct dvt_artifact {
     struct own_kernel *own_kernels; /* one a kernel of the program, for those in native code */
     int signature, code_state;
     bool trusted;        /* a signature of a trusted key, or DVT_OPEN_TRUST */
-    bool code_untrusted; /* there is code that runs only where the file is trusted */
+    int code_refusal; /* why there is code that does not run; see dvt_code_refusal */
     bool inspect_only;
     bool may_overlap;
     bool may_map;   /* the caller trusts the file: its constants need no copy and no check */
     bool is_mapped; /* they are mapped: whether they changed is asked after each run */
-    atomic_bool is_ready;  /* constants and state are there */
-    dvt_lock ready_lock;   /* held while that is seen to */
-    unsigned char **state; /* one a buffer: private copies of state */
+    atomic_bool is_ready;          /* constants and state are there */
+    dvt_lock ready_lock;           /* held while that is seen to */
+    uint64_t max_work, max_memory; /* of one call */
+    unsigned char **state;         /* one a buffer: private copies of state */
     dvt_tensor_info *infos;
     int64_t *info_shapes;
     char *info_names;
@@ -313,6 +330,7 @@ struct dvt_artifact {
     uint32_t frame_count;
     dvt_memory memory;
     uint64_t cleared;             /* bytes, by each call */
+    uint64_t kept_bytes;          /* of the frames */
     dvt_lock state_lock;          /* held for a whole run where state is written */
     struct device_state *devices; /* one a device of the table */
 };
@@ -360,6 +378,8 @@ static inline char *dvt_data(const dvt_tensor *t)
 void dvt_copy_tensor(const dvt_tensor *dst, const dvt_tensor *src);
 bool dvt_can_copy(dvt_dtype to, dvt_dtype from);
 bool dvt_broadcasts(const dvt_tensor *from, const dvt_tensor *to);
+/* Whether a kernel is a matrix product, which takes rows times columns times inner size. */
+bool dvt_is_product(const dvt_kernel *kernel);
 
 extern const dvt_kernel dvt_elementwise_kernels[], dvt_product_kernels[], dvt_row_kernels[],
     dvt_move_kernels[];

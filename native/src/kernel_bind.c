@@ -3,6 +3,8 @@
  * others are checked while they run. */
 #include "kernel_plan.h"
 
+#include <stdlib.h>
+
 static int64_t resolve(const kernel_plan *plan, ir_dim dim)
 {
     return dim.size == 0 ? dim.value : plan->call->attributes[dim.size - 1].i;
@@ -114,66 +116,115 @@ static bool same_index(const kernel_plan *plan, const ir_index *a, const ir_inde
     return true;
 }
 
-/* Whether an earlier loop has stored where this load reads, at the same point. */
-static bool is_stored_before(const kernel_plan *plan, uint32_t loop, const ir_instruction *load)
+#define MOST_STORES 256u /* of one kernel, that are looked at */
+
+typedef struct {
+    const ir_instruction *i;
+    uint32_t loop;
+    bool known; /* whether `reached` is what it writes */
+    region reached;
+} known_store;
+
+typedef struct {
+    const kernel_plan *plan;
+    known_store *stores;
+    uint32_t count;
+} kernel_stores;
+
+static uint32_t count_stores(const kernel_ir *k)
 {
-    const kernel_ir *k = plan->ir;
-    for (uint32_t n = 0; n < loop; n++)
-        for (uint32_t at = 0; at < k->loops[n].count && !plan->loops[n].empty; at++) {
+    uint32_t count = 0;
+    for (uint32_t n = 0; n < k->instruction_count && count < MOST_STORES; n++)
+        count += k->instructions[n].kind == IR_STORE;
+    return count;
+}
+
+/* The stores of loops that run. */
+static void list_stores(kernel_stores *s)
+{
+    const kernel_ir *k = s->plan->ir;
+    for (uint32_t n = 0; n < k->loop_count; n++)
+        for (uint32_t at = 0; at < k->loops[n].count && !s->plan->loops[n].empty; at++) {
             const ir_instruction *i = &k->instructions[k->loops[n].first + at];
-            if (i->kind == IR_STORE && i->buffer == load->buffer && i->mask == 0 &&
-                load->mask == 0 && same_index(plan, &i->index, &load->index))
-                return true;
+            if (i->kind != IR_STORE || s->count == MOST_STORES)
+                continue;
+            known_store *made = &s->stores[s->count++];
+            made->i = i;
+            made->loop = n;
+            made->known = access_region(s->plan, i, &made->reached);
         }
+}
+
+/* Whether an earlier loop has stored where this load reads, at the same point. */
+static bool is_stored_before(const kernel_stores *s, uint32_t loop, const ir_instruction *load)
+{
+    for (uint32_t n = 0; n < s->count && s->stores[n].loop < loop; n++) {
+        const ir_instruction *i = s->stores[n].i;
+        if (i->buffer == load->buffer && i->mask == 0 && load->mask == 0 &&
+            same_index(s->plan, &i->index, &load->index))
+            return true;
+    }
     return false;
 }
 
-/* A load of an operand, in the given loop. */
-static void note_load(const kernel_plan *plan, uint32_t loop, const ir_instruction *i,
-                      const region *elements, operand_use *use)
+static void elements_of(const kernel_plan *plan, uint32_t buffer, region *made)
 {
-    region reached;
-    if (plan->ir->buffers[i->buffer].role != ROLE_IN && is_stored_before(plan, loop, i))
-        return;
-    use->reads = true;
-    if (elements->rank > 0 && !use->gaps)
-        use->gaps =
-            !access_region(plan, i, &reached) || !dvt_region_covered(&reached, elements, 1);
-}
-
-#define MOST_STORES 64u /* of one buffer, that are looked at */
-
-static void use_buffer(const kernel_plan *plan, uint32_t buffer, operand_use *use)
-{
-    const kernel_ir *k = plan->ir;
-    const ir_buffer *b = &k->buffers[buffer];
-    region elements, stored[MOST_STORES];
-    size_t stores = 0;
+    const ir_buffer *b = &plan->ir->buffers[buffer];
     dvt_region_of(b->role == ROLE_IN ? plan->call->inputs[b->place]
                                      : plan->call->outputs[b->place],
-                  0, &elements);
-    for (uint32_t n = 0; n < k->loop_count; n++)
-        for (uint32_t at = 0; at < k->loops[n].count; at++) {
-            const ir_instruction *i = &k->instructions[k->loops[n].first + at];
-            if ((i->kind != IR_LOAD && i->kind != IR_STORE) || i->buffer != buffer)
-                continue;
-            if (i->kind == IR_LOAD)
-                note_load(plan, n, i, &elements, use);
-            else if (stores < MOST_STORES && !plan->loops[n].empty &&
-                     access_region(plan, i, &stored[stores]))
-                stores++;
-        }
-    use->fills = b->role != ROLE_IN && dvt_region_covered(&elements, stored, stores);
+                  0, made);
 }
 
-void dvt_kernel_uses(const kernel_plan *plan, operand_use *uses)
+static void note_load(const kernel_stores *s, uint32_t loop, const ir_instruction *i,
+                      operand_use *use)
+{
+    region elements, reached;
+    if (s->plan->ir->buffers[i->buffer].role != ROLE_IN && is_stored_before(s, loop, i))
+        return;
+    use->reads = true;
+    if (use->gaps)
+        return;
+    elements_of(s->plan, i->buffer, &elements);
+    use->gaps = elements.rank > 0 && (!access_region(s->plan, i, &reached) ||
+                                      !dvt_region_covered(&reached, &elements, 1));
+}
+
+static bool fills(const kernel_stores *s, uint32_t buffer, region *stored)
+{
+    region elements;
+    size_t count = 0;
+    elements_of(s->plan, buffer, &elements);
+    for (uint32_t n = 0; n < s->count; n++)
+        if (s->stores[n].i->buffer == buffer && s->stores[n].known)
+            stored[count++] = s->stores[n].reached;
+    return dvt_region_covered(&elements, stored, count);
+}
+
+bool dvt_kernel_uses(const kernel_plan *plan, operand_use *uses)
 {
     const kernel_ir *k = plan->ir;
-    for (uint32_t n = 0; n < k->buffer_count; n++) {
-        uint32_t first = k->buffers[n].role == ROLE_IN ? k->output_count : 0;
-        uses[first + k->buffers[n].place] = (operand_use){0};
-        use_buffer(plan, n, &uses[first + k->buffers[n].place]);
-    }
+    uint32_t most = count_stores(k) + 1;
+    kernel_stores s = {plan, malloc(most * sizeof *s.stores), 0};
+    region *stored = malloc(most * sizeof *stored);
+    bool made = s.stores != NULL && stored != NULL;
+    if (made)
+        list_stores(&s);
+    for (uint32_t n = 0; made && n < k->output_count + k->input_count; n++)
+        uses[n] = (operand_use){0};
+    for (uint32_t n = 0; made && n < k->loop_count; n++)
+        for (uint32_t at = 0; at < k->loops[n].count; at++) {
+            const ir_instruction *i = &k->instructions[k->loops[n].first + at];
+            const ir_buffer *b = &k->buffers[i->buffer];
+            if (i->kind == IR_LOAD)
+                note_load(&s, n, i,
+                          &uses[b->place + (b->role == ROLE_IN ? k->output_count : 0)]);
+        }
+    for (uint32_t n = 0; made && n < k->buffer_count; n++)
+        if (k->buffers[n].role != ROLE_IN)
+            uses[k->buffers[n].place].fills = fills(&s, n, stored);
+    free(s.stores);
+    free(stored);
+    return made;
 }
 
 /* How often a loop is entered and how often its body runs; false where that does not fit. */

@@ -91,7 +91,7 @@ bool dvt_admits(uint8_t op, bool fold, const type_id *given, type_id result);
 /* Whether a type of integers, or bool, has this number. */
 bool dvt_holds(type_id type, int64_t number);
 
-/* ---- kernel_run.c: entries of the kernel table for decoded kernels ---- */
+/* ---- kernel_plan.c, kernel_run.c: entries of the kernel table for decoded kernels ---- */
 dvt_status dvt_kernel_ir_check(const dvt_call *call, dvt_error *error);
 dvt_status dvt_kernel_ir_run(const dvt_call *call, dvt_error *error);
 /* The points of a call's iteration space; INT64_MAX for one that is refused. */

@@ -439,3 +439,43 @@ dvt_status dvt_kernel_plan(const dvt_call *call, kernel_plan **made, dvt_error *
     *made = plan;
     return DVT_OK;
 }
+
+/* ---- looking at a call without running it ---- */
+
+dvt_status dvt_kernel_ir_check(const dvt_call *call, dvt_error *error)
+{
+    kernel_plan *plan;
+    dvt_status status = dvt_kernel_plan(call, &plan, error);
+    if (status == DVT_OK)
+        free(plan);
+    return status;
+}
+
+dvt_status dvt_kernel_ir_look(const dvt_call *call, operand_use *uses, kernel_work *work,
+                              dvt_error *error)
+{
+    kernel_plan *plan;
+    dvt_status status = dvt_kernel_plan(call, &plan, error);
+    if (status != DVT_OK)
+        return status;
+    if (!dvt_kernel_uses(plan, uses))
+        status = dvt_fail(error, DVT_ERROR_MEMORY, "out of memory");
+    work->total =
+        plan->work < INT64_MAX / 2 ? plan->work + plan->ir->instruction_count : plan->work;
+    work->point = plan->work;
+    for (uint32_t n = 0; n < plan->ir->kernel_axis_count; n++)
+        work->point /= plan->extents[n] > 0 ? plan->extents[n] : 1;
+    free(plan);
+    return status;
+}
+
+int64_t dvt_kernel_ir_work(const dvt_call *call)
+{
+    kernel_plan *plan;
+    dvt_error unread;
+    if (dvt_kernel_plan(call, &plan, &unread) != DVT_OK)
+        return INT64_MAX;
+    int64_t work = plan->work;
+    free(plan);
+    return work;
+}

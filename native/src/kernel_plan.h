@@ -22,7 +22,8 @@ enum {
     FLAG_CHECK_BOUNDS = 8,
     FLAG_OUTSIDE = 16,
     FLAG_MEMORY = 32,
-    FLAG_DIVISOR = 64
+    FLAG_DIVISOR = 64,
+    FLAG_STOPPED = 128
 };
 
 typedef void (*strip_function)(int64_t n, void *restrict result, const void *const *given,
@@ -106,8 +107,8 @@ typedef struct {
 
 /* ---- kernel_bind.c: sizes, buffers, bounds ---- */
 dvt_status dvt_kernel_bind(kernel_plan *plan, dvt_error *error);
-/* What a bound kernel does with its operands: outputs, then inputs. */
-void dvt_kernel_uses(const kernel_plan *plan, operand_use *uses);
+/* What a bound kernel does with its operands: outputs, then inputs. False: out of memory. */
+bool dvt_kernel_uses(const kernel_plan *plan, operand_use *uses);
 
 /* ---- kernel_plan.c ---- */
 dvt_status dvt_kernel_plan(const dvt_call *call, kernel_plan **plan, dvt_error *error);

@@ -1,4 +1,5 @@
 /* Runs kernel IR strip by strip; threads share the points of the kernel's own axes. */
+#include "control.h"
 #include "kernel_plan.h"
 
 #include <math.h>
@@ -7,12 +8,16 @@
 #include <string.h>
 
 /* What a thread works with. */
+#define TICKS 64u /* strips between two questions whether to stop */
+
 typedef struct {
     const kernel_plan *plan;
     void **values;      /* where each value lies at present */
     char *slots;        /* strips of memory for values */
     char *accumulators; /* for each fold STRIP totals and STRIP positions */
     uint32_t flags;
+    uint32_t ticks; /* strips since the run was last asked whether to stop */
+    run_control *control;
     int64_t n; /* length of the strip, where it lies along an axis of the kernel */
     int64_t position[MAX_AXES];
     _Alignas(64) int64_t offsets[STRIP];
@@ -21,6 +26,7 @@ typedef struct {
 
 typedef struct {
     const kernel_plan *plan;
+    run_control *control;
     atomic_uint flags;
 } job;
 
@@ -412,6 +418,17 @@ static void run_steps(worker *w, const plan_loop *loop, uint32_t level, int64_t 
     }
 }
 
+/* Whether the run is to stop; asked now and then, for a single point may take for ever. */
+static bool stops(worker *w)
+{
+    if (++w->ticks < TICKS)
+        return false;
+    w->ticks = 0;
+    if (!dvt_control_goes_on(w->control))
+        w->flags |= FLAG_STOPPED;
+    return (w->flags & FLAG_STOPPED) != 0;
+}
+
 /* The innermost level: once, or in strips along its axis. */
 static void run_innermost(worker *w, const plan_loop *loop, uint32_t level)
 {
@@ -421,7 +438,7 @@ static void run_innermost(worker *w, const plan_loop *loop, uint32_t level)
     }
     uint32_t axis = loop->strip_axis;
     int64_t extent = w->plan->extents[axis];
-    for (int64_t start = 0; start < extent; start += STRIP) {
+    for (int64_t start = 0; start < extent && !stops(w); start += STRIP) {
         w->position[axis] = start;
         run_steps(w, loop, level, extent - start < STRIP ? extent - start : STRIP);
     }
@@ -446,7 +463,7 @@ static void run_nest(worker *w, const plan_loop *loop)
     for (uint32_t a = 0; a < loop->ir->axis_count; a++)
         w->position[loop->axes[a]] = 0;
     run_steps(w, loop, LEVEL_POINT, w->n);
-    for (int changed = 0; changed >= 0; changed = advance(w, loop)) {
+    for (int changed = 0; changed >= 0 && !stops(w); changed = advance(w, loop)) {
         for (uint32_t level = LEVEL_LOOP + (uint32_t)changed; level < deepest; level++)
             run_steps(w, loop, level, w->n);
         run_innermost(w, loop, deepest);
@@ -492,7 +509,7 @@ static void go_to(worker *w, int64_t unit)
     }
 }
 
-static worker *new_worker(const kernel_plan *plan)
+static worker *new_worker(const kernel_plan *plan, run_control *control)
 {
     size_t values = (plan->ir->value_count * sizeof(void *) + 63) / 64 * 64;
     size_t slots = plan->slot_count * plan->slot_size;
@@ -503,7 +520,8 @@ static worker *new_worker(const kernel_plan *plan)
         return NULL;
     worker *w = (worker *)(void *)at;
     w->plan = plan;
-    w->flags = 0;
+    w->flags = w->ticks = 0;
+    w->control = control;
     w->n = 1;
     w->values = (void **)(void *)(at + head);
     w->slots = at + head + values;
@@ -515,7 +533,7 @@ static void run_units(void *context, int64_t begin, int64_t end)
 {
     job *j = context;
     const kernel_plan *plan = j->plan;
-    worker *w = new_worker(plan);
+    worker *w = new_worker(plan, j->control);
     if (w == NULL) {
         atomic_fetch_or(&j->flags, (unsigned)FLAG_MEMORY);
         return;
@@ -534,6 +552,8 @@ static void run_units(void *context, int64_t begin, int64_t end)
 
 static dvt_status report(const kernel_plan *plan, unsigned flags, dvt_error *error)
 {
+    if (flags & FLAG_STOPPED)
+        return DVT_ERROR_CANCELLED;
     if (flags & FLAG_MEMORY)
         return dvt_fail(error, DVT_ERROR_MEMORY, "out of memory");
     if (flags & (FLAG_CHECK | FLAG_CHECK_INDEX))
@@ -550,46 +570,13 @@ static dvt_status report(const kernel_plan *plan, unsigned flags, dvt_error *err
                     dvt_shown(plan->ir->name.size), (const char *)plan->ir->name.data);
 }
 
-dvt_status dvt_kernel_ir_check(const dvt_call *call, dvt_error *error)
-{
-    kernel_plan *plan;
-    dvt_status status = dvt_kernel_plan(call, &plan, error);
-    if (status == DVT_OK)
-        free(plan);
-    return status;
-}
-
-dvt_status dvt_kernel_ir_look(const dvt_call *call, operand_use *uses, int64_t *work,
-                              dvt_error *error)
-{
-    kernel_plan *plan;
-    dvt_status status = dvt_kernel_plan(call, &plan, error);
-    if (status != DVT_OK)
-        return status;
-    dvt_kernel_uses(plan, uses);
-    *work = plan->work;
-    free(plan);
-    return DVT_OK;
-}
-
-int64_t dvt_kernel_ir_work(const dvt_call *call)
-{
-    kernel_plan *plan;
-    dvt_error unread;
-    if (dvt_kernel_plan(call, &plan, &unread) != DVT_OK)
-        return INT64_MAX;
-    int64_t work = plan->work;
-    free(plan);
-    return work;
-}
-
 dvt_status dvt_kernel_ir_run(const dvt_call *call, dvt_error *error)
 {
     kernel_plan *plan;
     dvt_status status = dvt_kernel_plan(call, &plan, error);
     if (status != DVT_OK)
         return status;
-    job j = {plan, 0};
+    job j = {plan, dvt_control(), 0};
     if (plan->units > 0)
         call->parallel(plan->units, plan->grain, run_units, &j);
     unsigned flags = atomic_load(&j.flags);

@@ -6,6 +6,10 @@
 #include <string.h>
 
 #define MANY 3000 /* beyond this one order must do: placing is quadratic */
+#define VERY_MANY                                                                              \
+    (1 << 15) /* beyond this they are placed in time, beside those alive at once */
+
+#define MOST_STEPS (1ull << 32) /* some seconds */
 
 typedef struct {
     const lifetime *life;
@@ -88,6 +92,41 @@ static uint64_t place(const item *order, size_t count, const lifetime **placed, 
     return peak;
 }
 
+/* As `place`, in the order of time: those that have ended make room before the next one comes.
+ * It takes as many steps as pieces are alive at once; false where those are too many. */
+static bool place_in_time(const item *order, size_t count, const lifetime **placed,
+                          uint64_t *at, uint64_t *offsets, uint64_t *peak)
+{
+    uint64_t steps = 0;
+    size_t alive = 0;
+    *peak = 0;
+    for (size_t n = 0; n < count; n++) {
+        const lifetime *life = order[n].life;
+        size_t kept = 0;
+        for (size_t i = 0; i < alive; i++)
+            if (placed[i]->last >= life->first) {
+                at[kept] = at[i];
+                placed[kept++] = placed[i];
+            }
+        alive = kept;
+        steps += 2 * alive;
+        if (steps > MOST_STEPS)
+            return false;
+        uint64_t offset = best_gap(placed, alive, at, life);
+        size_t slot = alive++;
+        for (; slot > 0 && at[slot - 1] > offset; slot--) {
+            at[slot] = at[slot - 1];
+            placed[slot] = placed[slot - 1];
+        }
+        at[slot] = offset;
+        placed[slot] = life;
+        offsets[order[n].index] = offset;
+        if (offset + life->size > *peak)
+            *peak = offset + life->size;
+    }
+    return true;
+}
+
 static int by_event(const void *left, const void *right)
 {
     const lifetime *a = left, *b = right; /* first: when; last: 0 end, 1 start */
@@ -125,15 +164,20 @@ dvt_status dvt_plan(lifetime *lives, size_t count, dvt_memory *memory, dvt_error
     const lifetime **placed = calloc(count, sizeof *placed);
     uint64_t *at = calloc(count, 2 * sizeof *at);
     lifetime *events = calloc(count, 2 * sizeof *events);
+    bool crowded = false;
     if (order != NULL && placed != NULL && at != NULL && events != NULL) {
         memory->bound = largest_set(lives, count, events);
         memory->peak = UINT64_MAX;
-        for (size_t n = 0; n < (count > MANY ? 1 : 3); n++) {
+        for (size_t n = 0; n < (count > MANY ? 1 : 3) && !crowded; n++) {
             for (size_t i = 0; i < count; i++)
                 order[i] = (item){&lives[i], (uint32_t)i};
-            qsort(order, count, sizeof *order, orders[n]);
-            uint64_t peak = place(order, count, placed, at, at + count);
-            if (peak >= memory->peak)
+            qsort(order, count, sizeof *order, count > VERY_MANY ? by_time : orders[n]);
+            uint64_t peak;
+            if (count > VERY_MANY)
+                crowded = !place_in_time(order, count, placed, at, at + count, &peak);
+            else
+                peak = place(order, count, placed, at, at + count);
+            if (crowded || peak >= memory->peak)
                 continue;
             memory->peak = peak;
             for (size_t i = 0; i < count; i++)
@@ -145,5 +189,8 @@ dvt_status dvt_plan(lifetime *lives, size_t count, dvt_memory *memory, dvt_error
     free(placed);
     free(at);
     free(events);
+    if (crowded)
+        return dvt_fail(error, DVT_ERROR_LIMIT,
+                        "%zu temporaries, too many of them alive at once to be planned", count);
     return failed ? dvt_fail(error, DVT_ERROR_MEMORY, "out of memory") : DVT_OK;
 }

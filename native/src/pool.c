@@ -1,6 +1,7 @@
 /* Our own threads, or those of the process's OpenMP. Of our own, one job at a time: a caller
  * that finds them busy does its own work alone, so that many threads may call one artifact and
  * none waits for another. */
+#include "control.h"
 #include "internal.h"
 
 #include <dlfcn.h>
@@ -27,18 +28,20 @@ static _Thread_local int asked; /* for the run that this thread is in; 0: as lim
 static struct {
     dvt_body body;
     void *context;
-    int64_t count, grain;
+    int64_t count, grain; /* of a piece that a thread takes */
+    int64_t least;        /* of what it does between two looks at the control */
+    run_control *control;
     atomic_llong next;
 } job;
 
 static void work(void)
 {
-    for (;;) {
+    while (dvt_control_goes_on(job.control)) {
         int64_t begin = atomic_fetch_add(&job.next, job.grain);
         if (begin >= job.count)
             return;
         int64_t end = job.count - begin > job.grain ? begin + job.grain : job.count;
-        job.body(job.context, begin, end);
+        dvt_control_run(job.control, job.least, job.body, job.context, begin, end);
     }
 }
 
@@ -76,7 +79,9 @@ static _Thread_local bool inside;     /* whether this thread is in a piece of Op
 typedef struct {
     dvt_body body;
     void *context;
-    int64_t count, grain;
+    int64_t count, grain; /* of a piece that a thread takes */
+    int64_t least;        /* of what it does between two looks at the control */
+    run_control *control;
     atomic_llong next;
 } shared_job;
 
@@ -85,13 +90,14 @@ static void openmp_work(void *argument)
     shared_job *shared = argument;
     bool outer = inside;
     inside = true;
-    for (;;) {
+    while (dvt_control_goes_on(shared->control)) {
         int64_t begin = atomic_fetch_add(&shared->next, shared->grain);
         if (begin >= shared->count)
             break;
         int64_t left = shared->count - begin;
-        shared->body(shared->context, begin,
-                     left > shared->grain ? begin + shared->grain : shared->count);
+        int64_t end = left > shared->grain ? begin + shared->grain : shared->count;
+        dvt_control_run(shared->control, shared->least, shared->body, shared->context, begin,
+                        end);
     }
     inside = outer;
 }
@@ -226,16 +232,16 @@ void dvt_parallel(int64_t count, int64_t grain, dvt_body body, void *context)
     int64_t balanced = grain; /* a few pieces a thread balance well enough */
     if (pieces > 4 * (int64_t)threads)
         balanced = (count - 1) / (4 * (int64_t)threads) + 1;
+    run_control *control = dvt_control();
     gomp_parallel run = atomic_load(&openmp);
     if (run != NULL && threads > 1 && !inside) {
-        shared_job shared = {body, context, count, balanced, 0};
+        shared_job shared = {body, context, count, balanced, grain, control, 0};
         /* Always the whole team, as PyTorch does: one of another size ends threads. */
         run(openmp_work, &shared, (unsigned)all, 0);
         return;
     }
     if (threads <= 1 || inside || pthread_mutex_trylock(&busy) != 0) {
-        if (count > 0)
-            body(context, 0, count);
+        dvt_control_run(control, grain, body, context, 0, count);
         return;
     }
     int helpers = grow(threads - 1);
@@ -243,6 +249,8 @@ void dvt_parallel(int64_t count, int64_t grain, dvt_body body, void *context)
     job.context = context;
     job.count = count;
     job.grain = balanced;
+    job.least = grain;
+    job.control = control;
     atomic_store(&job.next, 0);
     pthread_mutex_lock(&lock);
     wanted = helpers;

@@ -291,3 +291,8 @@ const dvt_kernel dvt_product_kernels[] = {
     {sizeof(dvt_kernel), 1, "matmul", check_matmul, run_matmul},
 };
 const size_t dvt_product_count = 1;
+
+bool dvt_is_product(const dvt_kernel *kernel)
+{
+    return kernel->run == run_matmul;
+}

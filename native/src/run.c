@@ -1,4 +1,5 @@
 /* One call: check the inputs, find or make a frame for their sizes, run the instructions. */
+#include "control.h"
 #include "source.h"
 
 #include <stdlib.h>
@@ -6,6 +7,7 @@
 
 #define MAX_FRAMES  16
 #define MAX_SYMBOLS 64
+#define ASK_EVERY   16 /* instructions between two questions whether to stop */
 
 /* ---- outputs: one block of memory, freed by its deleter ---- */
 
@@ -49,30 +51,49 @@ static dvt_status take_frame(dvt_artifact *a, const int64_t *symbols, frame **fo
             *found = *at;
             *at = (*found)->next;
             a->frame_count--;
+            a->kept_bytes -= (*found)->bytes;
             break;
         }
     dvt_lock_give(&a->lock);
     return *found != NULL ? DVT_OK : dvt_frame_new(a, symbols, found, error);
 }
 
+/* Takes the oldest of the frames that are kept; the lock is held. */
+static frame *take_oldest(dvt_artifact *a)
+{
+    frame **at = &a->frames;
+    while ((*at)->next != NULL)
+        at = &(*at)->next;
+    frame *oldest = *at;
+    *at = NULL;
+    a->frame_count--;
+    a->kept_bytes -= oldest->bytes;
+    return oldest;
+}
+
+/* Keeps a frame for the next call, and as many of the others as there is room for. */
 static void give_frame(dvt_artifact *a, frame *f)
 {
-    frame *oldest = NULL;
+    frame *dropped = NULL;
     dvt_lock_take(&a->lock);
     a->memory = f->memory;
     a->cleared = f->cleared;
     f->next = a->frames;
     a->frames = f;
-    if (++a->frame_count > MAX_FRAMES) {
-        frame **at = &a->frames;
-        while ((*at)->next != NULL)
-            at = &(*at)->next;
-        oldest = *at;
-        *at = NULL;
-        a->frame_count--;
+    a->frame_count++;
+    a->kept_bytes += f->bytes;
+    while (a->frame_count > MAX_FRAMES ||
+           (a->frame_count > 1 && a->kept_bytes > a->max_memory)) {
+        frame *oldest = take_oldest(a);
+        oldest->next = dropped;
+        dropped = oldest;
     }
     dvt_lock_give(&a->lock);
-    dvt_frame_free(oldest);
+    while (dropped != NULL) {
+        frame *next = dropped->next;
+        dvt_frame_free(dropped);
+        dropped = next;
+    }
 }
 
 /* ---- instructions ---- */
@@ -240,10 +261,11 @@ static void release_host(frame *f, uint32_t buffer)
 }
 
 /* Generated kernels return a status and leave the words to us. */
-static dvt_status run_kernel(const dvt_kernel *kernel, const dvt_call *call, dvt_error *error)
+static dvt_status run_kernel(const dvt_call *call, dvt_error *error)
 {
-    dvt_status status = kernel->run(call, error);
-    if (status == DVT_OK || (error != NULL && error->message[0] != 0))
+    dvt_status status = call->kernel->run(call, error);
+    if (status == DVT_OK || status == DVT_ERROR_CANCELLED ||
+        (error != NULL && error->message[0] != 0))
         return status;
     const char *text = "a kernel failed";
     if (status == DVT_ERROR_INDEX)
@@ -267,10 +289,14 @@ static dvt_status run_instructions(const dvt_artifact *a, frame *f,
     if (error != NULL)
         error->message[0] = 0;
     device_turn turn = {0};
+    run_control *control = dvt_control();
     dvt_device_start(f);
     f->clearing_next = 0;
     for (uint32_t i = 0; status == DVT_OK && i < p->instruction_count; i++) {
         const instruction *in = &p->instructions[i];
+        if (control != NULL && (i % ASK_EVERY == ASK_EVERY - 1 ? dvt_control_poll(control)
+                                                               : dvt_control_stopped(control)))
+            break;
         if (turn.plugin != NULL && in->device == 0)
             status = dvt_device_leave(f, &turn, status, error);
         if (status != DVT_OK)
@@ -280,7 +306,7 @@ static dvt_status run_instructions(const dvt_artifact *a, frame *f,
         if (in->device != 0)
             status = dvt_device_step(f, i, in, &turn, error);
         else if (in->opcode == OP_KERNEL)
-            status = run_kernel(in->kernel, &f->calls[i], error);
+            status = run_kernel(&f->calls[i], error);
         else if (in->opcode == OP_COPY)
             status = run_copy(p, &f->calls[i], in, error);
         else
@@ -290,6 +316,8 @@ static dvt_status run_instructions(const dvt_artifact *a, frame *f,
         for (uint32_t n = 0; n < in->release_count; n++)
             release_host(f, p->releases[in->release_at + n]);
     }
+    if (dvt_control_stopped(control))
+        status = dvt_fail(error, DVT_ERROR_CANCELLED, "the run was stopped by its caller");
     return dvt_device_leave(f, &turn, status, error);
 }
 
@@ -378,7 +406,11 @@ dvt_status dvt_run(dvt_artifact *a, const dvt_run_options *options, const dvt_te
     for (uint32_t i = 0; i < p->output_count; i++)
         outputs[i] = NULL;
     int before = dvt_ask_threads((int)known.threads);
+    run_control control = {known.cancel, known.poll, known.poll_context, 0, false};
+    bool controlled = known.cancel != NULL || known.poll != NULL;
+    run_control *outer = dvt_control_set(controlled ? &control : NULL);
     status = run_frame(a, f, &known, inputs, outputs, error);
+    dvt_control_set(outer);
     dvt_ask_threads(before);
     give_frame(a, f);
     return status;

@@ -27,6 +27,10 @@ const char *dvt_status_text(dvt_status status)
         return "native code that is not trusted";
     case DVT_ERROR_CHANGED:
         return "the file was changed after it was opened";
+    case DVT_ERROR_CANCELLED:
+        return "the run was stopped";
+    case DVT_ERROR_LIMIT:
+        return "more work or memory than the file may take";
     case DVT_ERROR_DIVISOR:
         return "an integer was divided by zero";
     case DVT_ERROR_INDEX:

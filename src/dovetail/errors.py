@@ -261,8 +261,17 @@ class ArtifactChanged(DovetailError, RuntimeError):
     """
 
 
-class UntrustedCode(DovetailError, PermissionError):
-    """An artifact carries native code without a signature by a key this user trusts."""
+class UntrustedArtifact(DovetailError, PermissionError):
+    """An artifact needs what only a trusted one may do; the message says what, and how to trust.
+
+    Trust is a signature by a key of this user's, or the caller's word (``trust=True``).
+    """
+
+
+HOW_TO_TRUST = (
+    "sign it with a key that you trust (dovetail sign), or vouch for the file "
+    "(dovetail.load(path, trust=True), dovetail run --trust)"
+)
 
 
 class CannotSave(DovetailError, RuntimeError):
@@ -287,6 +296,10 @@ class DividedByZero(RunFailed):
 
 class OutOfMemory(DovetailError, MemoryError):
     """The runtime could not allocate what a call needs."""
+
+
+class LimitExceeded(DovetailError, RuntimeError):
+    """A call would take more work or memory than its file may (``max_work``, ``max_memory``)."""
 
 
 class InvalidFactory(DovetailError, ValueError):

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from dovetail import errors
-from dovetail.runtime.loaded import PLAIN_TENSORS, Loaded, open_native
+from dovetail.runtime.loaded import PLAIN_TENSORS, TRUST, Loaded, open_native
 from tests.artifact.cases import cases, package_of
 from tests.artifact.files import file_bytes, floats, open_package
 
@@ -336,4 +336,4 @@ def test_only_functional_operators_may_be_called(op, problem):
     text = "program @p\ninput %x: float32[2]\nhost %h: float32[2]\noutput %y: float32[2]\n"
     text += f'call %h = {op} [{{"buffer": "x"}}] {{}}\ncopy %y = %h\nreturn %y\n'
     with pytest.raises(errors.UnsupportedArtifact, match=problem):
-        open_native(file_bytes(text))
+        open_native(file_bytes(text), flags=TRUST)

@@ -13,8 +13,10 @@ from dovetail.file.kernel_encode import encode_kernels
 from dovetail.ir.kernel_text import parse_kernel
 from dovetail.runtime.loaded import open_native
 from tests.artifact.files import file_bytes
+from tests.differential import needs_code
 from tests.native.named_kernels import encode_named
 
+pytestmark = needs_code
 COPY = """\
 kernel k(in x: float32, out y: float32) over [i: 4] {
   loop [] {

@@ -85,7 +85,7 @@ def test_code_runs_where_it_is_trusted(code):
 
 @needs_compiler
 def test_unsigned_code_is_never_run(code):
-    with pytest.raises(errors.UntrustedCode, match="no signature"):
+    with pytest.raises(errors.UntrustedArtifact, match="no signature"):
         open_native(artifact(code))
 
 
@@ -104,11 +104,11 @@ def test_signed_code_runs_for_who_trusts_the_key(code, tmp_path, monkeypatch):
     path, key = tmp_path / "m.dvt", new_key()
     container.write_file(path, [artifact(code)])
     sign_file(path, key)
-    with pytest.raises(errors.UntrustedCode, match="not trusted"):
+    with pytest.raises(errors.UntrustedArtifact, match="not trusted"):
         dovetail.load(path)
     public = _native.public_key(key)
     assert dovetail.load(path, trusted_keys=[bytes(32), public])(X).tolist() == WEIGHED
-    with pytest.raises(errors.UntrustedCode):
+    with pytest.raises(errors.UntrustedArtifact):
         dovetail.load(path, trusted_keys=[_native.public_key(new_key())])
 
     monkeypatch.setenv("DOVETAIL_CONFIG", str(tmp_path))

@@ -2,6 +2,15 @@
 
 import pytest
 
+from dovetail.codegen.llvm.target import missing
+
+
+@pytest.fixture(autouse=True)
+def _code_is_generated():
+    """What a processor cannot run it cannot test."""
+    if reason := missing():
+        pytest.skip(reason)
+
 
 @pytest.fixture(autouse=True)
 def _graphs_are_not_verified(monkeypatch):

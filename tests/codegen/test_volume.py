@@ -8,17 +8,12 @@ from dovetail.codegen.llvm import volume
 from dovetail.codegen.llvm.module import module_text, table_layout
 from dovetail.codegen.llvm.ranges import small_divisions
 from dovetail.codegen.llvm.render import Renderer
-from dovetail.codegen.llvm.target import host, named, stored
 from dovetail.codegen.llvm.volume import strides
 from dovetail.ir.kernel import Apply
 from dovetail.ir.kernel_reference import run_kernel
 from tests.codegen.kernels import PROGRAMS, kernels_of, plan_of
-from tests.codegen.test_random_kernels import run_code
+from tests.codegen.test_random_kernels import run_code, targets
 from tests.native.random_kernels import RandomKernel
-
-
-def targets():
-    return {host(), *(t for t in map(named, stored()) if t.level <= host().level)}
 
 
 @pytest.fixture

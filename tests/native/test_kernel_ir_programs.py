@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from dovetail.errors import UntrustedCode
+from dovetail.errors import UntrustedArtifact
 from dovetail.file import container
 from dovetail.file.kernel_decode import decode_kernels
 from dovetail.file.kernel_encode import encode_kernels
@@ -258,12 +258,12 @@ def test_code_that_is_not_trusted_is_interpreted():
 
 
 def test_code_that_is_not_trusted_and_nothing_else_is_refused():
-    with pytest.raises(UntrustedCode):
+    with pytest.raises(UntrustedArtifact):
         kernel_and_file(untrusted_code())
 
 
 def test_a_kernel_of_another_name_does_not_serve():
-    with pytest.raises(UntrustedCode):
+    with pytest.raises(UntrustedArtifact):
         kernel_and_file(
             untrusted_code(), lambda kernel: ir_section([dataclasses.replace(kernel, name="x")])
         )

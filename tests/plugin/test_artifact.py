@@ -293,8 +293,9 @@ def test_a_late_device_under_torch_compile(late):
 # ---- finding the plug-in -----------------------------------------------------------------------
 
 
-def run_script(script):
-    return subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+def run_script(script, *arguments):
+    command = [sys.executable, "-c", script, *arguments]
+    return subprocess.run(command, capture_output=True, text=True)
 
 
 def test_a_missing_plugin(saved):
@@ -317,7 +318,8 @@ print(dovetail.load({str(path)!r}))
     assert done.stdout == "<dovetail artifact 'Sequential'>\n", done.stderr
 
 
-def test_a_plugin_that_a_package_brings_is_found(accel_path, saved, tmp_path):
+def test_a_plugin_that_a_package_brings_needs_trust(accel_path, saved, tmp_path):
+    """A name in a file imports no package, unless the file is trusted or the user was first."""
     path = saved(model(), torch.randn(3, 8))
     site = tmp_path / "site"
     (site / "accel_package").mkdir(parents=True)
@@ -337,10 +339,28 @@ import sys
 sys.modules["torch"] = None
 sys.path.insert(0, {str(site)!r})
 import numpy as np, dovetail
-print(dovetail.load({str(path)!r})(np.zeros((3, 8), "float32")).shape)
+try:
+    dovetail.load({str(path)!r})
+except dovetail.errors.UntrustedArtifact as error:
+    print(error)
+print("accel_package" in sys.modules)
+x = np.zeros((3, 8), "float32")
+if sys.argv[1:] == ["given"]:
+    print(dovetail.load({str(path)!r}, plugins=[{str(accel_path)!r}])(x).shape)
+elif sys.argv[1:] == ["used"]:
+    dovetail.get_backend("accel_c")
+    print(dovetail.load({str(path)!r})(x).shape)
+else:
+    print(dovetail.load({str(path)!r}, trust=True)(x).shape)
 """
-    done = run_script(script)
-    assert done.stdout == "(3, 4)\n", done.stderr
+    for how in ("given", "used", "trust"):
+        done = run_script(script, how)
+        assert len(done.stdout.splitlines()) == 3, done.stderr
+        said, imported, shape = done.stdout.splitlines()
+        assert "'accel_c'" in said
+        assert "get_backend('accel_c')" in said
+        assert "trust=True" in said
+        assert (imported, shape) == ("False", "(3, 4)"), done.stderr
 
 
 def test_the_command_line_takes_plugins(accel_path, saved, tmp_path):

@@ -159,7 +159,7 @@ def test_a_segment_that_a_plugin_compiled_is_saved_as_its_blob(small, tmp_path):
     backend = plugin_backend(small("COMPILES"))
     path, x = tmp_path / "model.dvt", torch.randn(16)
     dovetail.export(Relus(), (x,), backend=backend).save(path)
-    with pytest.raises(errors.UntrustedCode, match="'small' compiled"):
+    with pytest.raises(errors.UntrustedArtifact, match="'small' compiled"):
         dovetail.load(path)
     run = dovetail.load(path, trust=True)
     torch.testing.assert_close(run(x), Relus()(x))
@@ -312,11 +312,11 @@ def test_code_of_strangers_reaches_no_backend(tmp_path):
         made = dovetail.export(Mixed(), (x,), backend="vendor")
         loaded.clear()
         made.save(path)
-        with pytest.raises(errors.UntrustedCode, match=r"'vendor' compiled.*sign it"):
+        with pytest.raises(errors.UntrustedArtifact, match=r"'vendor' compiled.*sign it"):
             dovetail.load(path)
         assert not loaded
         made.save(path, key=KEY)
-        with pytest.raises(errors.UntrustedCode):
+        with pytest.raises(errors.UntrustedArtifact):
             dovetail.load(path, trusted_keys=[bytes(32)])
         assert not loaded
         run = dovetail.load(path, trusted_keys=[_native.public_key(KEY)])

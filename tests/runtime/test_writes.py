@@ -14,19 +14,15 @@ import pytest
 import torch
 from torch import nn
 
-import dovetail
-from dovetail import _native, errors
 from dovetail.runtime import writes
-from dovetail.runtime.checked import CheckedRunner
 from dovetail.runtime.frozen import FrozenRunner
 
 SIZE = (64, 96)
 
 
-def kept(check=False):
+def kept():
     """Returns twice its argument, computed when the argument is found to have changed."""
-    runner = FrozenRunner(lambda tensors: [tensors[0].detach() * 2], lambda values: values, [0])
-    return CheckedRunner(runner, {0: "weight"}) if check else runner
+    return FrozenRunner(lambda tensors: [tensors[0].detach() * 2], lambda values: values, [0])
 
 
 def is_fresh(run, tensor):
@@ -518,157 +514,7 @@ def test_a_write_while_it_is_read_is_not_lost():
     assert is_fresh(runner, weight)
 
 
-# ---- what is not covered, and what finds it -----------------------------------------------------
-
-
-def data_element(weight):
-    weight.data[1, 2] += 1
-
-
-def numpy_element(weight):
-    weight.detach().numpy()[1, 2] += 1
-
-
-def storage_byte(weight):
-    weight.untyped_storage()[4 * (SIZE[1] + 2)] ^= 1
-
-
-HIDDEN = [data_element, numpy_element, storage_byte]
-
-
-@pytest.mark.parametrize("write", HIDDEN)
-def test_refresh_after_a_hidden_write_to_a_part(write):
-    module, run = linear_of(made()), kept()
-    run([module.weight])
-    write(module.weight)
-    assert not is_fresh(run, module.weight)  # what the documentation says of it
-    dovetail.refresh(module)
-    assert is_fresh(run, module.weight)
-
-
-def test_refresh_without_a_model():
-    weight, run = made(), kept()
-    run([weight])
-    data_element(weight)
-    dovetail.refresh()
-    assert is_fresh(run, weight)
-
-
-@pytest.mark.parametrize("write", HIDDEN)
-def test_the_check_of_contents_finds_a_hidden_write(write):
-    weight, run = made(), kept(check=True)
-    run([weight])
-    write(weight)
-    with pytest.warns(errors.StaleWeights, match=r"weight \(float32\[64, 96\]\).*refresh"):
-        assert is_fresh(run, weight)
-    assert is_fresh(run, weight)
-
-
-@pytest.mark.parametrize(
-    "write", [part_of_it, custom_operator, *MOVED, data_mul, numpy_view, dovetail.refresh]
-)
-def test_the_check_of_contents_says_nothing_of_what_is_noticed(write):
-    weight, run = made(), kept(check=True)
-    run([weight])
-    write(weight)
-    assert is_fresh(run, weight)  # a warning is an error in these tests
-
-
-def test_the_check_of_contents_knows_of_optimisers():
-    weight, run = made(), kept(check=True)
-    run([weight])
-    torch.optim.SGD([with_gradient(weight, one_element())], lr=0.1, fused=True).step()
-    assert is_fresh(run, weight)
-
-
-def test_the_check_of_contents_spans_graphs():
-    """A device's copy may come from another graph than the one that is called now."""
-    weight = made()
-    kept(check=True)([weight])
-    data_element(weight)
-    with pytest.warns(errors.StaleWeights):
-        kept(check=True)([weight])
-
-
-def test_the_check_of_contents_is_not_confused_by_memory_used_again():
-    for value in range(50):
-        run = kept(check=True)
-        weight = nn.Parameter(torch.full(SIZE, 1.0))
-        weight.data[1, 2] = value
-        run([weight])
-        del weight
-        gc.collect()
-
-
-# ---- states -------------------------------------------------------------------------------------
-
-DTYPES = [
-    torch.bool,
-    torch.int8,
-    torch.int64,
-    torch.float16,
-    torch.float32,
-    torch.float64,
-    torch.complex64,
-    torch.complex128,
-    torch.float8_e4m3fn,
-]
-
-
-def layouts(base):
-    yield base
-    yield base.T
-    yield base[::2, 1::3]
-    yield base[1:2].expand(5, base.shape[1])
-    yield base[:, :0]
-    yield base[3, 4]
-    yield base.as_strided((3, 4), (2, 1))
-
-
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_contents_see_every_byte_of_a_tensor_and_none_beside_it(dtype):
-    size = torch.empty((), dtype=dtype).element_size()
-    raw = torch.zeros(7 * 11 * size, dtype=torch.uint8)
-    base = raw.view(dtype).view(7, 11)
-    marks = torch.zeros(7, 11, dtype=torch.bool)
-    for tensor, mark in zip(layouts(base), layouts(marks), strict=True):
-        marks.zero_()
-        mark.fill_(True) if mark._is_view() and 0 not in mark.stride() else None
-        if 0 in mark.stride():
-            marks[1] = True
-        if mark is marks:
-            marks.fill_(True)
-        before = writes.contents(tensor)
-        for byte in range(0, raw.numel(), 3):
-            raw[byte] = 1
-            inside = bool(marks.view(-1)[byte // size])
-            assert (writes.contents(tensor) != before) == inside, (tensor.stride(), byte)
-            raw[byte] = 0
-        assert writes.contents(tensor) == before
-
-
-def test_contents_see_words_that_change_places():
-    x = torch.arange(64.0)
-    for step in (1, 2, 4, 8, 16):
-        assert writes.contents(x.roll(step)) != writes.contents(x)
-    pairs = x.clone()
-    pairs[[0, 8]] = pairs[[8, 0]]
-    assert writes.contents(pairs) != writes.contents(x)
-
-
-def test_states_of_what_has_no_strided_memory():
-    sparse = torch.eye(3).to_sparse()
-    with pytest.raises(TypeError, match="no strided memory"):
-        _native.states((sparse,), b"\0")
-    with pytest.raises(TypeError):
-        _native.states((3,), b"\0")
-    with pytest.raises(ValueError, match="1 tensors, 0 ways"):
-        _native.states((torch.ones(1),), b"")
-    assert writes.contents(sparse) is None
-    before = writes.state((sparse,), b"\0")
-    assert writes.state((sparse,), b"\0") == before
-    sparse.mul_(2)
-    assert writes.state((sparse,), b"\0") != before
+# ---- the rest ---------------------------------------------------------------------------------
 
 
 def test_tensors_without_a_version_are_compared_whole():

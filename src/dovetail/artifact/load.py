@@ -16,6 +16,8 @@ def load(
     plugins: Sequence[str | os.PathLike[str]] = (),
     trust: bool = False,
     copy: bool = False,
+    max_work: float | None = None,
+    max_memory: float | None = None,
 ) -> Loaded:
     """Read and verify an artifact; call the result as the model.
 
@@ -33,6 +35,11 @@ def load(
     ``trust`` are mapped instead, which takes milliseconds whatever their size; if such a file is
     changed or cut short, calls raise ``ArtifactChanged``. With ``copy`` all constants are copied
     and checked before this returns.
+
+    ``max_work`` and ``max_memory`` are the steps and the bytes that one call may take; a call
+    that would take more raises ``LimitExceeded`` before it starts. For a file that is trusted
+    there is no limit by default, for others 2^46 steps and three quarters of the machine's
+    memory; ``math.inf`` lifts one. A call is interrupted by Ctrl-C, and can be repeated.
     """
     return loaded.load(
         path,
@@ -40,6 +47,8 @@ def load(
         plugins=plugins,
         trust=trust,
         copy=copy,
+        max_work=max_work,
+        max_memory=max_memory,
         regenerate=_regenerate,
     )
 

@@ -25,6 +25,7 @@ from dovetail.ir.kernel import Kernel
 from dovetail.ir.program import VALUE, Program, Result, Symbol
 from dovetail.ir.size import Size, symbols_of
 from dovetail.ir.tensor import ScalarDesc, TensorDesc
+from dovetail.ir.unsigned import program_needs_trust, verdict
 from dovetail.lower.portable import match
 from dovetail.lower.to_program import Source, input_symbols, is_computed
 from dovetail.place import PlacedSegment
@@ -66,7 +67,10 @@ def save(
     without_torch: bool = False,
     targets: Sequence[str] | None = None,
 ) -> Program:
-    """Write an artifact to a file, signed if a private key is given; its Program comes back."""
+    """Write an artifact to a file, signed if a private key is given; its Program comes back.
+
+    A file that will need trust and has no signature is noted in the log.
+    """
     seed = None if key is None else private_key(key)  # a bad key is known before any work
     package = pack(artifact, without_torch)
     generated = {f"{name}@1": name for name in package.kernels}
@@ -83,6 +87,9 @@ def save(
         sections = [*ordered, signature_section(container.content_digest(layout), seed)]
         layout, ordered = container.lay_out(sections, features)
     container.write_file(path, container.chunks(layout, ordered))
+    reasons = program_needs_trust(package.program)
+    if reasons and seed is None:
+        log.warning("%s %s", os.fspath(path), verdict(reasons))
     return package.program
 
 

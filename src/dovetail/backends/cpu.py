@@ -81,6 +81,5 @@ class CpuBackend(Backend):
 
             return Interpreter(segment_from_bytes(blob.data))
         from dovetail.backends.executable import load
-        from dovetail.runtime.loaded import TRUST
 
-        return load(blob.data, TRUST)
+        return load(blob.data)

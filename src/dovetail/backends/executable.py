@@ -107,11 +107,11 @@ def when_it_writes(program: Program) -> str:
     return "early" if any(isinstance(i, Host) for i in follow) else "last"
 
 
-def load(data: bytes, flags: int = 0) -> NativeExecutable:
-    """The function that runs an artifact of ``artifact_bytes``."""
-    from dovetail.runtime.loaded import MAY_OVERLAP, open_native
+def load(data: bytes) -> NativeExecutable:
+    """The function that runs an artifact of ``artifact_bytes``: one of this user's own making."""
+    from dovetail.runtime.loaded import MAY_OVERLAP, TRUST, open_native
 
-    return NativeExecutable(open_native(data, flags=flags | MAY_OVERLAP))
+    return NativeExecutable(open_native(data, flags=TRUST | MAY_OVERLAP))
 
 
 _AS_EAGER = (IndexOutOfRange, IndexOutOfBounds, DividedByZero)

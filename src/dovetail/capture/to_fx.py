@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import operator
 from typing import Any
 
@@ -26,18 +27,31 @@ def example_inputs(segment: Segment) -> list[Any]:
 def to_torch(attr: Attr) -> Any:
     """The PyTorch constant an attribute names."""
     if attr.kind == "device":
-        return torch.device(attr.value)
+        return _device(attr.value)
     if attr.kind == "op":
         return resolve_op(attr.value)
-    kinds: dict[str, Any] = {
-        "dtype": torch.dtype,
-        "layout": torch.layout,
-        "memory_format": torch.memory_format,
+    try:
+        return _constants()[attr.kind, attr.value]
+    except KeyError:
+        raise UnsupportedGraph(f"this PyTorch has no {attr.kind} {attr.value!r}") from None
+
+
+@functools.cache
+def _constants() -> dict[tuple[str, str], Any]:
+    """PyTorch's constants by kind and name: a name from a file is only looked up here."""
+    kinds = (torch.dtype, torch.layout, torch.memory_format)
+    return {
+        (type(value).__name__, name): value
+        for name, value in vars(torch).items()
+        if isinstance(value, kinds)
     }
-    value = getattr(torch, attr.value, None)
-    if attr.kind not in kinds or not isinstance(value, kinds[attr.kind]):
-        raise UnsupportedGraph(f"this PyTorch has no {attr.kind} {attr.value!r}")
-    return value
+
+
+def _device(name: str) -> torch.device:
+    try:
+        return torch.device(name)
+    except RuntimeError:
+        raise UnsupportedGraph(f"this PyTorch has no device {name!r}") from None
 
 
 class _Writer:

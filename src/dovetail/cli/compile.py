@@ -45,6 +45,7 @@ def run(arguments: argparse.Namespace) -> int:
     from dovetail.artifact.save import save
     from dovetail.backends.plugin import load_plugin
     from dovetail.ir.memory import plan_memory
+    from dovetail.ir.unsigned import program_needs_trust, verdict
 
     for path in arguments.plugin:
         load_plugin(path)
@@ -73,6 +74,7 @@ def run(arguments: argparse.Namespace) -> int:
             print(f"  runs on the plug-in {device.name}: {len(program.launches())} kernel calls")
         if program.host_ops():
             print(f"  needs PyTorch for {', '.join(program.host_ops())}")
+        print(f"  {verdict(program_needs_trust(program))}")
         if not program.symbols:
             print(f"  {plan_memory(program)}")
     return 0

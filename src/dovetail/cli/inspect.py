@@ -12,6 +12,7 @@ from dovetail.file import container
 from dovetail.file.kernel_decode import decode_kernels, has_names
 from dovetail.file.objects import functions
 from dovetail.file.processors import processor_name
+from dovetail.ir.unsigned import needs_trust, verdict
 from dovetail.runtime.loaded import INSPECT, open_native
 from dovetail.runtime.trust import SIGNATURES
 
@@ -58,6 +59,7 @@ def describe(path: str) -> dict[str, Any]:
         "inputs": [_tensor(row) for row in native.inputs()],
         "outputs": [_tensor(row) for row in native.outputs()],
         "host_ops": sorted({op for op, _ in native.host_calls()}),
+        "needs_trust": why_untrusted(native),
         "kernels": _words(program, "kernel"),
         "generated": _generated(native),
         "devices": [_device(*row) for row in native.devices()],
@@ -70,6 +72,16 @@ def describe(path: str) -> dict[str, Any]:
         "memory": _memory(program),
         "program": program,
     }
+
+
+def why_untrusted(native: Any) -> list[str]:
+    """What in a file only a trusted one may do."""
+    bare = native.section(container.CODE) is not None
+    return needs_trust(
+        (op for op, _ in native.host_calls()),
+        (owner for owner, *_ in native.blobs()),
+        bare_code=bare and native.section(container.KERNEL_IR) is None,
+    )
 
 
 def _generated(native: Any) -> list[dict[str, Any]]:
@@ -171,6 +183,7 @@ def _summary(found: dict[str, Any]) -> str:
     lines += _generated_lines(found["generated"])
     lines += _device_lines(found)
     lines.append("calls PyTorch for: " + (", ".join(found["host_ops"]) or "nothing"))
+    lines.append(verdict(found["needs_trust"]))
     return "\n".join(lines)
 
 

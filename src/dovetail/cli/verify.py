@@ -6,7 +6,9 @@ import argparse
 import time
 from pathlib import Path
 
+from dovetail.cli.inspect import why_untrusted
 from dovetail.errors import ArtifactNotFound, DovetailError
+from dovetail.ir.unsigned import verdict
 from dovetail.runtime.loaded import CHECK_CONSTANTS, INSPECT, open_native
 from dovetail.runtime.trust import SIGNATURES
 
@@ -23,7 +25,7 @@ def run(arguments: argparse.Namespace) -> int:
     for path in arguments.files:
         start = time.perf_counter()
         try:
-            state = _verify(path)
+            state, needs = _verify(path)
         except DovetailError as error:
             print(f"{path}: {error}")
             worst = 1
@@ -31,13 +33,14 @@ def run(arguments: argparse.Namespace) -> int:
         sound = state == 1 or not arguments.signed
         worst = worst if sound else 1
         milliseconds = (time.perf_counter() - start) * 1e3
-        verdict = "sound" if sound else "refused"
-        print(f"{path}: {verdict}, {SIGNATURES[state]} ({milliseconds:.0f} ms)")
+        found = "sound" if sound else "refused"
+        print(f"{path}: {found}, {SIGNATURES[state]}, {verdict(needs)} ({milliseconds:.0f} ms)")
     return worst
 
 
-def _verify(path: str) -> int:
+def _verify(path: str) -> tuple[int, list[str]]:
+    """The state of its signature, and what only a trusted file may do."""
     if not Path(path).is_file():
         raise ArtifactNotFound(f"there is no file {path!r}")
     native = open_native(path, flags=CHECK_CONSTANTS | INSPECT)
-    return int(native.signature())
+    return native.signature(), why_untrusted(native)

@@ -28,6 +28,12 @@ def family() -> str:
     return _FAMILIES.get(platform.machine().lower(), "")
 
 
+_FORBIDDEN = (
+    "it needs a system that lets a process make memory executable, which this one forbids (MDWE, "
+    "SELinux's execmem)"
+)
+
+
 def processor_held() -> str | None:
     """The processor of this machine's family that DOVETAIL_PROCESSOR names, if it names one."""
     name = variable("DOVETAIL_PROCESSOR")
@@ -52,10 +58,11 @@ def no_code_here() -> str:
     """Why generated code does not run on this machine; empty when it does."""
     try:
         number = processor_here()
+        native = importlib.import_module("dovetail._native")
     except ImportError:
         return "it needs the C runtime, which is not built"
     if number >= _LEAST:
-        return ""
+        return "" if native.may_execute() else _FORBIDDEN
     if number:
         return "it needs a processor with AVX2 and fused multiply-adds (x86-64-v3)"
     if family() == "aarch64":

@@ -32,7 +32,7 @@ class FrozenRunner:
     def __init__(self, once: Run, every: Run, frozen: Sequence[int]) -> None:
         self.once, self.every = once, every
         self.frozen = tuple(frozen)
-        self._is_frozen = frozenset(frozen)
+        self._rest: list[int] | None = None  # the other positions, once the inputs are counted
         # One attribute, replaced as a whole: threads see old or new values, never a mixture.
         self._packed = _NOTHING
         self._forgotten = 0  # how often forget() was called
@@ -43,10 +43,12 @@ class FrozenRunner:
     def __call__(self, inputs: list[Any]) -> list[Any]:
         """Compare the frozen inputs' state with the one kept, repack if need be, run."""
         constants = tuple([inputs[i] for i in self.frozen])
+        if self._rest is None:
+            self._rest = [i for i in range(len(inputs)) if i not in self.frozen]
         packed = self._packed
         if packed is _NOTHING or writes.state(constants, packed.how) != packed.state:
             packed = self._pack(constants)
-        rest = [x for i, x in enumerate(inputs) if i not in self._is_frozen]
+        rest = [inputs[i] for i in self._rest]
         inputs.clear()
         return self.every(rest + packed.values)
 

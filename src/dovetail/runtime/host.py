@@ -1,7 +1,8 @@
 """Host operations: instructions of an artifact that call PyTorch's operators.
 
-Imported only where torch is in the process already. Operators come from a file, so only
-functional ones of the dispatcher are called, and none that reaches for files.
+Imported only where torch is in the process already. Operators come from a file: one that is not
+trusted may call those of ``ir.host_operators``, which check their arguments; any other, the
+functional ones of the dispatcher, but none that reaches for files.
 """
 
 from __future__ import annotations
@@ -15,10 +16,21 @@ import torch
 
 from dovetail.capture.ops import OpOverload, resolve_op
 from dovetail.capture.to_fx import to_torch
-from dovetail.errors import InvalidArtifact, RunFailed, UnsupportedArtifact, UnsupportedGraph
-from dovetail.ir.call import Arg, Attr
+from dovetail.errors import (
+    HOW_TO_TRUST,
+    InvalidArtifact,
+    RunFailed,
+    SizeError,
+    UnsupportedArtifact,
+    UnsupportedGraph,
+    UntrustedArtifact,
+)
+from dovetail.ir.call import Arg, Attr, Ref
+from dovetail.ir.host_operators import require_listed
 from dovetail.ir.program_text import arg_from_json
+from dovetail.ir.size import Size
 from dovetail.options import variable
+from dovetail.runtime.host_checks import CHECKS, checked
 from dovetail.runtime.host_plan import Description, describe
 from dovetail.runtime.layouts import copy_with_strides
 
@@ -51,8 +63,12 @@ class Host:
         self.follows_torch = variable("DOVETAIL_NUM_THREADS") is None
 
     def prepare(self, native: Any) -> None:
-        """Resolve the operators and arguments that a file lists."""
-        resolved = [_resolve(op, arguments) for op, arguments in native.host_calls()]
+        """Resolve the operators and arguments that a file lists, if it may call them."""
+        calls = native.host_calls()
+        trusted = native.trusted()
+        if not trusted:
+            require_listed(op for op, _ in calls)
+        resolved = [_resolve(op, arguments, trusted) for op, arguments in calls]
         self.calls = [call for call, _ in resolved]
         native.plan_host([description for _, description in resolved])
 
@@ -88,20 +104,22 @@ def _owned(value: Any, held: set[int]) -> Any:
     return value.resolve_conj().resolve_neg()
 
 
-def _resolve(op: str, arguments: str) -> tuple[Getter, Description | None]:
+def _resolve(op: str, arguments: str, trusted: bool) -> tuple[Getter, Description | None]:
     try:
         target = resolve_op(op)
         data = json.loads(arguments)
-        args = [_getter(a) for a in data["args"]]
-        kwargs = {str(k): _getter(v) for k, v in data["kwargs"].items()}
+        args = [_getter(a, trusted) for a in data["args"]]
+        kwargs = {str(k): _getter(v, trusted) for k, v in data["kwargs"].items()}
     except UnsupportedGraph as error:
         raise UnsupportedArtifact(
             f"{error}: load it with the PyTorch it was exported with"
         ) from None
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, SizeError) as error:
         raise InvalidArtifact(f"the arguments of {op} cannot be read: {error!r}") from None
     _require_functional(op, target)
     description = describe(op, target, data["args"], data["kwargs"])
+    if not trusted and op in CHECKS:
+        target, description = checked(op, target), None  # C would call it unchecked
 
     def run(tensors: Sequence[Any], sizes: Sequence[int]) -> Any:
         return target(
@@ -117,9 +135,9 @@ def _require_functional(op: str, target: Any) -> None:
         raise UnsupportedArtifact(f"an artifact may not call {op}")
 
 
-def _getter(data: Any) -> Getter:
+def _getter(data: Any, trusted: bool) -> Getter:
     if isinstance(data, list):
-        items = [_getter(item) for item in data]
+        items = [_getter(item, trusted) for item in data]
         return lambda tensors, sizes: [get(tensors, sizes) for get in items]
     if isinstance(data, dict) and set(data) == {"tensor"}:
         place = int(data["tensor"])
@@ -128,5 +146,24 @@ def _getter(data: Any) -> Getter:
         place = int(data["number"])
         return lambda _, sizes: sizes[place]
     value: Arg = arg_from_json(data)
+    if isinstance(value, Size | Ref):
+        raise ValueError(f"{data!r} is a number or a tensor of the program, not of the call")
+    if isinstance(value, Attr) and not trusted:
+        _require_plain(value)
     constant = to_torch(value) if isinstance(value, Attr) else value
     return lambda _tensors, _sizes: constant
+
+
+def _require_plain(value: Attr) -> None:
+    """What an untrusted file may name: tensors of PyTorch's own dtypes, dense, on this processor.
+
+    Elsewhere results would lie where no check reaches: in another layout, on another device.
+    """
+    plain = {"device": ("cpu",), "layout": ("strided",)}
+    if value.kind not in ("dtype", "memory_format") and value.value not in plain.get(
+        value.kind, ()
+    ):
+        raise UntrustedArtifact(
+            f"the artifact asks PyTorch for the {value.kind} {value.value!r}, which only a trusted "
+            f"file may: {HOW_TO_TRUST}"
+        )

@@ -18,6 +18,7 @@ from dovetail.capture import _torch
 from dovetail.capture.to_fx import to_torch
 from dovetail.ir.call import Attr
 from dovetail.ir.program_text import arg_from_json
+from dovetail.ir.size import INT64_MAX, INT64_MIN
 
 # operator, overload, its own function or "", arguments, results, whether they come as one list
 Description = tuple[str, str, str, tuple["Word", ...], int, bool]
@@ -40,6 +41,11 @@ _CONSTANTS = {
     "MemoryFormatType": "memory_format",
 }
 _NONE: Word = ("none", None)
+
+
+def _fits(value: int) -> bool:
+    """Whether C passes an integer on as it is."""
+    return INT64_MIN <= value <= INT64_MAX
 
 
 class _NoWord(Exception):
@@ -105,7 +111,9 @@ def _plain_word(kind: str, data: Any) -> Word:
     if kind in ("IntType", "SymIntType") and isinstance(data, dict) and set(data) == {"number"}:
         return "number", _place(data, "number")
     value = _plain(data)
-    if kind in ("IntType", "SymIntType", "BoolType") and isinstance(value, int):
+    if kind == "BoolType" and isinstance(value, bool):
+        return "word", int(value)
+    if kind in ("IntType", "SymIntType") and isinstance(value, int) and _fits(value):
         return "word", int(value)
     if kind == "FloatType":
         return "word", _double(value)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 import warnings
@@ -15,16 +14,24 @@ from dovetail.errors import (
     DovetailError,
     FallbackWarning,
     InterpretedKernels,
-    InvalidArtifact,
+    InvalidOption,
     PluginNotFound,
     UnsupportedArtifact,
 )
 from dovetail.file import container
+from dovetail.ir.program import VALUE
+from dovetail.ir.size import evaluate
 from dovetail.runtime import tree as trees
+from dovetail.runtime.manifest import read_manifest
 
-_MANIFEST = 1
 INTERPRETED = -2  # what ``Artifact.code()`` says where kernels are interpreted
 BUILT_IN = -1  # the same where built-in kernels serve instead
+_UNLIMITED = 2**64 - 1
+_REFUSALS = {  # DVT_CODE_…
+    1: "no trusted key signed it",
+    2: "it is not for this machine",
+    3: "this system does not let a process make memory executable (MDWE, SELinux's execmem)",
+}
 CHECK_CONSTANTS, TRUST, INSPECT, MAY_OVERLAP, COPY = 1, 2, 4, 8, 16
 _PREFER_RECOMPILING = 2  # DVP_BLOB_PREFER_RECOMPILING
 # The caller knows that no tensor has its negative or conjugate bit set: they are not looked at.
@@ -43,6 +50,8 @@ def load(
     plugins: Sequence[str | os.PathLike[str]] = (),
     trust: bool = False,
     copy: bool = False,
+    max_work: float | None = None,
+    max_memory: float | None = None,
     regenerate: Regenerate | None = None,
 ) -> Loaded:
     """Read and verify an artifact; see ``dovetail.load``."""
@@ -54,8 +63,18 @@ def load(
         keys=trusted_keys,
         plugins=plugins,
         regenerate=regenerate,
+        limits=(_limit("max_work", max_work), _limit("max_memory", max_memory)),
     )
     return Loaded(native)
+
+
+def _limit(name: str, value: float | None) -> int:
+    """A limit as C takes it: 0 for the default, the greatest number for none."""
+    if value is None:
+        return 0
+    if not isinstance(value, int | float) or not value > 0:
+        raise InvalidOption(name, value, "a positive number (math.inf: no limit)")
+    return int(min(value, _UNLIMITED))
 
 
 def open_native(
@@ -65,6 +84,7 @@ def open_native(
     keys: Sequence[bytes | str] | None = None,
     plugins: Sequence[str | os.PathLike[str]] = (),
     regenerate: Regenerate | None = None,
+    limits: tuple[int, int] = (0, 0),
 ) -> Any:
     """The native artifact, with its host operations resolved where torch is in the process."""
     from dovetail.runtime.trust import public_keys, trusted_keys
@@ -72,7 +92,7 @@ def open_native(
     known = trusted_keys() if keys is None else public_keys(keys)
     host = None if flags & INSPECT else _host()
     # Read once: however often it is opened below, it is what was verified here.
-    native = _open(_read(source), flags, b"".join(known), host, plugins)
+    native = _open(_read(source), flags, b"".join(known), host, plugins, limits)
     problem = "" if flags & INSPECT else _compile(native, regenerate)
     if host is not None:
         host.prepare(native)
@@ -115,9 +135,7 @@ def _warn(text: str, category: type[Warning]) -> None:
 def _why_not_its_own(native: Any) -> str:
     if native.section(container.CODE) is None:
         return "it holds no native code"
-    if native.trusted():
-        return "its native code is not used, as it is not for this machine"
-    return "its native code is not used, as no trusted key signed it"
+    return f"its native code is not used, as {_REFUSALS[native.code_refusal()]}"
 
 
 def _read(source: str | bytes) -> Any:
@@ -136,6 +154,7 @@ def _open(
     keys: bytes,
     host: Any,
     plugins: Sequence[str | os.PathLike[str]],
+    limits: tuple[int, int],
 ) -> Any:
     """Open with the plug-ins of this process, and again with those that packages bring."""
     from dovetail import _native
@@ -145,11 +164,13 @@ def _open(
         return _native.Artifact(source, flags, keys)
     known = tuple(library.native for library in known_plugins(plugins))
     try:
-        return _native.Artifact(source, flags, keys, host, known)
+        return _native.Artifact(source, flags, keys, host, known, *limits)
     except PluginNotFound:
-        needed = [name for name, _, _ in _native.Artifact(source, INSPECT).devices()]
-    brought = tuple(library.native for library in brought_plugins(needed))
-    return _native.Artifact(source, flags, keys, host, brought + known)
+        looked_at = _native.Artifact(source, flags | INSPECT, keys)
+    needed = [name for name, _, _ in looked_at.devices()]
+    libraries = brought_plugins(needed, trusted=looked_at.trusted())
+    brought = tuple(library.native for library in libraries)
+    return _native.Artifact(source, flags, keys, host, brought + known, *limits)
 
 
 def _prepare_blobs(native: Any, host: Any) -> None:
@@ -187,9 +208,10 @@ class Loaded:
     def __init__(self, native: Any) -> None:
         self.native = native
         self._run = native.run
-        self.manifest = _manifest(native)
-        self._inputs: trees.Tree = self.manifest["inputs"]
-        self._outputs: trees.Tree = self.manifest["outputs"]
+        data = native.section(container.MANIFEST)
+        self._manifest = read_manifest(data, native.inputs(), native.outputs())
+        self.manifest = self._manifest.values
+        self._inputs, self._outputs = self._manifest.inputs, self._manifest.outputs
         # Tensors by position and one tensor back: the call goes straight to C.
         self._plain = _is_plain(self._inputs)
         self._single = self._outputs == {"tensor": 0}
@@ -209,14 +231,11 @@ class Loaded:
         return trees.unflatten(self._outputs, results, lambda text: self._size(text, given))
 
     def _size(self, text: str, given: Sequence[Any]) -> int:
-        from dovetail.ir.program import VALUE
-        from dovetail.ir.size import evaluate, parse_size
-
         symbols = {
             name: int(given[position] if axis == VALUE else given[position].shape[axis])
-            for name, position, axis in self.manifest.get("symbols", [])
+            for name, position, axis in self._manifest.symbols
         }
-        return evaluate(parse_size(text), symbols)
+        return evaluate(self._manifest.sizes[text], symbols)
 
     @property
     def inputs(self) -> list[tuple[str, int, int, tuple[int, ...]]]:
@@ -225,40 +244,6 @@ class Loaded:
 
     def __repr__(self) -> str:
         return f"<dovetail artifact {self.manifest.get('name', '')!r}>"
-
-
-def _manifest(native: Any) -> dict[str, Any]:
-    """The manifest, or a plain one where the file has none: tensors in, a tuple of tensors out."""
-    data = native.section(_MANIFEST)
-    ins, outs = len(native.inputs()), len(native.outputs())
-    if data is None:
-        leaves = [[{"tensor": i} for i in range(n)] for n in (ins, outs)]
-        return {
-            "inputs": {"tuple": [{"tuple": leaves[0]}, {"dict": []}]},
-            "outputs": {"tuple": leaves[1]},
-        }
-    try:
-        manifest = json.loads(data)
-        _check_tree(manifest["inputs"], ins)
-        _check_tree(manifest["outputs"], outs)
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise InvalidArtifact(f"the manifest cannot be read: {error!r}") from None
-    return manifest  # type: ignore[no-any-return]
-
-
-def _check_tree(tree: trees.Tree, count: int) -> None:
-    ((kind, body),) = tree.items()
-    if kind == "tensor":
-        if not isinstance(body, int) or not 0 <= body < count:
-            raise ValueError(f"tensor {body!r} of {count}")
-    elif kind == "dict":
-        for _, child in body:
-            _check_tree(child, count)
-    elif kind in ("tuple", "list"):
-        for child in body:
-            _check_tree(child, count)
-    elif kind not in ("value", "size"):
-        raise ValueError(f"unknown node {kind!r}")
 
 
 def _is_plain(tree: trees.Tree) -> bool:

@@ -8,7 +8,7 @@ from os import PathLike, fspath
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from dovetail.errors import DovetailError, PluginLeak
+from dovetail.errors import HOW_TO_TRUST, DovetailError, PluginLeak, UntrustedArtifact
 from dovetail.locks import ForkLock
 
 if TYPE_CHECKING:
@@ -66,14 +66,26 @@ def known_plugins(given: Iterable[str | PathLike[str]] = ()) -> list[Library]:
         return [library for library in _open.values() if library not in chosen] + chosen
 
 
-def brought_plugins(names: Sequence[str]) -> list[Library]:
-    """The plug-ins of these names that installed packages or registered backends bring."""
+def brought_plugins(names: Sequence[str], *, trusted: bool) -> list[Library]:
+    """The plug-ins of these names that installed packages or registered backends bring.
+
+    Importing a package because a file names it is running code by name: only a trusted file may
+    have that done. An untrusted one finds the backends that this process has loaded by itself.
+    """
     from dovetail import registry  # reads every installed package's metadata: only on demand
 
     found = []
     for name in names:
         try:
+            if not trusted and not registry.backend_info(name).loaded:
+                raise UntrustedArtifact(
+                    f"the artifact runs on the plug-in {name!r} of an installed package, and "
+                    "importing a package because a file names it needs trust: load it yourself "
+                    f"first (dovetail.get_backend({name!r}), or plugins=[...]), or {HOW_TO_TRUST}"
+                )
             path = getattr(registry.get_backend(name), "library", None)
+        except UntrustedArtifact:
+            raise
         except DovetailError:
             continue  # the runtime says which plug-in is missing, and how to provide it
         if path is not None:

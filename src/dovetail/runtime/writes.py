@@ -39,10 +39,10 @@ _hooked = False
 def refresh(model: object = None) -> None:
     """Have compiled models take a model's parameters and buffers anew at their next call.
 
-    Needed only after a write that PyTorch does not count, that no ``torch.optim.Optimizer`` made
-    and that changed a small part of a tensor: into part of one through ``.data``, a NumPy array,
-    DLPack, a storage, shared memory, a collective, a CUDA graph or an operator whose schema hides
-    it. Without a module, those of all models are taken anew.
+    Needed only after a write that PyTorch does not count and no ``torch.optim.Optimizer`` made, to
+    part of a tensor or to one in a GPU's memory: through ``.data``, a NumPy array, DLPack, a
+    storage, shared memory, a collective, a CUDA graph, or an operator whose schema hides it.
+    ``check_weights`` finds such writes. Without a module, all models are refreshed.
     """
     if isinstance(model, nn.Module):
         changed([*model.parameters(), *model.buffers()])

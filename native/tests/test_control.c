@@ -1,0 +1,91 @@
+/* Work that is stopped by the caller's flag, by the caller's answer, alone and among threads.
+ */
+#include "control.h"
+
+#include <stdio.h>
+#include <unistd.h>
+
+static int failures;
+
+static void expect(bool condition, const char *what)
+{
+    if (!condition && failures++ < 10)
+        fprintf(stderr, "native/tests/test_control: %s\n", what);
+}
+
+typedef struct {
+    atomic_llong done;
+    volatile int32_t *flag;
+    int64_t stop_at;
+    useconds_t each; /* what one takes */
+} progress;
+
+static void count(void *context, int64_t begin, int64_t end)
+{
+    progress *p = context;
+    if (atomic_fetch_add(&p->done, end - begin) >= p->stop_at && p->flag != NULL)
+        *p->flag = 1;
+    usleep((useconds_t)(end - begin) * p->each);
+}
+
+static int says_stop(void *context)
+{
+    return ++*(int *)context >= 2;
+}
+
+static void test_flag(int threads)
+{
+    volatile int32_t flag = 0;
+    run_control control = {.cancel = &flag};
+    progress p = {.flag = &flag, .stop_at = 100, .each = 20};
+    dvt_set_threads(threads);
+    dvt_control_set(&control);
+    dvt_parallel(1 << 20, 1, count, &p);
+    expect(atomic_load(&control.stopped), "the flag was not seen");
+    expect(atomic_load(&p.done) < 1 << 19, "most of the work was done although it was stopped");
+    dvt_control_set(NULL);
+    progress all = {.stop_at = 1 << 10};
+    dvt_parallel(1 << 10, 1 << 8, count, &all);
+    expect(atomic_load(&all.done) == 1 << 10, "nobody stopped it, and not all was done");
+}
+
+static void test_question(int threads)
+{
+    int asked = 0;
+    run_control control = {.poll = says_stop, .context = &asked};
+    progress p = {.stop_at = 1 << 30, .each = 20};
+    dvt_set_threads(threads);
+    dvt_control_set(&control);
+    dvt_parallel(1 << 20, 1, count, &p);
+    dvt_control_set(NULL);
+    expect(asked == 2, "asked again after the answer was to stop, or never");
+    expect(atomic_load(&p.done) < 1 << 20, "all was done although it was stopped");
+}
+
+/* All of it is done, once, in parts of any size. */
+static void test_all_is_done(void)
+{
+    volatile int32_t flag = 0;
+    run_control control = {.cancel = &flag};
+    dvt_control_set(&control);
+    for (int64_t total = 1; total < 3000; total = total * 3 + 1)
+        for (int64_t grain = 1; grain < 3000; grain = grain * 7 + 1)
+            for (int threads = 1; threads < 4; threads++) {
+                progress p = {.stop_at = 1 << 30};
+                dvt_set_threads(threads);
+                dvt_parallel(total, grain, count, &p);
+                expect(atomic_load(&p.done) == total, "not all was done");
+            }
+    dvt_control_set(NULL);
+}
+
+int main(void)
+{
+    for (int threads = 1; threads < 4; threads += 2) {
+        test_flag(threads);
+        test_question(threads);
+    }
+    test_all_is_done();
+    printf("native/tests/test_control: %s\n", failures ? "FAILED" : "ok");
+    return failures != 0;
+}
