@@ -417,10 +417,10 @@ def test_code_divides_as_the_interpreter(op, dtype):
 # ---- what the user is told ---------------------------------------------------------------------
 
 
-def reasons(described, monkeypatch=None, **options):
+def reasons(described):
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        open_native(file_of(described, program_of()), regenerate=_regenerate, **options)
+        open_native(file_of(described, program_of()), regenerate=_regenerate)
     return [str(w.message) for w in caught]
 
 
@@ -437,6 +437,34 @@ def test_the_warning_says_what_would_help(monkeypatch):
     )
     (told,) = reasons(encode_kernels([kernel]))
     assert "pip install 'dovetail[cpu]'" in told
+
+
+def test_a_kernel_of_nothing_takes_no_time():
+    """Its points are not walked, however many there are."""
+    text = "kernel k(in x: float32, out y: float32) over [i: 4611686018427387903, j: 2] {\n}\n"
+    run = opened(encode_kernels([parse_kernel(text)]), program_of())
+    assert run.code() == 1
+    np.testing.assert_array_equal(run(np.ones(4, "float32"))[0], np.zeros(4))
+
+
+def test_immense_kernels_are_not_compiled():
+    """LLVM's time is not a stranger's to spend."""
+    steps = "".join(f"    v{n}: float32 = neg({f'v{n - 1}' if n else 'a'})\n" for n in range(3000))
+    kernel = parse_kernel(COPY.replace("    store", steps + "    store").replace("= a", "= v2999"))
+    (told,) = reasons(encode_kernels([kernel]))
+    assert "1 of 1 are too large" in told
+    code, problem = _regenerate(encode_kernels([kernel]), True)
+    assert code
+    assert not problem
+
+
+def test_what_the_compiler_cannot_do_is_interpreted(monkeypatch):
+    def fail(*_args, **_kwargs):
+        raise RuntimeError("no such thing")
+
+    monkeypatch.setattr("dovetail.codegen.llvm.regenerate.generate", fail)
+    (told,) = reasons(encode_kernels([parse_kernel(COPY)]))
+    assert "no such thing" in told
 
 
 def test_a_file_is_opened_once(tmp_path, monkeypatch):

@@ -183,9 +183,25 @@ class Unordered(Exception):
 
 
 class Watching(_Run):
-    """The oracle, which stops where the order of points would matter."""
+    """The oracle, which stops where the order of points would matter, or anything is right."""
 
     stored: set
+
+    def shape(self, loop):
+        """The points of a loop, with all dimensions of the kernel."""
+        walked = {a.name for a in (*self.kernel.axes, *loop.axes)}
+        return [self.extent[n] if n in walked else 1 for n in self.order]
+
+    def step(self, i, loop):
+        if 0 not in self.shape(loop) or isinstance(i, Reduce):
+            super().step(i, loop)
+        elif i.name:  # nothing is computed for a loop of no points
+            self.values[i.name] = self.np.zeros(self.shape(loop), i.dtype)
+
+    def fold(self, i, loop):
+        if i.op.startswith("arg") and any(self.extent[a.name] == 0 for a in loop.axes):
+            raise Unordered
+        return super().fold(i, loop)
 
     def value(self, i):
         if isinstance(i, Load) and i.buffer in self.written:
@@ -196,9 +212,7 @@ class Watching(_Run):
         if i.buffer in self.stored:
             raise Unordered
         self.stored.add(i.buffer)
-        walked = {a.name for a in (*self.kernel.axes, *loop.axes)}
-        shape = [self.extent[n] if n in walked else 1 for n in self.order]
-        places = self.np.broadcast_to(self.place(i.index), shape)
+        places = self.np.broadcast_to(self.place(i.index), self.shape(loop))
         if len(self.np.unique(places)) != places.size:
             raise Unordered
         super().store(i, loop)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from dovetail.codegen.llvm import memory
 from dovetail.codegen.llvm.emit import Val
 from dovetail.codegen.llvm.report import DIVIDE, OUTSIDE, report
-from dovetail.ir.kernel import Kernel, Load, Store
+from dovetail.ir.kernel import CHECKS, Apply, Kernel, Load, Store
 from dovetail.ir.size import Dim
 
 if TYPE_CHECKING:
@@ -26,6 +26,13 @@ DIVISIONS = ("div_int", "floordiv", "floormod")
 def is_open(access: Load | Store) -> bool:
     """Whether an access could leave its buffer by the data, for all that is known beforehand."""
     return bool(access.index.values) or (isinstance(access, Load) and access.mask is not None)
+
+
+def may_fail(kernel: Kernel, guarded: bool) -> bool:
+    """Whether a kernel's code has anything to report."""
+    reporting = (*CHECKS, *DIVISIONS) if guarded else CHECKS
+    told = any(isinstance(i, Apply) and i.op in reporting for i in kernel.instructions())
+    return told or (guarded and bool(open_buffers(kernel)))
 
 
 def open_buffers(kernel: Kernel) -> tuple[str, ...]:
@@ -55,17 +62,42 @@ def load(r: Renderer, access: Load) -> Val:
     if not place.is_dense and place.offset.lanes == 1:
         return memory.widen(c, _load_one(r, access, place, mask, stored), dtype)
     wanted = memory.both(c, mask, r.mask)
-    allowed = _allowed(r, access, place, None if wanted is None else c.splat(wanted, r.lanes))
-    pointer = r.pointers[access.buffer]
-    if not place.is_dense:
-        address = memory.address(c, pointer, place.offset, dtype)
-        return memory.widen(c, memory.gather(c, stored, address, allowed), dtype)
-    address = memory.address(c, pointer, _lowest(r, place), dtype)
-    if place.step > 0:
-        return memory.widen(c, memory.load_dense(c, stored, address, allowed, r.lanes), dtype)
-    backwards = memory.backwards(c, allowed)
-    raw = memory.load_dense(c, stored, address, backwards, r.lanes)
-    return memory.widen(c, memory.backwards(c, raw), dtype)
+    wanted = None if wanted is None else c.splat(wanted, r.lanes)
+    if place.is_dense:
+        return memory.widen(c, _load_dense(r, access, place, wanted, stored), dtype)
+    allowed = _allowed(r, access, place, wanted)
+    address = memory.address(c, r.pointers[access.buffer], place.offset, dtype)
+    return memory.widen(c, memory.gather(c, stored, address, allowed), dtype)
+
+
+def _load_dense(r: Renderer, access: Load, place: _Place, wanted: Val | None, stored: str) -> Val:
+    """Elements next to each other; that a whole vector lies in the buffer is soon seen."""
+    c = r.c
+    low = _lowest(r, place)
+    address = memory.address(c, r.pointers[access.buffer], low, r.dtypes[access.buffer])
+
+    def read(mask: Val | None) -> Val:
+        if place.step > 0:
+            return memory.load_dense(c, stored, address, mask, r.lanes)
+        mask = None if mask is None else memory.backwards(c, mask)
+        return memory.backwards(c, memory.load_dense(c, stored, address, mask, r.lanes))
+
+    if r.mask is not None:  # the rest of a row: not the case that counts
+        return read(_allowed(r, access, place, wanted))
+    slot = c.slot(stored, r.lanes)
+    whole, part, done = c.label("whole"), c.label("part"), c.label("done")
+    last = c.op("add", low, c.const(r.lanes - 1, "int64"))
+    reach = r.reaches[access.buffer]
+    crosses = c.op("or", c.compare("icmp uge", low, reach), c.compare("icmp uge", last, reach))
+    c.line(f"br i1 {crosses.text}, label %{part}, label %{whole}, !prof !0")
+    for label, checked in ((part, True), (whole, False)):
+        c.start(label)
+        shared, c.shared = c.shared, dict(c.shared)
+        c.put(slot, read(_allowed(r, access, place, wanted) if checked else wanted))
+        c.shared = shared
+        c.line(f"br label %{done}")
+    c.start(done)
+    return c.get(slot, stored, r.lanes)
 
 
 def _load_one(r: Renderer, access: Load, place: _Place, mask: Val | None, stored: str) -> Val:

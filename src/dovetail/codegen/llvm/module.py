@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dovetail.codegen.llvm import render
 from dovetail.codegen.llvm.cost import GRAIN, cost
 from dovetail.codegen.llvm.emit import Code, Val
-from dovetail.codegen.llvm.guard import open_buffers
+from dovetail.codegen.llvm.guard import may_fail, open_buffers
 from dovetail.codegen.llvm.report import status
 from dovetail.codegen.llvm.target import Target, assemble
 from dovetail.ir.affine import product
@@ -76,7 +76,7 @@ def module_text(kernels: Mapping[str, Kernel], lanes: int, *, guarded: bool = Fa
     for name, kernel in kernels.items():
         layout = table_layout(kernel, guarded=guarded)
         renderer = render.Renderer(kernel, f"{name}.body", layout, lanes, guarded=guarded)
-        told = render.may_fail(kernel, guarded)
+        told = may_fail(kernel, guarded)
         parts += [renderer.render(), _entry(name, kernel, layout, told)]
         declared |= renderer.c.declared
         constants |= renderer.c.globals

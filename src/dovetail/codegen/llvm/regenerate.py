@@ -13,15 +13,15 @@ from collections.abc import Sequence
 
 from dovetail.codegen.llvm.module import generate
 from dovetail.codegen.llvm.target import host, missing
-from dovetail.errors import DovetailError
 from dovetail.file.encode import code_section
 from dovetail.file.kernel_decode import decode_kernels, has_names
-from dovetail.ir.kernel import Kernel
+from dovetail.ir.kernel import Index, Instruction, Kernel, Load, Position, Store
 
 log = logging.getLogger(__name__)
-# Instructions of a kernel, and of all kernels of a file, that are compiled for whoever sends them.
-# The largest kernels of real models have a few hundred; LLVM takes about a second for 4000.
-MOST_IN_KERNEL, MOST_IN_FILE = 1000, 40000
+# Instructions of a kernel, and of all kernels of a file, that are compiled for whoever sends them,
+# each term of an index counted as one. LLVM takes about a millisecond for each; the largest kernels
+# of real models have a few hundred.
+MOST_IN_KERNEL, MOST_IN_FILE = 2000, 30000
 
 
 def regenerate(kernel_ir: bytes, trusted: bool) -> tuple[bytes | None, str]:
@@ -38,7 +38,7 @@ def regenerate(kernel_ir: bytes, trusted: bool) -> tuple[bytes | None, str]:
         chosen = dict(_named(kernels) if trusted else _of_modest_size(kernels))
         target = host()
         code = generate(chosen, target, guarded=not trusted)
-    except (DovetailError, ArithmeticError, AssertionError, LookupError, ValueError) as error:
+    except Exception as error:  # whatever a stranger's kernel does to the compiler, it can be run
         log.warning("kernels of a file cannot be compiled, and are interpreted: %s", error)
         return None, f"they cannot be compiled: {error}"
     left = len(kernels) - len(chosen)
@@ -54,8 +54,13 @@ def _of_modest_size(kernels: Sequence[Kernel]) -> list[tuple[str, Kernel]]:
     """Kernels that take neither LLVM nor a thread's stack more than a real one does."""
     chosen, total = [], 0
     for name, kernel in _named(kernels):
-        size = sum(1 for _ in kernel.instructions())
+        size = sum(map(_size, kernel.instructions()))
         if size <= MOST_IN_KERNEL and total + size <= MOST_IN_FILE:
             chosen.append((name, kernel))
             total += size
     return chosen
+
+
+def _size(i: Instruction) -> int:
+    index = i.index if isinstance(i, Load | Store | Position) else Index()
+    return 1 + len(index.axes) + len(index.values)

@@ -109,7 +109,9 @@ def _score(kernel: Kernel, axis: Axis) -> float:
 
 
 def units(kernel: Kernel) -> Dim:
-    """How many units of work a kernel has."""
+    """How many units of work a kernel has; none where it does nothing."""
+    if not kernel.loops:
+        return 0
     axis = vector_axis(kernel)
     tiles = tile_of(kernel, axis, block_of(kernel))
     if tiles is not None:
@@ -142,13 +144,6 @@ def _is_light(kernel: Kernel) -> bool:
         ):
             return False
     return True
-
-
-def may_fail(kernel: Kernel, guarded: bool) -> bool:
-    """Whether a kernel's code has anything to report."""
-    reporting = (*CHECKS, *guard.DIVISIONS) if guarded else CHECKS
-    told = any(isinstance(i, Apply) and i.op in reporting for i in kernel.instructions())
-    return told or (guarded and bool(guard.open_buffers(kernel)))
 
 
 class Renderer:
@@ -229,7 +224,7 @@ class Renderer:
         self.reaches = {
             name: self._entry(place, "int64") for name, place in self.layout.reaches.items()
         }
-        tells = may_fail(self.kernel, self.guarded)
+        tells = guard.may_fail(self.kernel, self.guarded)
         self.flag = self._entry(self.layout.flag, "ptr") if tells else c.const(0, "int64")
 
     def _entry(self, position: int, dtype: str) -> Val:
