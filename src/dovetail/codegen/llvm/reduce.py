@@ -160,10 +160,12 @@ class Accumulators:
 
 def _found_by(reduces: Sequence[tuple[Reduce, tuple[str, ...], int]]) -> dict[str, str]:
     """The extremes whose position another reduction looks for, which finds them on the way."""
-    positions = {(r.op, r.args[0], types[0]): r.name for r, types, _ in reduces if len(types) > 1}
+    positions = {
+        (r.op, r.args[0], types[0], lanes): r.name for r, types, lanes in reduces if len(types) > 1
+    }
     found: dict[str, str] = {}
-    for r, types, _ in reduces:
-        position = positions.get((f"arg{r.op}", r.args[0], types[0]))
+    for r, types, lanes in reduces:
+        position = positions.get((f"arg{r.op}", r.args[0], types[0], lanes))
         if position is not None and position not in found.values():
             found[r.name] = position
     return found
