@@ -100,7 +100,12 @@ static dvt_status copy_state(dvt_artifact *a, dvt_error *error)
 static dvt_status make_ready(dvt_artifact *a, dvt_error *error)
 {
     dvt_status status = DVT_OK;
-    if (a->file.source->constants.at != UINT64_MAX)
+    uint64_t total = 0;
+    bool copies = !a->may_map && a->file.source->memory == NULL;
+    if (copies) /* a file may have holes: its size is no promise that memory has room */
+        status = dvt_charge_memory(a, &total, a->file.sections[DVT_CONSTANTS].size,
+                                   "copies of constants", error);
+    if (status == DVT_OK && a->file.source->constants.at != UINT64_MAX)
         status =
             dvt_source_constants(a->file.source, a->may_map,
                                  &a->file.sections[DVT_CONSTANTS].data, &a->is_mapped, error);

@@ -152,8 +152,10 @@ static dvt_status read_rest(dvt_source *s, size_t head, dvt_error *error)
 {
     uint64_t first = s->constants.at == UINT64_MAX ? s->size : s->constants.at;
     uint64_t skipped = left_out(s), total = s->size - skipped;
-    if (total > SIZE_MAX - DVT_ALIGN)
-        return dvt_fail(error, DVT_ERROR_MEMORY, "too large for this machine");
+    if (total > dvt_default_memory())
+        return dvt_fail(error, DVT_ERROR_LIMIT,
+                        "%llu bytes beside the constants are too many for this machine",
+                        (unsigned long long)total);
     s->rest = aligned_alloc(DVT_ALIGN, ((size_t)total + DVT_ALIGN) / DVT_ALIGN * DVT_ALIGN);
     if (s->rest == NULL)
         return dvt_fail(error, DVT_ERROR_MEMORY, "out of memory");

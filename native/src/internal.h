@@ -173,6 +173,8 @@ dvt_status dvt_program_flow(program *p, dvt_error *error); /* flow.c */
 void dvt_program_free(program *p);
 
 /* ---- limits.c ---- */
+/* Three quarters of the machine's memory. */
+uint64_t dvt_default_memory(void);
 void dvt_limits_set(dvt_artifact *a, const dvt_open_options *options);
 /* Adds to a total, and fails where that goes beyond the artifact's limit. */
 dvt_status dvt_charge_memory(const dvt_artifact *a, uint64_t *total, uint64_t bytes,
@@ -311,7 +313,7 @@ struct dvt_artifact {
     dvt_kernel_set *kernel_set;     /* kernels that the file holds as kernel IR */
     struct own_kernel *own_kernels; /* one a kernel of the program, for those in native code */
     int signature, code_state;
-    bool trusted;        /* a signature of a trusted key, or DVT_OPEN_TRUST */
+    bool trusted;     /* a signature of a trusted key, or DVT_OPEN_TRUST */
     int code_refusal; /* why there is code that does not run; see dvt_code_refusal */
     bool inspect_only;
     bool may_overlap;

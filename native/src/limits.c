@@ -10,7 +10,7 @@
  * likely to hold, and take seconds. */
 #define LONGEST_ROW (1ull << 34)
 
-static uint64_t default_memory(void)
+uint64_t dvt_default_memory(void)
 {
     long pages = sysconf(_SC_PHYS_PAGES), size = sysconf(_SC_PAGESIZE);
     return pages > 0 && size > 0 ? (uint64_t)pages / 4 * 3 * (uint64_t)size : 1ull << 32;
@@ -23,7 +23,7 @@ void dvt_limits_set(dvt_artifact *a, const dvt_open_options *options)
                                          : DEFAULT_WORK;
     a->max_memory = options->max_memory != 0 ? options->max_memory
                     : a->trusted             ? UINT64_MAX
-                                             : default_memory();
+                                             : dvt_default_memory();
 }
 
 dvt_status dvt_charge_memory(const dvt_artifact *a, uint64_t *total, uint64_t bytes,

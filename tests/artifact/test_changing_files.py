@@ -264,3 +264,13 @@ def test_files_spoilt_at_random_moments(tmp_path):
         assert what in changing.may_see(mode, way), (mode, way.__name__, what)
         seen[mode, what] += 1
     print(dict(seen))
+
+
+def test_a_file_with_holes_is_not_taken_for_memory(tmp_path):
+    """Constants that are copied count as memory: a file may say that it has more than there is."""
+    path = tmp_path / "m.dvt"
+    changing.write(path, 3)
+    assert (dovetail.load(path, max_memory=1 << 25)(X) == 3).all()
+    for trust in (False, True):
+        with pytest.raises(errors.LimitExceeded, match="copies of constants"):
+            dovetail.load(path, max_memory=1 << 20, trust=trust, copy=True)
