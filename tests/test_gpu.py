@@ -60,7 +60,7 @@ UNCHECKED = {"freeze": True, "check_weights": False}  # the cheap check at each 
     [
         ("AdamW", {"fused": True}),
         ("SGD", {"fused": True}),
-        ("Adagrad", {"fused": True}),
+        ("Adam", {"fused": True}),
         ("AdamW", {"capturable": True}),
         ("Adam", {"foreach": True}),
         ("Adam", {"foreach": False}),
