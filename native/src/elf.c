@@ -308,8 +308,7 @@ static dvt_status protect(dvt_code *c, dvt_error *error)
 int dvt_may_execute(void)
 {
     size_t page = (size_t)sysconf(_SC_PAGESIZE);
-    void *memory =
-        mmap(NULL, page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    void *memory = mmap(NULL, page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (memory == MAP_FAILED)
         return 0;
     int allowed = mprotect(memory, page, PROT_READ | PROT_EXEC) == 0;

@@ -220,7 +220,8 @@ class Watching(_Run):
 
 def oracle(case):
     """Results by buffer; None where there is no single answer."""
-    if not is_exact(case.kernel):
+    lengths = [evaluate(axis.extent, case.values) for axis in case.kernel.all_axes()]
+    if not is_exact(case.kernel) or max(lengths, default=0) > MOST_WORK:
         return None
     arrays = {n: a.copy() for n, a in case.arrays.items()}
     parts = {n: a[PAD : len(a) - PAD] for n, a in arrays.items()}
