@@ -218,8 +218,11 @@ static void check_operands(const dvt_artifact *a, operand *operands, outcome *o)
 static void call(dvt_artifact *a, const dvt_tensor *given, operand *operands, outcome *o)
 {
     dvt_managed *outputs[MAX_OPERANDS] = {NULL};
-    dvt_run_options options = {sizeof options, one_in(24) ? 3 : 1, one_in(40) ? NULL : host,
-                               NULL};
+    static const volatile int32_t stop = 1;
+    dvt_run_options options = {.struct_size = one_in(100) ? 0 : sizeof options,
+                               .threads = one_in(24) ? 3 : 1,
+                               .host = one_in(40) ? NULL : host,
+                               .cancel = one_in(60) ? &stop : NULL};
     size_t results = dvt_output_count(a);
     dvt_error error = {0, ""};
     if (one_in(12))
@@ -324,6 +327,10 @@ static dvt_open_options choose_options(void)
         o.keys = (const uint8_t (*)[32])public_key;
         o.key_count = 1;
     }
+    if (one_in(16))
+        o.max_work = 1 + below(10000);
+    if (one_in(16))
+        o.max_memory = 1 + below(10000);
     if (one_in(100))
         o.struct_size = (uint32_t)offsetof(dvt_open_options, plugins);
     return o;
@@ -358,6 +365,14 @@ static bool has_devices(const document *d)
     return d != NULL && document_part((document *)(uintptr_t)d, DVT_DEVICES) != NULL;
 }
 
+/* The number that the next file to be opened gets. */
+static int next_descriptor(void)
+{
+    int next = dup(2);
+    close(next);
+    return next;
+}
+
 static outcome pass(const bytes *file, const document *d, const seed *from, int fill)
 {
     outcome o = {0, 0, false};
@@ -366,10 +381,13 @@ static outcome pass(const bytes *file, const document *d, const seed *from, int 
     void *aligned = NULL;
     dvt_open_options options = choose_options();
     bool by_path = one_in(6);
+    int descriptor = next_descriptor();
     if (posix_memalign(&aligned, DVT_ALIGN, file->size + (file->size == 0)) != 0)
         abort();
     memcpy(aligned, file->data, file->size);
     faults_fill(fill);
+    if (has_devices(d))
+        devices_close();
     o.faulty = plugin_count > 0 && has_devices(d) && one_in(3);
     devices_fail(o.faulty, fill);
     faults_fail(one_in(6) ? 1 + below(one_in(4) ? 200 : 40) : 0);
@@ -389,6 +407,10 @@ static outcome pass(const bytes *file, const document *d, const seed *from, int 
     }
     counts->faults += faults_happened();
     faults_fail(0);
+    if (has_devices(d))
+        devices_close();
+    if (next_descriptor() != descriptor)
+        finding("a file was left open");
     free(aligned);
     return o;
 }

@@ -185,6 +185,8 @@ void exercise(const bytes *file, const document *d, const seed *from);
 void devices_wrap(void);
 /* Whether plug-ins fail now and then, and what their memory holds when it is handed out. */
 void devices_fail(bool now_and_then, int byte);
+/* Closes the devices, which must hold nothing any more: the next input finds them as new. */
+void devices_close(void);
 
 /* ---- interface.c ---- */
 

@@ -463,7 +463,7 @@ static void copy_instruction(list *l, size_t first, size_t to, size_t times)
     if (first == SIZE_MAX || to == SIZE_MAX)
         return;
     size_t length = instruction_end(l, first) - first;
-    if (length > sizeof copy / sizeof *copy)
+    if (length > sizeof copy / sizeof *copy || (times > 1 && length > 16))
         return;
     memcpy(copy, l->tokens + first, length * sizeof *copy);
     uint64_t number = value_number(l, to);

@@ -72,6 +72,10 @@ static void on_signal(int number)
 void finding(const char *what)
 {
     fprintf(stderr, "%s\n", what);
+#ifdef __SANITIZE_ADDRESS__
+    if (verbose || !options.keep)
+        __sanitizer_print_stack_trace();
+#endif
     report();
     if (!options.keep)
         abort();
@@ -137,6 +141,7 @@ static void try_number(uint64_t number)
     random_word();
     const seed *from = pick_seed();
     now.number = number;
+    now.from = from->name;
     if (one_in(8))
         try_relocation();
     make_input(from, &work, &file);
