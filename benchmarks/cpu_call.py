@@ -56,14 +56,14 @@ def does_nothing(result: torch.Tensor) -> Callable[..., Any]:
 def native_call(model: nn.Module, x: torch.Tensor) -> Callable[[], Any]:
     """The runtime's program for a model, with the arguments that Dynamo would pass."""
     seen: list[tuple[Any, list[Any]]] = []
-    call = executable.Executable.__call__
+    call = executable.NativeExecutable.__call__
 
-    def watched(self: executable.Executable, inputs: list[Any]) -> list[Any]:
+    def watched(self: executable.NativeExecutable, inputs: list[Any]) -> list[Any]:
         seen.append((self.native, [inputs[n] for n in self.given]))
         return call(self, inputs)
 
-    watching = mock.patch.object(executable.Executable, "__call__", watched)
-    with watching, mock.patch.object(executable.Executable, "arranged", return_value=None):
+    watching = mock.patch.object(executable.NativeExecutable, "__call__", watched)
+    with watching, mock.patch.object(executable.NativeExecutable, "picking", return_value=None):
         compiled(model, "cpu")(x)
     ((native, given),) = seen
     return lambda: native(*given)
