@@ -97,6 +97,15 @@ static void *array(reader *r, uint32_t count, size_t size)
     return made;
 }
 
+/* Room for items that follow: each takes a byte at least, so that a short section cannot ask for
+ * much memory. */
+static void *items(reader *r, uint32_t count, size_t size)
+{
+    if (count > r->left.size)
+        bad(r, "ends early");
+    return r->failed ? NULL : array(r, count, size);
+}
+
 /* The next element of a growing list, zeroed; NULL when there is no memory. */
 static void *append(reader *r, void **list, uint32_t *count, size_t size)
 {
@@ -341,7 +350,7 @@ static void read_buffers(decoder *d)
 {
     kernel_ir *k = d->k;
     uint32_t count = number(&d->r, MAX_BUFFERS);
-    k->buffers = array(&d->r, count, sizeof *k->buffers);
+    k->buffers = items(&d->r, count, sizeof *k->buffers);
     for (; !d->r.failed && k->buffer_count < count; k->buffer_count++) {
         ir_buffer *b = &k->buffers[k->buffer_count];
         skip_name(d);
@@ -388,13 +397,13 @@ static void read_kernel(decoder *d)
     read_buffers(d);
     k->axis_count = number(&d->r, MAX_AXES);
     k->kernel_axis_count = d->axes_used = number(&d->r, k->axis_count);
-    k->extents = array(&d->r, k->axis_count, sizeof *k->extents);
+    k->extents = items(&d->r, k->axis_count, sizeof *k->extents);
     for (uint32_t i = 0; !d->r.failed && i < k->axis_count; i++) {
         skip_name(d);
         k->extents[i] = dim(d);
     }
     uint32_t loops = number(&d->r, MAX_LOOPS);
-    k->loops = array(&d->r, loops, sizeof *k->loops);
+    k->loops = items(&d->r, loops, sizeof *k->loops);
     for (; !d->r.failed && d->loop < loops; d->loop++) {
         k->loop_count++;
         read_loop(d);
@@ -415,7 +424,7 @@ static span *read_strings(reader *r, uint32_t *count)
 {
     r->named = r->left.size > 0 && r->left.data[0] != 0;
     *count = number(r, r->left.size);
-    span *strings = array(r, *count, sizeof *strings);
+    span *strings = items(r, *count, sizeof *strings);
     for (uint32_t i = 0; !r->failed && i < *count; i++) {
         uint64_t length = wide(r);
         strings[i] = (span){take(r, length), (size_t)length};
@@ -457,7 +466,7 @@ static void read_set(reader *r, dvt_kernel_set *set)
     uint32_t string_count;
     span *strings = read_strings(r, &string_count);
     uint32_t count = number(r, r->left.size < MAX_KERNELS ? r->left.size : MAX_KERNELS);
-    set->kernels = array(r, count, sizeof *set->kernels);
+    set->kernels = items(r, count, sizeof *set->kernels);
     for (; !r->failed && set->count < count; set->count++) {
         uint64_t size = wide(r);
         span body = {take(r, size), (size_t)size};

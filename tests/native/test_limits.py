@@ -98,6 +98,16 @@ def test_limits_of_work_can_be_set(tmp_path):
             dovetail.load(path, max_work=wrong)
 
 
+def test_limits_on_the_command_line(tmp_path, capsys):
+    from dovetail.cli import main
+
+    path = tmp_path / "m.dvt"
+    path.write_bytes(file_bytes(reduction(4, 100)))
+    assert main(["run", str(path), "--random", "--repeat", "1", "--max-work", "inf"]) == 0
+    assert main(["run", str(path), "--random", "--repeat", "1", "--max-work", "399"]) != 0
+    assert "limit of 399 steps" in capsys.readouterr().err
+
+
 # ---- memory ------------------------------------------------------------------------------------
 
 MUCH = 2**44

@@ -31,6 +31,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="vouch for the file: what needs a signature runs without",
     )
+    parser.add_argument(
+        "--max-work", type=float, metavar="STEPS", help="what a call may take (inf: no limit)"
+    )
+    parser.add_argument(
+        "--max-memory", type=float, metavar="BYTES", help="what a call may take (inf: no limit)"
+    )
     parser.add_argument("--random", action="store_true", help="random inputs instead of files")
     parser.add_argument(
         "--size", type=int, default=1, help="dynamic sizes of random inputs (%(default)s)"
@@ -43,7 +49,13 @@ def run(arguments: argparse.Namespace) -> int:
     numpy = _numpy()
     _import_torch_if_needed(arguments.file)
     start = time.perf_counter()
-    loaded = load(arguments.file, plugins=arguments.plugin, trust=arguments.trust)
+    loaded = load(
+        arguments.file,
+        plugins=arguments.plugin,
+        trust=arguments.trust,
+        max_work=arguments.max_work,
+        max_memory=arguments.max_memory,
+    )
     loading = time.perf_counter() - start
     if arguments.random:
         inputs = [_random(numpy, row, arguments.size) for row in loaded.inputs]
