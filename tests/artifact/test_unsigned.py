@@ -10,6 +10,7 @@ import dovetail
 from dovetail import _native, errors
 from dovetail.artifact.sign import new_key, sign_file
 from dovetail.ir.host_operators import LISTED
+from dovetail.runtime.host import _resolve
 from dovetail.runtime.loaded import TRUST, Loaded, open_native
 from tests.artifact.files import file_bytes
 
@@ -161,14 +162,39 @@ def test_a_result_that_is_not_there_is_not_read():
         native(x, x, torch.ones(2, 2, 1, 1))
 
 
-@pytest.mark.parametrize("value", ["7", "-1", "1e99", '"x"', "{}", "[[]]", '{"size": "s0 *"}'])
-def test_odd_values_of_arguments(value):
-    text = call_of("aten.var.correction", f'[{{"buffer": "x"}}, [0], {value}]', shape="3")
-    try:
-        native = open_native(file_bytes(text))
-        native(torch.randn(2, 3))
-    except (errors.DovetailError, RuntimeError, TypeError, ValueError):
-        pass
+ODD = """\
+{"tensor": 1e999}
+{"tensor": -1}
+{"tensor": 9}
+{"tensor": 0.5}
+{"tensor": true}
+{"tensor": []}
+{"number": 9}
+{"number": -1}
+{"number": null}
+{"attr": []}
+{"attr": ["dtype"]}
+{"attr": 3}
+{"float": "z"}
+{"float": "0x1p99999"}
+{"float": 1}
+{"complex": ["z"]}
+{"size": "s0"}
+{"size": "*"}
+{"buffer": "x"}
+{}
+{"a": 1, "b": 2}
+{"tensor": 0, "x": 1}
+{"module": "os"}"""
+
+
+@pytest.mark.parametrize("trusted", [False, True])
+@pytest.mark.parametrize("value", ODD.split("\n"))
+def test_odd_arguments(value, trusted):
+    """A file's own words for arguments are read, or refused by an error of ours."""
+    text = json.dumps({"args": ["@"], "kwargs": {}}).replace('"@"', value)
+    with pytest.raises(errors.DovetailError):
+        _resolve("aten.relu.default", text, trusted)[0]([torch.randn(2, 3)], [])
 
 
 def test_every_listed_operator_is_functional_and_here():

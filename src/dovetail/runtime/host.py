@@ -20,7 +20,6 @@ from dovetail.errors import (
     HOW_TO_TRUST,
     InvalidArtifact,
     RunFailed,
-    SizeError,
     UnsupportedArtifact,
     UnsupportedGraph,
     UntrustedArtifact,
@@ -35,6 +34,7 @@ from dovetail.runtime.host_plan import Description, describe
 from dovetail.runtime.layouts import copy_with_strides
 
 _REFUSED = frozenset({"aten.from_file.default", "aten.from_file.out"})
+_UNREADABLE = (ValueError, LookupError, TypeError, AttributeError, RecursionError, ArithmeticError)
 Getter = Callable[[Sequence[Any], Sequence[int]], Any]
 
 
@@ -114,8 +114,8 @@ def _resolve(op: str, arguments: str, trusted: bool) -> tuple[Getter, Descriptio
         raise UnsupportedArtifact(
             f"{error}: load it with the PyTorch it was exported with"
         ) from None
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, SizeError) as error:
-        raise InvalidArtifact(f"the arguments of {op} cannot be read: {error!r}") from None
+    except _UNREADABLE as error:
+        raise InvalidArtifact(f"the arguments of {op} cannot be read: {error!r:.300}") from None
     _require_functional(op, target)
     description = describe(op, target, data["args"], data["kwargs"])
     if not trusted and op in CHECKS:
@@ -140,11 +140,11 @@ def _getter(data: Any, trusted: bool) -> Getter:
         items = [_getter(item, trusted) for item in data]
         return lambda tensors, sizes: [get(tensors, sizes) for get in items]
     if isinstance(data, dict) and set(data) == {"tensor"}:
-        place = int(data["tensor"])
-        return lambda tensors, _: tensors[place]
+        nth_tensor = _nth(data["tensor"])
+        return lambda tensors, _: nth_tensor(tensors)
     if isinstance(data, dict) and set(data) == {"number"}:
-        place = int(data["number"])
-        return lambda _, sizes: sizes[place]
+        nth_number = _nth(data["number"])
+        return lambda _, sizes: nth_number(sizes)
     value: Arg = arg_from_json(data)
     if isinstance(value, Size | Ref):
         raise ValueError(f"{data!r} is a number or a tensor of the program, not of the call")
@@ -152,6 +152,19 @@ def _getter(data: Any, trusted: bool) -> Getter:
         _require_plain(value)
     constant = to_torch(value) if isinstance(value, Attr) else value
     return lambda _tensors, _sizes: constant
+
+
+def _nth(place: Any) -> Callable[[Sequence[Any]], Any]:
+    """What takes one operand of a call out of all of them."""
+    if type(place) is not int or place < 0:
+        raise ValueError(f"operand {place!r}")
+
+    def get(items: Sequence[Any]) -> Any:
+        if place >= len(items):
+            raise RunFailed(f"a call of operand {place}, which has {len(items)}")
+        return items[place]
+
+    return get
 
 
 def _require_plain(value: Attr) -> None:
