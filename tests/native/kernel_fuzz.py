@@ -13,6 +13,7 @@ Needs NumPy and the C extension; no torch.
 
 import collections
 import functools
+import math
 import multiprocessing
 import sys
 import warnings
@@ -26,7 +27,7 @@ from dovetail.file.encode import code_section
 from dovetail.file.kernel_codes import FOLD_BY_NAME
 from dovetail.file.kernel_decode import decode_kernels
 from dovetail.file.kernel_encode import encode_kernels
-from dovetail.ir.kernel import FLOATS, INTEGERS, Apply, Load, Reduce, Scan, Store
+from dovetail.ir.kernel import FLOATS, INTEGERS, Apply, Axis, Load, Reduce, Scan, Store
 from dovetail.ir.kernel_call import call_inputs, call_outputs, call_sizes
 from dovetail.ir.kernel_reference import _Run
 from dovetail.ir.program import Buffer, Copy, Kernel, Program
@@ -107,13 +108,13 @@ class Case:
 
     def may_run(self):
         """Whether it takes a moment only, and NumPy has its types."""
-        work = 0
+        work = self._points(self.kernel.axes)
         for loop in self.kernel.loops:
-            points = 1
-            for axis in (*self.kernel.axes, *loop.axes):
-                points *= max(evaluate(axis.extent, self.values), 0)
-            work += points + 1
+            work += self._points((*self.kernel.axes, *loop.axes))
         return work < MOST_WORK and all(b.dtype != "bfloat16" for b in self.kernel.buffers)
+
+    def _points(self, axes):
+        return math.prod(max(evaluate(axis.extent, self.values), 0) for axis in axes)
 
     def program(self):
         """One call on views into the middle of larger buffers, which come back as a whole."""
@@ -161,9 +162,27 @@ def data_of(dtype, length, random):
     return np.abs(found).astype(dtype) if dtype in ("uint8", "bool") else found.astype(dtype)
 
 
+class SmallKernel(RandomKernel):
+    """A random kernel that walks few points."""
+
+    def __init__(self, seed):
+        self.lengths = {}
+        super().__init__(seed)
+
+    def axis(self, name):
+        made = super().axis(name)
+        loop = name.partition("_")[0]  # the kernel's own axes are i0, i1, …, a loop's j0_0, j0_1, …
+        around = [n for other, n in self.lengths.items() if other[0] == "i" or loop in other]
+        length = evaluate(made.extent, self.sizes)
+        if length * math.prod(around) > LONGEST:
+            made, length = Axis(name, 1), 1
+        self.lengths[name] = length
+        return made
+
+
 def made_case(seed):
     """The section of a seed's kernel, and the case of it."""
-    made = RandomKernel(seed)
+    made = SmallKernel(seed)
     random = made.random
     kernel = changed_kernel(made.kernel, random, int(random.integers(5)))
     sizes = [evaluate(size, made.sizes) for size in call_sizes(kernel)]
