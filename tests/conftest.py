@@ -4,6 +4,9 @@ import os
 
 os.environ.setdefault("DOVETAIL_STRICT", "1")
 os.environ.setdefault("DOVETAIL_DEBUG", "1")
+# Several test processes share the cores. OpenMP's threads would wait for each other by spinning,
+# which takes the time of those that they wait for: half of all that numbers take.
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 os.environ.setdefault("DOVETAIL_CHECK_WEIGHTS", "1")
 
 import pytest
