@@ -97,8 +97,8 @@ static void *array(reader *r, uint32_t count, size_t size)
     return made;
 }
 
-/* Room for items that follow: each takes a byte at least, so that a short section cannot ask for
- * much memory. */
+/* Room for items that follow: each takes a byte at least, so that a short section cannot ask
+ * for much memory. */
 static void *items(reader *r, uint32_t count, size_t size)
 {
     if (count > r->left.size)
