@@ -22,6 +22,7 @@ import dovetail.lower.scatters
 import dovetail.lower.softmax  # noqa: F401  # registers rules
 from dovetail.capture.ops import resolve_op
 from dovetail.errors import UnsupportedGraph
+from dovetail.ir.program import is_row_major
 from dovetail.ir.size import UNKNOWN
 from dovetail.ir.tensor import TensorDesc
 from dovetail.lower.library import is_library
@@ -40,7 +41,6 @@ _WHOLE = frozenset(
         "aten.gelu.default",
         "aten.silu.default",
         "aten.hardtanh.default",
-        "aten.roll.default",
         "aten.linalg_vector_norm.default",
         "aten.max.dim",
         "aten.min.dim",
@@ -81,6 +81,8 @@ def refusal(call: OpCall) -> str:
 
 def stays_whole(call: OpCall) -> bool:
     """Whether an operator with a decomposition is better kept."""
+    if call.op == "aten.roll.default":  # its metadata is wrong for other layouts
+        return is_row_major(call.inputs[0])
     return call.op in _WHOLE or is_library(call)
 
 

@@ -28,12 +28,32 @@ def core_decompositions() -> Mapping[Any, Rule]:
     """
     table = _torch.core_aten_decompositions()
     rules = {op: rule for op, rule in table.items() if not is_random(op)}
-    return rules | {resolve_op("aten._efficientzerotensor.default"): _zeros}
+    own: dict[str, Rule] = {
+        "aten._efficientzerotensor.default": _zeros,
+        "aten.roll.default": _roll,
+    }
+    return rules | {resolve_op(name): rule for name, rule in own.items()}
 
 
 def _zeros(size: Sequence[int], **kwargs: Any) -> Any:
     """Zeros with memory behind them: a tensor without any is of use to autograd alone."""
     return torch.zeros(size, **{k: v for k, v in kwargs.items() if k != "pin_memory"})
+
+
+def _roll(x: Any, shifts: Sequence[int], dims: Sequence[int] = ()) -> Any:
+    """A roll as eager does it, joined of two parts: the result is laid out as eager's.
+
+    PyTorch's own decomposition, and its metadata for the operator, are row-major always.
+    """
+    if not dims:
+        return _roll(x.reshape(-1), shifts, (0,)).view(x.shape)
+    for shift, dim in zip(shifts, dims, strict=True):
+        size = x.shape[dim]
+        if x.numel() == 0:
+            return x.clone()
+        start = (size - shift) % size
+        x = torch.cat([x.narrow(dim, start, size - start), x.narrow(dim, 0, start)], dim)
+    return x
 
 
 def keeping_claimed(opinions: Sequence[Opinion]) -> dict[Any, Rule]:
@@ -112,9 +132,25 @@ def extra_decompositions() -> Mapping[Any, Rule]:
     """Rules for operators that core ATen keeps but generated code is better off without."""
     table = _torch.named_decompositions(EXTRA)
     rules = {op: rule for op, rule in table.items() if not is_random(op)}
+    for op in [op for op in rules if op_name(op).startswith(_BATCH_NORMS)]:
+        rules[op] = functools.partial(_unless_without_epsilon, rules[op])
     for name in ("aten.nll_loss_forward.default", "aten.nll_loss2d_forward.default"):
         rules[resolve_op(name)] = _class_loss
     return rules
+
+
+# Forward batch norms that take an epsilon as their last argument and compute statistics.
+_BATCH_NORMS = (
+    "aten.native_batch_norm.",
+    "aten._native_batch_norm_legit.",
+    "aten._native_batch_norm_legit_functional.",
+)
+
+
+def _unless_without_epsilon(rule: Rule, *args: Any, **kwargs: Any) -> Any:
+    """What the rule makes of a batch norm with an epsilon; ATen's zero variance is no division."""
+    epsilon = kwargs["eps"] if "eps" in kwargs else args[-1]
+    return NotImplemented if epsilon == 0 else rule(*args, **kwargs)
 
 
 def _class_loss(

@@ -53,7 +53,8 @@ def _is_plain(node: fx.Node, given: dict[str, Any]) -> bool:
     known = all(isinstance(size, int) and size > 0 for size in sizes)
     some = known and any(size > 1 for size in sizes[1:]) and not _is_zero(batch)
     plain = given["use_input_stats"] is True and same and source.device.type == "cpu"
-    return plain and some and not _only_as_good_as_contiguous(source)
+    divides = given["eps"] != 0  # without it, an instance norm makes a constant zero, not NaN
+    return plain and some and divides and not _only_as_good_as_contiguous(source)
 
 
 def _only_as_good_as_contiguous(source: torch.Tensor) -> bool:
