@@ -18,10 +18,10 @@ _NUMBERS = (*FLOATS, "int64", "int32")
 def axes_of(call: OpCall, given: Arg) -> list[int]:
     """Dimensions counted from the front; none given means all."""
     rank = tensor(call.args[0]).rank
-    if given is None or given == ():
+    if given is None or given == () or not rank:
         return list(range(rank))
     listed = given if isinstance(given, tuple) else (given,)
-    return sorted(constant(d, "a dimension") % max(rank, 1) for d in listed)
+    return sorted(constant(d, "a dimension") % rank for d in listed)
 
 
 def fold(w: Writer, op: str, x: str, axes: list[int], keep: Any) -> str:
@@ -35,14 +35,21 @@ def fold(w: Writer, op: str, x: str, axes: list[int], keep: Any) -> str:
 def _sum(w: Writer, call: OpCall) -> str:
     dtype = allow(result(call).dtype, _NUMBERS if "sum" in call.op else FLOATS)
     x = w.operand(call.args[0], dtype)
-    axes = axes_of(call, argument(call, 1, "dim") if ".d" in call.op[8:] else None)
-    if call.op.endswith(".default"):
-        return fold(w, _fold_name(call), x, axes_of(call, None), False)
-    return fold(w, _fold_name(call), x, axes, argument(call, 2, "keepdim", False))
+    whole = call.op.endswith(".default")
+    axes = axes_of(call, None if whole else argument(call, 1, "dim"))
+    keep = False if whole else argument(call, 2, "keepdim", False)
+    if "sum" in call.op:
+        return fold(w, "ReduceSum", x, axes, keep)
+    return mean(w, x, tensor(call.args[0]), dtype, axes, keep)
 
 
-def _fold_name(call: OpCall) -> str:
-    return "ReduceSum" if "sum" in call.op else "ReduceMean"
+def mean(w: Writer, x: str, desc: TensorDesc, dtype: str, axes: list[int], keep: Any) -> str:
+    """A mean; NaN of nothing, where ONNX Runtime's own gives zero."""
+    sizes = [desc.shape[a] for a in axes]
+    if all(isinstance(size, int) and size for size in sizes):
+        return fold(w, "ReduceMean", x, axes, keep)
+    total = fold(w, "ReduceSum", x, axes, keep)
+    return str(w.node("Div", total, w.operand(product(sizes), dtype)))
 
 
 def extreme(w: Writer, op: str, x: str, dtype: str, axes: list[int], keep: Any) -> str:
@@ -162,8 +169,8 @@ def _variance(w: Writer, call: OpCall) -> str | tuple[str, str]:
     keep = argument(call, 99, "keepdim", False)
     correction = argument(call, 99, "correction")
     x = w.value(call.args[0])
-    mean = fold(w, "ReduceMean", x, axes, True)
-    away = w.node("Sub", x, mean)
+    center = mean(w, x, desc, dtype, axes, True)
+    away = w.node("Sub", x, center)
     total = fold(w, "ReduceSum", w.node("Mul", away, away), axes, keep)
     count = w.operand(product(desc.shape[a] for a in axes), dtype)
     less = w.operand(1 if correction is None else correction, dtype)
@@ -171,7 +178,7 @@ def _variance(w: Writer, call: OpCall) -> str | tuple[str, str]:
     variance = str(w.node("Div", total, w.node("Max", w.node("Sub", count, less), zero)))
     if "var_mean" not in call.op:
         return variance
-    return variance, mean if keep else fold(w, "ReduceMean", x, axes, False)
+    return variance, center if keep else mean(w, x, desc, dtype, axes, False)
 
 
 @rule("native_layer_norm.default")

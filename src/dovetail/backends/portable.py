@@ -14,6 +14,7 @@ from dovetail.backend import Availability, Backend, Blob, Executable, Support
 from dovetail.backends.executable import Entry, artifact_bytes, dim_entry, window
 from dovetail.ir import Arg, Ref, Size
 from dovetail.ir.program import Buffer
+from dovetail.ir.size import symbols_of
 from dovetail.ir.tensor import TensorDesc
 from dovetail.lower.portable import ASSERTIONS, FLOATS, RULES, match
 from dovetail.lower.to_program import Lowering, declare_inputs, known_size
@@ -49,6 +50,8 @@ class PortableBackend(Backend):
         """What a kernel covers, and views."""
         if any(True for _ in call.subgraphs()) or call.binds:
             return Support.no("subgraphs and data-dependent sizes")
+        if not all(map(_tells_strides, call.inputs)):
+            return Support.no("strides that vary apart from the sizes")
         if call.op in ASSERTIONS:
             return Support.yes()
         if view_offsets(call) is not None and all(d.device == "cpu" for d in call.inputs):
@@ -84,6 +87,12 @@ class PortableBackend(Backend):
         from dovetail.backends.executable import load
 
         return load(blob.data)
+
+
+def _tells_strides(desc: TensorDesc) -> bool:
+    """Whether a tensor's strides follow from its shape: a program reads symbols from shapes."""
+    known = set().union(*map(symbols_of, desc.shape))
+    return all(symbols_of(stride) <= known for stride in desc.strides)
 
 
 class _Windows:
