@@ -124,3 +124,36 @@ def test_run_names_bad_files(file, tmp_path, capsys):
     ]:
         assert main(["run", file, *arguments]) == 2
         assert problem in capsys.readouterr().err
+
+
+ONE_CALL = """
+import torch
+class M(torch.nn.Module):
+    def forward(self, x): return x.{}()
+def make(): return M(), (torch.ones(2, 2),)
+"""
+MISTAKES = {
+    "raises": ("def make():\n    raise ValueError('no data')", "ValueError: no data"),
+    "broken": ("def make(:", "SyntaxError"),
+    "import_fails": ("1 / 0", "ZeroDivisionError"),
+    "no_tuple": ("import torch\ndef make(): return torch.nn.ReLU(), torch.ones(2)", "no tuple"),
+    "a_number": ("import torch\ndef make(): return torch.nn.ReLU(), 3", "no tuple"),
+    "no_dict": ("import torch\ndef make(): return torch.nn.ReLU(), (), 3", "no dict"),
+    "no_module": ("def make(): return len, ()", "torch.nn.Module is needed"),
+    "wrong_shape": (
+        "import torch\ndef make(): return torch.nn.Linear(2, 2), (torch.ones(1, 3),)",
+        "cannot export Linear",
+    ),
+    "sparse": (ONE_CALL.format("to_sparse"), "is sparse"),
+    "no_such_type": (ONE_CALL.format("chalf"), "of dtype complex32"),
+}
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_a_mistake_in_the_factory_ends_in_a_message(name, tmp_path, monkeypatch, capsys):
+    code, said = MISTAKES[name]
+    (tmp_path / f"mistake_{name}.py").write_text(code)
+    monkeypatch.chdir(tmp_path)
+    assert main(["compile", f"mistake_{name}:make", "-o", "m.dvt"]) == 2
+    assert said in capsys.readouterr().err
+    assert not (tmp_path / "m.dvt").exists()

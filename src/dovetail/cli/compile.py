@@ -11,6 +11,8 @@ import importlib
 import os
 import sys
 import time
+import traceback
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -90,12 +92,27 @@ def load_factory(text: str) -> dict[str, Any]:
         module = importlib.import_module(module_name)
     except ImportError as error:
         raise InvalidFactory(f"cannot import {module_name!r}: {error}") from None
+    except Exception as error:  # a user's module may raise anything
+        raise InvalidFactory(f"cannot import {module_name!r}: {described(error)}") from error
     finally:
         sys.path.pop(0)
     factory = getattr(module, name, None)
     if not callable(factory):
         raise InvalidFactory(f"{module_name!r} has no function {name!r}")
-    return as_arguments(factory(), text)
+    try:
+        made = factory()
+    except Exception as error:  # as above
+        raise InvalidFactory(f"{text} failed: {described(error)}") from error
+    return as_arguments(made, text)
+
+
+def described(error: Exception) -> str:
+    """What a user's code raised, and where."""
+    frames = traceback.extract_tb(error.__traceback__)
+    where = f" ({frames[-1].filename}, line {frames[-1].lineno})" if frames else ""
+    if isinstance(error, SyntaxError):  # says itself where it is
+        where = ""
+    return f"{type(error).__name__}: {error}{where}"
 
 
 def as_arguments(made: Any, text: str) -> dict[str, Any]:
@@ -107,4 +124,8 @@ def as_arguments(made: Any, text: str) -> dict[str, Any]:
             f"{text} returned a {type(made).__name__}; return (model, args), "
             f"(model, args, kwargs) or a dict with {', '.join(_KEYS)}"
         )
+    if not isinstance(made.get("args", ()), tuple | list):
+        raise InvalidFactory(f"{text} returned args that are no tuple: return (model, (x,))")
+    if not isinstance(made.get("kwargs") or {}, Mapping):
+        raise InvalidFactory(f"{text} returned kwargs that are no dict")
     return made

@@ -7,6 +7,7 @@ import struct
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from dovetail.errors import CannotSave
 from dovetail.file import container
 from dovetail.file.container import Section, section
 from dovetail.file.encode_devices import Blobs, DeviceTables
@@ -180,6 +181,8 @@ class _Encoder:
         dims += [self.size(d) for d in (*desc.shape, *desc.strides)]
         start, size = self.place(buffer)
         base = self.index[buffer.of] if buffer.of else NONE
+        if desc.dtype not in DTYPES:
+            raise CannotSave(f"{buffer.name} is of dtype {desc.dtype}, which no file holds")
         code, bits = DTYPES[desc.dtype]
         fixed = struct.pack(
             "<2I4B3I", *self.text(buffer.name), KIND_CODES[buffer.kind], code, bits, desc.rank,

@@ -245,6 +245,8 @@ class Lowering:
         self, name: str, kind: str, desc: TensorDesc, of: str = "", offset: int | Size = 0
     ) -> str:
         """Add a buffer under this name, or one like it that is free."""
+        if len(desc.strides) != desc.rank:
+            raise CannotSave(f"{name} is sparse, and a file holds tensors with strides")
         plain = re.sub(r"[^\w]", "_", name) or "value"
         unique, number = plain, 1
         while unique in self.buffers:
