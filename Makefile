@@ -42,7 +42,8 @@ test: $(INSTALLED)
 	@$(BIN)/python -m pytest -q -n 2 --dist loadgroup -m "not arm" $(ARGS)
 
 test-backends: $(INSTALLED)
-	@DOVETAIL_BACKENDS=all $(BIN)/python -m pytest -q -n 2 tests/backends/test_suite.py $(ARGS)
+	@DOVETAIL_BACKENDS=all $(BIN)/python -m pytest -q -n 2 tests/backends/test_suite.py \
+	    tests/capture/test_differential.py $(ARGS)
 
 # PyTorch's kernels, oneDNN's and ours as on a smaller processor than this one. Without AVX2 no code
 # is generated: what needs it is skipped there, and runs once more beside PyTorch's scalar kernels.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import os
 from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any
@@ -17,6 +18,11 @@ from dovetail.file.processors import no_code_here
 GENERATES = find_spec("llvmlite") is not None and not no_code_here()
 needs_code = pytest.mark.skipif(not GENERATES, reason=no_code_here() or "it needs llvmlite")
 BACKENDS = ("reference", "aten", *(("cpu",) if GENERATES else ()))
+if os.environ.get("DOVETAIL_BACKENDS") == "all":  # make test-backends: those that run here
+    from dovetail import registry
+
+    OTHERS = ("portable", "onnxruntime", "opencl")
+    BACKENDS += tuple(name for name in OTHERS if registry.get_backend(name).available())
 
 
 @dataclass

@@ -21,6 +21,7 @@ from torch.utils import _pytree as pytree
 
 import dovetail
 from dovetail import registry
+from dovetail.errors import CannotSave, DovetailError, ExportFailed
 from tests.codegen.sweep import _is_near, difference
 
 SHIPPED = ("cpu", "aten", "portable", "onnxruntime", "opencl", "reference")
@@ -33,6 +34,7 @@ class Case:
     run: Callable[..., Any]
     inputs: tuple[Any, ...]
     grad: bool = True
+    raises: bool = False  # eager does, and so must every backend
     dynamic_shapes: Any = None
 
     def module(self) -> nn.Module:
@@ -195,11 +197,7 @@ def exported(case: Case, backend: str, folder):
 def verdict(case: Case, expected, actual, grad: bool, strides: bool = False) -> str:
     """What is wrong with an outcome; empty where nothing is."""
     if isinstance(expected, Exception) or isinstance(actual, Exception):
-        same = type(expected) is type(actual)
-        theirs, ours = (
-            repr(seen) if isinstance(seen, Exception) else "a result" for seen in (expected, actual)
-        )
-        return "" if same else f"eager: {theirs:.300}, ours: {ours:.600}"
+        return unlike_errors(expected, actual)
     if len(expected.tensors) != len(actual.tensors):
         return f"{len(actual.tensors)} tensors for {len(expected.tensors)}"
     pairs = list(zip(expected.tensors, actual.tensors, strict=True))
@@ -216,6 +214,14 @@ def verdict(case: Case, expected, actual, grad: bool, strides: bool = False) -> 
         if problem and not _is_near(wide, *pair):
             return problem
     return ""
+
+
+def unlike_errors(expected, actual) -> str:
+    """What is wrong where one fails: both must, and ours as eager or with an error of our own."""
+    if isinstance(expected, Exception) and isinstance(actual, (type(expected), DovetailError)):
+        return ""
+    both = (repr(s) if isinstance(s, Exception) else "a result" for s in (expected, actual))
+    return "eager: {:.300}, ours: {:.600}".format(*both)
 
 
 def same_strides(a, b) -> bool:
@@ -249,14 +255,23 @@ def compiled_problems(case: Case, backend: str, grad: bool, dynamic) -> list[str
     return [f"{'training' if grad else 'inference'}: {wrong}"] if wrong else []
 
 
+# What cannot be written to a file is refused when it is exported, with a reason.
+REFUSED = (CannotSave, ExportFailed)
+
+
 def exported_problems(case: Case, backend: str, folder) -> list[str]:
     """What a backend's artifact and its file get wrong about a case."""
-    expected = eagerly(case, False)
-    if not isinstance(expected, Exception):
-        count = len(expected.tensors) - len(list(case.module().buffers()))
-        expected = replace(expected, tensors=expected.tensors[:count])  # state is the artifact's
-    found = []
+    expected, found = unexported(case), []
     for kind, actual in zip(("exported", "loaded"), exported(case, backend, folder), strict=True):
         wrong = verdict(case, expected, actual, False)
         found += [f"{kind}: {wrong}"] if wrong else []
     return found
+
+
+def unexported(case: Case):
+    """What eager gives for an artifact to be compared with: its state is its own."""
+    expected = eagerly(case, False)
+    if isinstance(expected, Exception):
+        return expected
+    count = len(expected.tensors) - len(list(case.module().buffers()))
+    return replace(expected, tensors=expected.tensors[:count])

@@ -2,32 +2,13 @@
 
 from __future__ import annotations
 
-import math
-
 import torch
 from torch import nn
 from torch.nn import functional as F
 
+from tests.backends import suite_families as families
 from tests.backends.suite import Case
-
-INF, NAN = math.inf, math.nan
-
-
-def t(*shape, dtype=torch.float32, seed=0):
-    """Numbers that are the same each time."""
-    made = torch.Generator().manual_seed(1000 * seed + sum(shape) + len(shape))
-    if dtype.is_floating_point or dtype.is_complex:
-        return torch.randn(*shape, generator=made, dtype=dtype)
-    if dtype == torch.bool:
-        return torch.rand(*shape, generator=made) > 0.5
-    return torch.randint(-5, 6, shape, generator=made, dtype=dtype)
-
-
-def seeded(make, seed=0):
-    """A module with weights that are the same each time."""
-    with torch.random.fork_rng():
-        torch.manual_seed(seed)
-        return make()
+from tests.backends.suite_inputs import INF, NAN, seeded, t
 
 
 def visible(lengths, size, left):
@@ -218,11 +199,33 @@ CONSTANTS = {
     ),
 }
 
-FAMILIES = {"attention": ATTENTION, "constants": CONSTANTS}
+FAMILIES = {
+    "attention": ATTENTION,
+    "constants": CONSTANTS,
+    "pointwise": families.POINTWISE,
+    "integers": families.INTEGERS,
+    "reductions": families.REDUCTIONS,
+    "shapes": families.SHAPES,
+    "indexing": families.INDEXING,
+    "products": families.PRODUCTS,
+    "convolutions": families.CONVOLUTIONS,
+    "norms": families.NORMS,
+    "writes": families.WRITES,
+    "models": families.MODELS,
+}
 # What ``make test`` runs, as one program for each backend.
 QUICK = {
     "attention": "masked_wholly added_wholly grouped multihead_wholly gpt2_left",
     "constants": "expanded_parameter expanded sliced overlapping state_sliced",
+    "pointwise": "special_pairs clamps where_and_fill",
+    "integers": "division booleans",
+    "reductions": "odd_rows no_columns a_number",
+    "shapes": "returned_views rolled_channels_last zero_size",
+    "indexing": "gathered embedding losses",
+    "products": "nan_bias_unused empty_inner",
+    "convolutions": "pooled_nan network",
+    "norms": "instance_of_constant layer_of_odd_rows",
+    "writes": "own buffer_and_input",
 }
 
 

@@ -5,15 +5,19 @@
 """
 
 import os
+import warnings
 
 import pytest
 import torch
 
-from tests.backends.suite import SHIPPED, available, bundle, problems_of
+from tests.backends.suite import SHIPPED, available, bundle, eagerly, problems_of, without_fast_path
 from tests.backends.suite_cases import FAMILIES, quick
+from tests.backends.suite_op_db import check_exported
+from tests.codegen import sweep
 
 WHOLE = os.environ.get("DOVETAIL_BACKENDS") == "all"
 CASES = [(family, name) for family, cases in FAMILIES.items() for name in cases if WHOLE]
+GROUPS = 48  # of the operators of op_db
 TYPES = (torch.float32, torch.bfloat16)
 
 
@@ -25,13 +29,29 @@ def backend(request):
     return request.param
 
 
-def test_some_cases_together(backend, tmp_path):
-    problems = problems_of(bundle(quick()), backend, tmp_path, modes=("training", "exported"))
+@pytest.mark.parametrize("mode", ["training", "exported"])
+def test_some_cases_together(mode, backend, tmp_path):
+    together = bundle([case for case in quick() if case.grad or mode == "exported"])
+    assert not isinstance(eagerly(together, mode == "training"), Exception)
+    problems = problems_of(together, backend, tmp_path, modes=(mode,))
     assert not problems, "\n".join(problems)
 
 
 @pytest.mark.parametrize("dtype", TYPES, ids=["float32", "bfloat16"])
 @pytest.mark.parametrize(("family", "name"), CASES)
 def test_cases(family, name, dtype, backend, tmp_path):
-    problems = problems_of(FAMILIES[family][name].cast(dtype), backend, tmp_path)
+    case = FAMILIES[family][name].cast(dtype)
+    assert isinstance(eagerly(case, case.grad), Exception) == case.raises
+    problems = problems_of(case, backend, tmp_path)
+    assert not problems, "\n".join(problems)
+
+
+@pytest.mark.parametrize("group", range(GROUPS) if WHOLE else ())
+def test_op_db(group, backend, tmp_path):
+    problems = []
+    with warnings.catch_warnings(), without_fast_path():
+        warnings.simplefilter("ignore")
+        for op in sweep.operators()[group::GROUPS]:
+            problems += [f"{case} | {problem}" for case, problem in sweep.check(op, backend)[0]]
+            problems += check_exported(op, backend, tmp_path)
     assert not problems, "\n".join(problems)
