@@ -234,3 +234,43 @@ def test_manifests_that_lie(outputs):
     """Each is refused by its own kind of error when the file is loaded, not when it is called."""
     with pytest.raises(errors.InvalidArtifact):
         Loaded(open_native(file_bytes(manifest={"inputs": PLAIN, "outputs": outputs})))
+
+
+# ---- what the user is told -----------------------------------------------------------------
+
+
+class Spectrum(torch.nn.Module):
+    def forward(self, x):
+        return torch.fft.rfft(x).abs()
+
+
+def test_the_user_is_told_what_needs_trust(tmp_path, caplog, capsys):
+    from dovetail.cli import main
+
+    plain, signed = tmp_path / "plain.dvt", tmp_path / "signed.dvt"
+    made = dovetail.export(Spectrum(), (torch.randn(8),), backend="aten")
+    made.save(signed, key=new_key())
+    assert caplog.messages == []
+    made.save(plain)
+    (note,) = caplog.messages
+    assert "plain.dvt runs only signed" in note
+    assert "aten._fft_r2c.default" in note
+    main(["inspect", str(plain)])
+    main(["verify", str(plain)])
+    said = capsys.readouterr().out
+    assert said.count("it calls aten._fft_r2c.default") == 2
+    with pytest.raises(errors.UntrustedArtifact, match=r"aten\._fft_r2c\.default"):
+        dovetail.load(plain)
+    x = torch.randn(8)
+    torch.testing.assert_close(dovetail.load(plain, trust=True)(x), Spectrum()(x))
+
+
+def test_the_user_is_told_what_runs_unsigned(tmp_path, caplog, capsys):
+    from dovetail.cli import main
+
+    path = tmp_path / "m.dvt"
+    dovetail.export(torch.nn.ReLU(), (torch.randn(8),), backend="aten").save(path)
+    main(["verify", str(path)])
+    assert caplog.messages == []
+    assert "runs unsigned" in capsys.readouterr().out
+    assert dovetail.load(path)(-torch.ones(8)).tolist() == [0] * 8
