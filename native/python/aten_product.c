@@ -94,6 +94,21 @@ static bool run_onednn(const arg *a, bool three, const dvt_host_operation *o, ke
            aten_accept(o, k, 0, made);
 }
 
+/* Whether left @ right has the shape that was promised: libtorch would make an output of
+ * another shape fit, as far as its memory goes, and leave the rest of it unwritten; oneDNN does
+ * not look. */
+static bool is_product(const dvt_tensor *left, const dvt_tensor *right, const dvt_tensor *out,
+                       bool batch)
+{
+    int32_t rank = batch ? 3 : 2, row = rank - 2, column = rank - 1;
+    if (left->ndim != rank || right->ndim != rank || out->ndim != rank)
+        return false;
+    if (batch && (left->shape[0] != right->shape[0] || left->shape[0] != out->shape[0]))
+        return false;
+    return left->shape[column] == right->shape[row] && left->shape[row] == out->shape[row] &&
+           right->shape[column] == out->shape[column];
+}
+
 bool aten_run_product(const aten_plan *plan, const dvt_host_operation *o, kept_handles *k)
 {
     const arg *a = plan->arguments.items;
@@ -104,6 +119,10 @@ bool aten_run_product(const aten_plan *plan, const dvt_host_operation *o, kept_h
             return false;
     if (o->outputs[0] == NULL)
         return true;
+    const dvt_tensor *left = o->inputs[a[three ? 1 : 0].word],
+                     *right = o->inputs[a[three ? 2 : 1].word];
+    if (!is_product(left, right, o->outputs[0], batch))
+        return false; /* Python says what is wrong */
     if ((o->into & 1u) == 0 && !batch && run_onednn(a, three, o, k, operands))
         return true;
     tensor_handle out = target(o, k, &is_new);

@@ -1,5 +1,6 @@
 """What happens to a loaded file afterwards: it is read once, or the change is reported."""
 
+import itertools
 import os
 import struct
 import subprocess
@@ -274,3 +275,28 @@ def test_a_file_with_holes_is_not_taken_for_memory(tmp_path):
     for trust in (False, True):
         with pytest.raises(errors.LimitExceeded, match="copies of constants"):
             dovetail.load(path, max_memory=1 << 20, trust=trust, copy=True)
+
+
+@pytest.mark.parametrize("first", [container.CONSTANTS, container.BUFFERS])
+@pytest.mark.parametrize("size", [0, 4, 64, 68, 5000])
+def test_constants_may_lie_anywhere_in_a_file(tmp_path, monkeypatch, first, size):
+    """All but them is copied, whatever stands before and behind; gaps are still looked at."""
+    order = [first, container.CONSTANTS] if first != container.CONSTANTS else [first]
+    monkeypatch.setattr(
+        container, "_rank", lambda item: (item.kind not in order, item.kind), raising=True
+    )
+    path, text = tmp_path / "m.dvt", changing.TEXT.replace(str(changing.ELEMENTS), str(size // 4))
+    path.write_bytes(file_bytes(text, {"w": np.full(size // 4, 3, np.float32).tobytes()}))
+    loaded = dovetail.load(path)
+    assert loaded(np.ones(size // 4, np.float32)).tolist() == [3] * (size // 4)
+    with path.open("rb") as file:
+        entries = container.read_header(file).entries
+    assert entries[-1].kind != container.CONSTANTS
+    for before, after in itertools.pairwise(entries):
+        if after.offset > before.offset + before.size:
+            write_at(path, after.offset - 1, b"\1")
+            with pytest.raises(errors.InvalidArtifact, match="padding"):
+                dovetail.load(path)
+            write_at(path, after.offset - 1, b"\0")
+    sign_file(path, changing.KEY)
+    assert dovetail.load(path, trusted_keys=KEYS).native.signature() == 1

@@ -142,6 +142,27 @@ def test_promises_are_held_against_results(op, shape, dtype, buffer):
         native(torch.randn(2, 3))
 
 
+@pytest.mark.parametrize("buffer", ["host", "output"])
+@pytest.mark.parametrize("shape", ["2, 2", "4, 3", "6, 1", "1, 6", "3, 2", "2, 3, 1", "6"])
+@pytest.mark.parametrize(
+    ("op", "shapes"),
+    [("mm", ("2, 3", "3, 3")), ("addmm", ("3", "2, 3", "3, 3")), ("mm", ("1, 3", "3, 1")),
+     ("mm", ("2, 3", "4, 3")), ("bmm", ("1, 2, 3", "1, 3, 3")),
+     ("baddbmm", ("1, 2, 3", "1, 2, 3", "1, 3, 3"))],
+)  # fmt: skip
+def test_products_fill_what_they_promise(op, shapes, shape, buffer):
+    """PyTorch makes an output of another shape fit, and leaves the rest of it as it was."""
+    inputs = "".join(f"input %x{i}: float32[{given}]\n" for i, given in enumerate(shapes))
+    arguments = json.dumps([{"buffer": f"x{i}"} for i in range(len(shapes))])
+    shape = f"1, {shape}" if op in ("bmm", "baddbmm") else shape
+    text = f"program @p\n{inputs}{buffer} %y: float32[{shape}]\n"
+    text += f"call %y = aten.{op}.default {arguments} {{}}\nreturn %y\n"
+    native = open_native(file_bytes(text))
+    given = [torch.ones([int(n) for n in s.split(",")]) for s in shapes]
+    with pytest.raises((errors.RunFailed, RuntimeError)):
+        native(*given)
+
+
 BACKWARD = """\
 program @p
 input %g: float32[1, 2, 3, 3]

@@ -27,8 +27,10 @@ def load(
     Code that may not or cannot run here is generated again where llvmlite is installed;
     elsewhere the file's kernels are interpreted, with a warning. ``plugins`` are libraries that
     implement ``dovetail_plugin.h``, for a file that runs on their devices; those that are loaded
-    already or that an installed package brings need not be named. ``trust`` vouches for the
-    file as a signature would: all that is in it may run.
+    already need not be named, nor, for a file that is trusted, those of installed packages.
+    ``trust`` vouches for the file as a signature would: all that is in it may run, every operator
+    of PyTorch included; others get ``UntrustedArtifact`` where they need it. docs/security.md says
+    what a file may do.
 
     What was loaded stays as it was, whatever happens to the file: it is read once and checked in
     private memory, its constants before the first run. Only constants of a file loaded with

@@ -19,6 +19,7 @@ from typing import Any
 
 from dovetail.errors import SizeError
 
+_LONGEST = 10_000  # characters of an expression; longer ones would exhaust Python's parser
 INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
 
 # Opcodes are shared with native/src/size.c; the order is part of the artifact format.
@@ -105,6 +106,8 @@ def symbols_of(dim: Dim) -> frozenset[str]:
 
 def parse_size(text: str) -> Dim:
     """The dimension that ``text`` prints; only what ``str(Size)`` writes is accepted."""
+    if len(text) > _LONGEST:
+        raise SizeError(f"a size expression of {len(text)} characters")
     try:
         tree = ast.parse(text.strip(), mode="eval")
         return _from_ast(tree.body)

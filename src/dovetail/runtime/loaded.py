@@ -19,8 +19,6 @@ from dovetail.errors import (
     UnsupportedArtifact,
 )
 from dovetail.file import container
-from dovetail.ir.program import VALUE
-from dovetail.ir.size import evaluate
 from dovetail.runtime import tree as trees
 from dovetail.runtime.manifest import read_manifest
 
@@ -231,6 +229,9 @@ class Loaded:
         return trees.unflatten(self._outputs, results, lambda text: self._size(text, given))
 
     def _size(self, text: str, given: Sequence[Any]) -> int:
+        from dovetail.ir.program import VALUE
+        from dovetail.ir.size import evaluate
+
         symbols = {
             name: int(given[position] if axis == VALUE else given[position].shape[axis])
             for name, position, axis in self._manifest.symbols

@@ -9,12 +9,13 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dovetail.errors import InvalidArtifact, SizeError
-from dovetail.ir.program import VALUE
-from dovetail.ir.size import Dim, parse_size, symbols_of
 from dovetail.runtime.tree import Tree
+
+if TYPE_CHECKING:  # few files have sizes among their outputs: the others load without
+    from dovetail.ir.size import Dim
 
 _DEEPEST = 100  # levels of a tree; Python's own limit is a thousand frames
 _LONGEST = 1000  # characters of a size expression
@@ -28,7 +29,7 @@ class Manifest:
     values: dict[str, Any]
     inputs: Tree
     outputs: Tree
-    symbols: tuple[tuple[str, int, int], ...]  # name, input, axis or VALUE
+    symbols: tuple[tuple[str, int, int], ...]  # that sizes need: name, input, axis or VALUE
     sizes: dict[str, Dim]  # each size expression of the outputs, by its text
 
 
@@ -45,16 +46,18 @@ def read_manifest(data: bytes | None, inputs: Sequence[Info], outputs: Sequence[
 
 
 def _read(values: dict[str, Any], inputs: Sequence[Info], outputs: Sequence[Info]) -> Manifest:
-    symbols = tuple(_symbol(row, inputs) for row in values.get("symbols", ()))
-    known = {name for name, _, _ in symbols}
-    given = list(_check_tree(values["inputs"], len(inputs)))
-    sizes = {text: _size(text, known) for text in _check_tree(values["outputs"], len(outputs))}
-    if given:
+    if list(_check_tree(values["inputs"], len(inputs))):
         raise ValueError("an argument is a size")
+    texts = list(_check_tree(values["outputs"], len(outputs)))
+    symbols = tuple(_symbol(row, inputs) for row in values.get("symbols", ())) if texts else ()
+    known = {name for name, _, _ in symbols}
+    sizes = {text: _size(text, known) for text in texts}
     return Manifest(values, values["inputs"], values["outputs"], symbols, sizes)
 
 
 def _symbol(row: Any, inputs: Sequence[Info]) -> tuple[str, int, int]:
+    from dovetail.ir.program import VALUE
+
     name, position, axis = row
     rank = len(inputs[_index(position, len(inputs))][3])
     if not isinstance(name, str) or (axis != VALUE and _index(axis, rank) != axis):
@@ -63,6 +66,8 @@ def _symbol(row: Any, inputs: Sequence[Info]) -> tuple[str, int, int]:
 
 
 def _size(text: Any, known: set[str]) -> Dim:
+    from dovetail.ir.size import parse_size, symbols_of
+
     if not isinstance(text, str) or len(text) > _LONGEST:
         raise ValueError(f"the size {text!r:.100}")
     made = parse_size(text)

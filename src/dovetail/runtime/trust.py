@@ -31,7 +31,7 @@ _OPEN = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 def trusted_keys() -> list[bytes]:
     """The public keys that this user trusts; none where there is no such file."""
-    path = Path(os.path.realpath(config_directory())) / FILE
+    path = config_directory() / FILE
     text = _read_guarded(path)
     return [] if text is None else parse_keys(text, str(path))
 
@@ -75,8 +75,8 @@ def config_directory() -> Path:
     given = variable("DOVETAIL_CONFIG")
     if given:
         return Path(given)
-    home = os.environ.get("XDG_CONFIG_HOME")
-    return (Path(home) if home else Path.home() / ".config") / "dovetail"
+    home = os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config")  # noqa: PTH111
+    return Path(home, "dovetail")
 
 
 def _read_guarded(path: Path) -> str | None:
@@ -100,7 +100,7 @@ def _read_guarded(path: Path) -> str | None:
         raise InvalidKey(f"cannot read {path}: {why}") from None
     else:
         with os.fdopen(handle, "rb") as file:
-            _check_folder(path.parent, os.fstat(folder))
+            _check_folder(Path(os.path.realpath(path.parent)), os.fstat(folder))
             _check_file(path, os.fstat(file.fileno()))
             data = file.read()
     finally:
