@@ -5,7 +5,7 @@
 # make test-processors   the suites as on processors without AVX-512 and without AVX2
 # make sweep   2,000 random graphs (GRAPHS=n: how many) and each case of op_db against eager
 # make fuzz    mutated artifacts through the loader, under ASan and UBSan (FUZZ=n: how many,
-#              JOBS=n: in how many processes, SEED=n: which)
+#              JOBS=n: in how many processes, SEED=n: which); make fuzz-coverage: what it reached
 # make spoil   files overwritten, cut and deleted while they run (SPOILT=n: how many)
 # make fuzz-kernels  random kernels through both readers of kernel IR (KERNELS=n: how many)
 # make attack  hostile calls of every PyTorch operator that untrusted files may call (takes long)
@@ -28,7 +28,7 @@ INSTALLED := $(VENV)/.installed
 comma     := ,
 
 .PHONY: demo sweep test test-backends test-fast check format bench clean setup fuzz fuzz-seeds \
-        fuzz-run fuzz-coverage fuzz-kernels spoil arm attack tsan
+        fuzz-run fuzz-coverage fuzz-coverage-run fuzz-kernels spoil arm attack tsan
 
 setup: $(INSTALLED)
 
@@ -153,11 +153,16 @@ native/build/fuzz_artifact: $(FUZZ_SOURCE) $(wildcard native/fuzz/*.h) $(SANITIZ
 # What of the loader and verifier the fuzzer reaches; lines it never does need a reason.
 COVERED := $(patsubst native/src/%.c,native/build/coverage/%.o,$(wildcard native/src/*.c))
 
-fuzz-coverage: fuzz-seeds native/build/fuzz_coverage $(FUZZ_PLUGINS:native/build/%=native/build/plain/%)
+PLAIN_PLUGINS := $(FUZZ_PLUGINS:native/build/%=native/build/plain/%)
+
+fuzz-coverage: fuzz-seeds
+	@$(MAKE) -s fuzz-coverage-run
+
+fuzz-coverage-run: native/build/fuzz_coverage $(PLAIN_PLUGINS)
 	@rm -f native/build/coverage/*.gcda
 	native/build/fuzz_coverage -n $(FUZZ) -s $(SEED) -j $(JOBS) -o native/build $(FUZZ_ARGS) \
-	    $(FUZZ_PLUGINS:native/build/%=native/build/plain/%) $(FUZZ_SEEDS)/*.dvt
-	@$(BIN)/python tools/fuzz_coverage.py native/build/coverage
+	    $(PLAIN_PLUGINS) $(FUZZ_SEEDS)/*.dvt
+	@$(PYTHON) tools/fuzz_coverage.py native/build/coverage
 
 native/build/coverage/%.o: native/src/%.c $(wildcard native/src/*.h native/include/*.h)
 	@mkdir -p $(@D)
