@@ -195,9 +195,6 @@ INDEXING = {
     "embedding_of_nothing": Case(
         lambda i, w: F.embedding(i, w), (torch.empty(0, 2, dtype=LONG), t(6, 4))
     ),
-    "index_add_out_of_range": Case(
-        lambda x, i: x.index_add(0, i, x), (t(2, 3), torch.tensor([0, 9])), grad=False, raises=True
-    ),
     "out_of_range": Case(
         lambda i, w: F.embedding(i, w), (torch.tensor([0, 9]), t(6, 4)), grad=False, raises=True
     ),
