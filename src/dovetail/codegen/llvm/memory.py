@@ -380,6 +380,8 @@ def check(r: Renderer, kind: str, index: Val, extent: Val, allowed: Val) -> Val:
         bad, instead = c.compare("icmp eq", index, c.like(0, index)), extent
     else:
         bad, instead = c.compare("icmp uge", index, extent), c.like(0, index)
+        if r.guarded:  # a real size is not negative
+            bad = c.op("or", bad, c.compare("icmp slt", extent, c.like(0, extent)))
     reported = c.op("and", bad, allowed)
     if r.mask is not None and reported.lanes > 1:
         reported = c.op("and", reported, r.mask)
