@@ -229,6 +229,7 @@ PRODUCTS = {
         (torch.full((4, 6), NAN), t(4, 5), t(5, 6)),
         grad=False,
     ),
+    "determinant_of_nothing": Case(lambda x: torch.linalg.slogdet(x), (t(0, 0),)),
     "empty_inner": Case(lambda x, y: (x @ y, torch.addmm(y.new_ones(2), x, y)), (t(3, 0), t(0, 2))),
     "special": Case(lambda x, y: x @ y, (ROWS, t(5, 3)), grad=False),
     "linalg": Case(lambda x: torch.linalg.qr(x)[1].abs(), (t(4, 4),)),

@@ -165,6 +165,8 @@ def refusal(call: OpCall) -> str:
             return f"no {desc.dtype}"
         if desc.device != "cpu":
             return f"a tensor on {desc.device}"
+    if any(0 in desc.shape for desc in (*call.inputs, *call.outputs[:1])):
+        return "a tensor without elements, which the engine takes for one element in places"
     try:
         found(_on_trial(call), call)
     except Refused as reason:
