@@ -287,6 +287,32 @@ def test_points_that_write_one_place_write_no_other():
     np.testing.assert_array_equal(y, [0] * 5 + [1] + [0] * 58)
 
 
+SAME_STORES = """\
+kernel k(in x: float32, out y: float32) over [i: 1] {
+  loop [] {
+    a: float32 = load x[0]
+    b: float32 = load x[1]
+  }
+  loop [j: 64] {
+    store y[0 | j * (2)] = a
+    store y[1 | j * (2)] = b
+  }
+  loop [j: 64, q: 64] {
+    store y[0 | j * (2)] = a
+    store y[1 | j * (2)] = b
+  }
+}
+"""
+
+
+def test_stores_that_are_dense_in_one_loop_are_not_in_another():
+    """The same two stores in a loop whose vectors do not run along their axis."""
+    run = opened(encode_kernels([parse_kernel(SAME_STORES)]), program_of(y="300"))
+    assert run.code() == 1
+    (y,) = run(np.arange(1, 5, dtype="float32"))
+    np.testing.assert_array_equal(y, [1, 2] * 64 + [0] * 172)
+
+
 # ---- what is checked while it runs -------------------------------------------------------------
 
 GATHER = """\
@@ -412,6 +438,31 @@ def test_code_divides_as_the_interpreter(op, dtype):
         d[place] = 0
         assert outcome(compiled, x, d) is outcome(interpreted, x, d)
         assert not isinstance(outcome(compiled, x, d), list)
+
+
+PAST_THE_END = """\
+kernel k(in x: float32, out y: float32) over [i: 17] {
+  loop [] {
+    p: int64 = position [0 | i * (1)]
+    c: int64 = const 20
+    d: int64 = sub(c, p)
+    q: int64 = OP(c, d)
+    f: float32 = cast(q)
+    store y[0 | i * (1)] = f
+  }
+}
+"""
+
+
+@pytest.mark.parametrize("op", ["div_int", "floordiv", "floormod"])
+def test_a_divisor_may_be_zero_past_the_end_of_an_axis(op):
+    """In lanes of the last vector that are not in use."""
+    described = encode_kernels([parse_kernel(PAST_THE_END.replace("OP", op))])
+    run = opened(described, program_of(y="17"))
+    assert run.code() == 1
+    divisors = 20 - np.arange(17)
+    wanted = 20 % divisors if op == "floormod" else 20 // divisors
+    np.testing.assert_array_equal(run(np.ones(4, "float32"))[0], wanted)
 
 
 # ---- what the user is told ---------------------------------------------------------------------

@@ -124,7 +124,7 @@ def test_tiles_on_every_target(name):
 def test_woven_on_every_target(name):
     fn, shape = WOVEN[name]
     for kernel in kernels_of(fn, data(shape, "float32")):
-        assert interleaved(kernel, vector_axis(kernel))
+        assert any(interleaved(kernel, vector_axis(kernel)))
         on_every_target(kernel, shape)
 
 

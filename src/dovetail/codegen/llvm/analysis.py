@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import replace
 
 from dovetail.ir.kernel import (
@@ -93,35 +94,44 @@ def read_after_written(kernel: Kernel) -> frozenset[str]:
 
 
 Group = tuple[Load | Store, ...]
+Groups = dict[Instruction, Group]
 
 
-def interleaved(kernel: Kernel, axis: Axis | None) -> dict[Instruction, Group]:
-    """Accesses that together are dense: every second, third or fourth element each.
+def interleaved(kernel: Kernel, axis: Axis | None) -> tuple[Groups, ...]:
+    """Accesses of each loop that together are dense: every second, third or fourth element each.
 
-    They are given by place; the whole group is done at its first load, or at its last store.
+    They are given by place; the whole group is done at its first load, or at its last store. A
+    group is one loop's: the same store may stand in another, where vectors run along another axis.
     """
-    found: dict[Instruction, Group] = {}
     roles = {b.name: b.role for b in kernel.buffers}
-    for loop in kernel.loops:
-        moving = loop.axes[-1] if axis not in kernel.axes and loop.axes else axis
-        same: dict[tuple[int, object], dict[int, Load | Store]] = {}
-        for i in loop.body:
-            if moving is None or not isinstance(i, Load | Store) or i.index.values:
-                continue
-            step, offset = i.index.stride(moving.name), i.index.offset
-            if roles[i.buffer] == "inout" or (isinstance(i, Load) and i.mask is not None):
-                continue
-            if isinstance(step, int) and 2 <= step <= 4 and isinstance(offset, int):
-                which = (type(i), i.buffer, frozenset(i.index.axes))
-                same.setdefault((step, which), {}).setdefault(offset, i)
-        for (length, _), places in same.items():
-            found |= _runs(places, length)
+    along_loops = axis not in kernel.axes
+    return tuple(
+        _together(loop, loop.axes[-1] if along_loops and loop.axes else axis, roles)
+        for loop in kernel.loops
+    )
+
+
+def _together(loop: Loop, moving: Axis | None, roles: Mapping[str, str]) -> Groups:
+    """The groups of a loop whose vectors run along ``moving``."""
+    same: dict[tuple[int, object], dict[int, Load | Store]] = {}
+    for i in loop.body:
+        if moving is None or not isinstance(i, Load | Store) or i.index.values:
+            continue
+        step, offset = i.index.stride(moving.name), i.index.offset
+        if roles[i.buffer] == "inout" or (isinstance(i, Load) and i.mask is not None):
+            continue
+        if isinstance(step, int) and 2 <= step <= 4 and isinstance(offset, int):
+            which = (type(i), i.buffer, frozenset(i.index.axes))
+            same.setdefault((step, which), {}).setdefault(offset, i)
+    found: Groups = {}
+    for (length, _), places in same.items():
+        found |= _runs(places, length)
     return found
 
 
-def _runs(places: dict[int, Load | Store], length: int) -> dict[Instruction, Group]:
+def _runs(places: dict[int, Load | Store], length: int) -> Groups:
     """Accesses at as many neighbouring places as each skips, in groups."""
-    found: dict[Instruction, Group] = {}
+    found: Groups = {}
     left = dict(places)
     for offset in sorted(places):
         run = [left[n] for n in range(offset, offset + length) if n in left]

@@ -52,10 +52,16 @@ def floor_modulo(c: Code, left: Val, right: Val) -> Val:
 
 
 def small_division(c: Code, op: str, left: Val, right: Val) -> Val:
-    """A quotient or a rest of numbers known to be below 2**31, the divisor not zero."""
+    """A quotient or a rest of numbers known to be below 2**31, the divisor not zero.
+
+    That is known of the axis's points. Lanes past its end hold other numbers, and are divided too.
+    """
     left, right = c.alike(left, right)
     name = "urem" if op == "floormod" else "udiv"
-    result = c.op(name, *(_narrow(c, value) for value in (left, right)))
+    divisor = _narrow(c, right)
+    if not _is_plain(divisor):
+        divisor = c.intrinsic("umax", divisor, c.like(1, divisor))
+    result = c.op(name, _narrow(c, left), divisor)
     return c.convert("zext", result, "int64")
 
 

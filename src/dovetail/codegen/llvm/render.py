@@ -21,6 +21,7 @@ from dovetail.codegen.llvm import (
     tile,
 )
 from dovetail.codegen.llvm.analysis import (
+    Groups,
     erf_plus_one,
     interleaved,
     read_after_written,
@@ -167,7 +168,8 @@ class Renderer:
         self.tile = tile_of(kernel, self.axis, self.block)
         self.turned: dict[Load, Val] = {}  # buffers that a tile's loads were brought to
         self.tile_row = Val("0", "int64")  # where the present row starts in each of them
-        self.groups = interleaved(kernel, self.axis) if self.lanes > 1 else {}
+        self.interleaved = interleaved(kernel, self.axis)
+        self.groups: Groups = {}  # of the loop that is being written
         self.waiting: set[Instruction] = set()  # stores of a group that is not complete yet
         self.mask: Val | None = None  # the lanes in use, None for all
         self.dtypes = {b.name: b.dtype for b in kernel.buffers}
@@ -266,17 +268,10 @@ class Renderer:
         straight = not any(loop.axes for loop in self.kernel.loops)
         code = [i for i in self.kernel.instructions() if straight]
         alike = [i for i in code if not self.varies[i.name] and not self._is_in_order(i)]
-        rest = [i for i in code if self.varies[i.name] or self._is_in_order(i)]
-
-        def body(_: int) -> None:
-            if straight:
-                self._run(rest)
-            else:
-                self.loops()
 
         def whole() -> None:
             self._run(alike)
-            self.along_vector(low, high, self._divides(), body)
+            self.along_vector(low, high, self._divides(), lambda _: self.loops())
 
         self._scoped(whole)
 
@@ -285,8 +280,10 @@ class Renderer:
         return isinstance(i, Store) or i.name in self.ordered
 
     def _run(self, code: Sequence[Instruction]) -> None:
+        """Write instructions, but for those whose values are there."""
         for instruction in code:
-            self._emit(instruction, None)
+            if instruction.name not in self.values:
+                self._emit(instruction, None)
 
     def _split_block(self, number: Val) -> tuple[Val, Val]:
         assert self.axis is not None
@@ -378,7 +375,8 @@ class Renderer:
 
     def loops(self) -> None:
         """The kernel's loops, at the point that ``axes`` says."""
-        for loop in self.kernel.loops:
+        for number, loop in enumerate(self.kernel.loops):
+            self.groups = self.interleaved[number] if self.lanes > 1 else {}
             if loop.axes:
                 self._nest(loop)
             else:
