@@ -509,11 +509,32 @@ def test_immense_kernels_are_not_compiled():
     assert not problem
 
 
+@pytest.mark.parametrize(
+    ("op", "dtype", "length"), [("pow", "float64", 1), ("floordiv", "int32", 1000)]
+)
+def test_few_instructions_that_become_many_are_not_compiled(op, dtype, length):
+    """Functions of numbers that do not vary are written out; no vectors of integers are divided."""
+    steps = "".join(f"    v{n + 1}: {dtype} = {op}(v{n}, v0)\n" for n in range(200))
+    text = f"""\
+kernel k(in x: {dtype}, out y: {dtype}) over [i: {length}] {{
+  loop [j: 5] {{
+    v0: {dtype} = load x[0 | i * (1)]
+{steps}    s: {dtype} = reduce max(v200)
+  }}
+  loop [] {{
+    store y[0 | i * (1)] = s
+  }}
+}}
+"""
+    (told,) = reasons(encode_kernels([parse_kernel(text)]))
+    assert "1 of 1 are too large" in told
+
+
 def test_what_the_compiler_cannot_do_is_interpreted(monkeypatch):
     def fail(*_args, **_kwargs):
         raise RuntimeError("no such thing")
 
-    monkeypatch.setattr("dovetail.codegen.llvm.regenerate.generate", fail)
+    monkeypatch.setattr("dovetail.codegen.llvm.regenerate.assemble", fail)
     (told,) = reasons(encode_kernels([parse_kernel(COPY)]))
     assert "no such thing" in told
 

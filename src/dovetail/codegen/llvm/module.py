@@ -8,6 +8,7 @@ work, on as many threads as they are worth. So the object code refers to nothing
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from dovetail.codegen.llvm import render
 from dovetail.codegen.llvm.cost import GRAIN, cost
@@ -62,6 +63,16 @@ done:
 }"""
 
 
+@dataclass(frozen=True, slots=True)
+class Rendered:
+    """A kernel's functions, and by their names what else of the module they refer to."""
+
+    text: str
+    declared: Mapping[str, str]
+    constants: Mapping[str, str]
+    functions: Mapping[str, str]
+
+
 def generate(kernels: Mapping[str, Kernel], target: Target, *, guarded: bool = False) -> bytes:
     """Object code with a function of each kernel's name; ``guarded``: nobody vouches for them."""
     return assemble(module_text(kernels, target.lanes, guarded=guarded), target)
@@ -69,26 +80,34 @@ def generate(kernels: Mapping[str, Kernel], target: Target, *, guarded: bool = F
 
 def module_text(kernels: Mapping[str, Kernel], lanes: int, *, guarded: bool = False) -> str:
     """The module's text."""
-    parts: list[str] = []
+    parts = [rendered(n, kernel, lanes, guarded=guarded) for n, kernel in kernels.items()]
+    return joined(parts, guarded=guarded)
+
+
+def rendered(name: str, kernel: Kernel, lanes: int, *, guarded: bool = False) -> Rendered:
+    """A kernel's part of a module."""
+    layout = table_layout(kernel, guarded=guarded)
+    renderer = render.Renderer(kernel, f"{name}.body", layout, lanes, guarded=guarded)
+    entry = _entry(name, kernel, layout, may_fail(kernel, guarded))
+    text, c = "\n\n".join([renderer.render(), entry]), renderer.c
+    return Rendered(text, c.declared, c.globals, c.functions)
+
+
+def joined(parts: Sequence[Rendered], *, guarded: bool = False) -> str:
+    """The text of a module of these parts."""
     declared: dict[str, str] = {}
     constants: dict[str, str] = {}
     functions: dict[str, str] = {}
-    for name, kernel in kernels.items():
-        layout = table_layout(kernel, guarded=guarded)
-        renderer = render.Renderer(kernel, f"{name}.body", layout, lanes, guarded=guarded)
-        told = may_fail(kernel, guarded)
-        parts += [renderer.render(), _entry(name, kernel, layout, told)]
-        declared |= renderer.c.declared
-        constants |= renderer.c.globals
-        functions |= renderer.c.functions
-    if guarded:
-        parts.append(_REACH)
+    for part in parts:
+        declared |= part.declared
+        constants |= part.constants
+        functions |= part.functions
+    reach = [_REACH] if guarded else []
     # A frame larger than a page touches each, so that none is stepped over at a stack's end.
     probes = ' "probe-stack"="inline-asm"' if guarded else ""
     flags = f'attributes #0 = {{ nounwind "prefer-vector-width"="512"{probes} }}\n{SELDOM}'
-    return "\n\n".join(
-        [*constants.values(), *declared.values(), *functions.values(), *parts, flags, ""]
-    )
+    shared = [*constants.values(), *declared.values(), *functions.values()]
+    return "\n\n".join([*shared, *(part.text for part in parts), *reach, flags, ""])
 
 
 def table_layout(kernel: Kernel, *, guarded: bool = False) -> render.Layout:

@@ -9,19 +9,27 @@ itself checks the others, and what it divides by, while it runs (guard.py).
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+import re
+from collections.abc import Iterator, Sequence
 
-from dovetail.codegen.llvm.module import generate
-from dovetail.codegen.llvm.target import host, missing
+from dovetail.codegen.llvm.module import Rendered, joined, rendered
+from dovetail.codegen.llvm.target import Target, assemble, host, missing
 from dovetail.file.encode import code_section
 from dovetail.file.kernel_decode import decode_kernels, has_names
 from dovetail.ir.kernel import Index, Instruction, Kernel, Load, Position, Store
 
 log = logging.getLogger(__name__)
-# Instructions of a kernel, and of all kernels of a file, that are compiled for whoever sends them,
-# each term of an index counted as one. LLVM takes about a millisecond for each; the largest kernels
-# of real models have a few hundred.
+# What is compiled for whoever sends it, of a kernel and of all kernels of a file: instructions,
+# each term of an index counted as one, so that no thread's stack is short; and lines of LLVM's
+# text, for its time. It takes about a second for the longest kernel. Those of real models have a
+# few hundred of the ones and some thousands of the others.
 MOST_IN_KERNEL, MOST_IN_FILE = 2000, 30000
+MOST_LINES_IN_KERNEL, MOST_LINES_IN_FILE = 20000, 400000
+# What LLVM takes apart, lane by lane, and the lines that each lane then counts for.
+_APART = re.compile(
+    r"(?:[su](?:div|rem) <(\d+) x [^,]*, %|@llvm\.masked\.(?:gather|scatter)\.v(\d+))"
+)
+_EACH = 4
 
 
 def regenerate(kernel_ir: bytes, trusted: bool) -> tuple[bytes | None, str]:
@@ -34,31 +42,40 @@ def regenerate(kernel_ir: bytes, trusted: bool) -> tuple[bytes | None, str]:
     if has_names(kernel_ir):
         return None, "those of a file of format 1.2 are only interpreted; export the model again"
     try:
-        kernels = decode_kernels(kernel_ir)
-        chosen = dict(_named(kernels) if trusted else _of_modest_size(kernels))
-        target = host()
-        code = generate(chosen, target, guarded=not trusted)
+        kernels, target = decode_kernels(kernel_ir), host()
+        parts = list(_all_of(kernels, target) if trusted else _modest(kernels, target))
+        code = assemble(joined(parts, guarded=not trusted), target)
     except Exception as error:  # whatever a stranger's kernel does to the compiler, it can be run
         log.warning("kernels of a file cannot be compiled, and are interpreted: %s", error)
         return None, f"they cannot be compiled: {error}"
-    left = len(kernels) - len(chosen)
+    left = len(kernels) - len(parts)
     problem = f"{left} of {len(kernels)} are too large to compile for a file that is not trusted"
     return b"".join(code_section({target.level: code}).pieces), problem if left else ""
 
 
-def _named(kernels: Sequence[Kernel]) -> list[tuple[str, Kernel]]:
-    return [(f"k{n}", kernel) for n, kernel in enumerate(kernels)]
+def _all_of(kernels: Sequence[Kernel], target: Target) -> Iterator[Rendered]:
+    return (rendered(f"k{n}", kernel, target.lanes) for n, kernel in enumerate(kernels))
 
 
-def _of_modest_size(kernels: Sequence[Kernel]) -> list[tuple[str, Kernel]]:
+def _modest(kernels: Sequence[Kernel], target: Target) -> Iterator[Rendered]:
     """Kernels that take neither LLVM nor a thread's stack more than a real one does."""
-    chosen, total = [], 0
-    for name, kernel in _named(kernels):
+    total = lines = 0
+    for n, kernel in enumerate(kernels):
         size = sum(map(_size, kernel.instructions()))
-        if size <= MOST_IN_KERNEL and total + size <= MOST_IN_FILE:
-            chosen.append((name, kernel))
-            total += size
-    return chosen
+        if size > MOST_IN_KERNEL or total + size > MOST_IN_FILE or lines > MOST_LINES_IN_FILE:
+            continue
+        part = rendered(f"k{n}", kernel, target.lanes, guarded=True)
+        total, length = total + size, _length(part)
+        lines += length  # also of one that is left out: it took time to write
+        if length <= MOST_LINES_IN_KERNEL:
+            yield part
+
+
+def _length(part: Rendered) -> int:
+    """Lines of text, those that become many by what they become."""
+    texts = (part.text, *part.functions.values())
+    apart = sum(int(a or b) for text in texts for a, b in _APART.findall(text))
+    return sum(text.count("\n") for text in texts) + _EACH * apart
 
 
 def _size(i: Instruction) -> int:
