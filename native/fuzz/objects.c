@@ -50,7 +50,7 @@ static bool section_of(const bytes *body, range object, uint32_t type, range *fo
 static void change_row(bytes *body, range rows, size_t row, const field *fields, size_t count)
 {
     static const document nothing;
-    if (rows.size >= row)
+    if (row > 0 && rows.size >= row)
         change_field(&nothing, body, rows.at + row * below(rows.size / row),
                      &fields[below(count)]);
 }

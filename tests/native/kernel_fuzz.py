@@ -355,7 +355,12 @@ def compiled_code(case, target=None):
     if missing():
         return None
     target = target or host()
-    code = generate({"k0": case.kernel}, target, guarded=True)
+    try:
+        code = generate({"k0": case.kernel}, target, guarded=True)
+    except (
+        errors.SizeError
+    ):  # so many points that no number holds them: interpreted, see regenerate()
+        return None
     assemble.cache_clear()
     return code_section({target.level: code}).pieces[0]
 
