@@ -163,6 +163,54 @@ def test_products_fill_what_they_promise(op, shapes, shape, buffer):
         native(*given)
 
 
+FAR = 1117984489315730401 // 2  # of padding: (2 * 16 + 1) * (2 * FAR + 1) is 1 in 64 bits
+X = {"buffer": "x"}
+
+
+@pytest.mark.parametrize(
+    ("op", "arguments", "x", "y"),
+    [
+        ("im2col.default", [X, [1, 1], [1, 1], [16, FAR], [1, 1]], "1, 1, 1, 1", "1, 1, 1"),
+        (
+            "col2im.default",
+            [X, [4, 4], [2, 2], [1, 1], [2**31] * 2, [1, 1]],
+            "1, 8, 9",
+            "1, 2, 4, 4",
+        ),
+        ("upsample_nearest1d.default", [X, [8], 1e-300], "1, 2, 5", "1, 2, 8"),
+        ("upsample_nearest3d.default", [X, [8] * 3, None, 1e-30], "1, 2, 5, 5, 5", "1, 2, 8, 8, 8"),
+        ("_upsample_nearest_exact1d.default", [X, [8], 1e-19], "1, 2, 5", "1, 2, 8"),
+        ("upsample_bicubic2d.default", [X, [8, 8], False, 1e-30], "1, 3, 5, 5", "1, 3, 8, 8"),
+    ],
+)
+def test_numbers_that_operators_do_not_check(op, arguments, x, y):
+    """They would write past their result, loop for hours, or read far outside of an image."""
+    text = f"program @p\ninput %x: float32[{x}]\nhost %y: float32[{y}]\n"
+    text += f"call %y = aten.{op} {json.dumps(arguments)} {{}}\nreturn %y\n"
+    native = open_native(file_bytes(text))
+    with pytest.raises(errors.RunFailed, match="does not check itself"):
+        native(torch.ones([int(n) for n in x.split(",")]))
+
+
+@pytest.mark.parametrize(
+    ("op", "arguments"),
+    [
+        ("im2col", [[2, 2], [1, 1], [1, 1], [2, 2]]),
+        ("upsample_nearest2d", [[8, 8], 1.6, 1.6]),
+        ("upsample_bilinear2d", [[8, 8], True, 1.6]),
+        ("upsample_bilinear2d", [[8, 8], False]),
+    ],
+)
+def test_what_is_checked_is_called(op, arguments):
+    x = torch.randn(1, 2, 5, 5)
+    wanted = getattr(torch.ops.aten, op)(x, *arguments)
+    shape = ", ".join(map(str, wanted.shape))
+    text = f"program @p\ninput %x: float32[1, 2, 5, 5]\nhost %y: float32[{shape}]\n"
+    text += f"call %y = aten.{op}.default {json.dumps([X, *arguments])} {{}}\nreturn %y\n"
+    (made,) = open_native(file_bytes(text))(x)
+    assert torch.equal(made, wanted)
+
+
 BACKWARD = """\
 program @p
 input %g: float32[1, 2, 3, 3]

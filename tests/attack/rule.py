@@ -57,6 +57,15 @@ FOUND = {
     "aten.lcm": "divides the least integer by -1, which ends the process",
     "aten.median": "returns memory that nothing wrote for an expanded tensor",
     "aten.nanmedian": "returns memory that nothing wrote for an expanded tensor",
+    "aten.polygamma": "never ends for large negative numbers",
+    "aten.special_laguerre_polynomial_l": "takes as many steps as a number says",
+    "aten.special_legendre_polynomial_p": "takes as many steps as a number says",
+    "aten.special_zeta": "never ends for large negative numbers",
+    **{
+        f"aten.special_{kind}chebyshev_polynomial_{letter}": "takes as many steps as a number says"
+        for kind in ("", "shifted_")
+        for letter in "tuvw"
+    },
     "aten.native_batch_norm": "writes to running statistics, which its schema does not say",
 }
 

@@ -79,9 +79,9 @@ _NAMES = """
     nonzero.default nonzero_static.default norm.ScalarOpt_dim normal.Tensor_Tensor
     normal.Tensor_float normal.float_float ones.default ones_like.default ormqr.default
     permute.default permute_copy.default pixel_shuffle.default pixel_unshuffle.default
-    polar.default polygamma.default pow.Scalar pow.Tensor_Scalar pow.Tensor_Tensor prod.default
-    prod.dim_int put.default rad2deg.default rand.default rand_like.default randint.default
-    randint.low randint_like.default randint_like.low_dtype randn.default randn_like.default
+    polar.default pow.Scalar pow.Tensor_Scalar pow.Tensor_Tensor prod.default prod.dim_int
+    put.default rad2deg.default rand.default rand_like.default randint.default randint.low
+    randint_like.default randint_like.low_dtype randn.default randn_like.default
     randperm.default reciprocal.default reflection_pad1d.default reflection_pad2d.default
     reflection_pad3d.default relu.default remainder.Scalar remainder.Scalar_Tensor
     remainder.Tensor renorm.default repeat.default replication_pad1d.default
@@ -94,21 +94,13 @@ _NAMES = """
     smooth_l1_loss.default soft_margin_loss.default softmax.int softplus.default
     softshrink.default sort.default sort.stable special_airy_ai.default
     special_bessel_j0.default special_bessel_j1.default special_bessel_y0.default
-    special_bessel_y1.default special_chebyshev_polynomial_t.default
-    special_chebyshev_polynomial_u.default special_chebyshev_polynomial_v.default
-    special_chebyshev_polynomial_w.default special_entr.default special_erfcx.default
+    special_bessel_y1.default special_entr.default special_erfcx.default
     special_hermite_polynomial_h.default special_hermite_polynomial_he.default
-    special_i0e.default special_i1.default special_i1e.default
-    special_laguerre_polynomial_l.default special_legendre_polynomial_p.default
-    special_log_ndtr.default special_modified_bessel_i0.default
-    special_modified_bessel_i1.default special_modified_bessel_k0.default
-    special_modified_bessel_k1.default special_ndtri.default
+    special_i0e.default special_i1.default special_i1e.default special_log_ndtr.default
+    special_modified_bessel_i0.default special_modified_bessel_i1.default
+    special_modified_bessel_k0.default special_modified_bessel_k1.default special_ndtri.default
     special_scaled_modified_bessel_k0.default special_scaled_modified_bessel_k1.default
-    special_shifted_chebyshev_polynomial_t.default
-    special_shifted_chebyshev_polynomial_u.default
-    special_shifted_chebyshev_polynomial_v.default
-    special_shifted_chebyshev_polynomial_w.default special_spherical_bessel_j0.default
-    special_xlog1py.default special_zeta.default split.Tensor split.sizes
+    special_spherical_bessel_j0.default special_xlog1py.default split.Tensor split.sizes
     split_with_sizes.default split_with_sizes_copy.default sqrt.default squeeze.default
     squeeze.dim squeeze.dims squeeze_copy.default squeeze_copy.dim stack.default std.correction
     std_mean.correction sub.Scalar sub.Tensor sum.default sum.dim_IntList t.default

@@ -14,6 +14,7 @@ import torch
 
 from dovetail.errors import RunFailed
 
+_LARGEST = 2**29  # of sizes, paddings and windows, two of which are multiplied
 Check = Callable[..., bool]  # with the arguments of a call: whether they are as they must be
 
 
@@ -68,6 +69,27 @@ def _replication_pad(_input: torch.Tensor, padding: Sequence[int]) -> bool:
     return all(abs(amount) < 2**31 for amount in padding)
 
 
+def _im2col(input: torch.Tensor, *windows: Any, **named: Any) -> bool:  # noqa: A002  # the schema's
+    """Sizes and windows whose products cannot overflow: the kernel computes with them unchecked."""
+    given = [*input.shape, *_numbers((*windows, *named.values()))]
+    return all(0 <= number < _LARGEST for number in given)
+
+
+def _numbers(lists: Sequence[int | Sequence[int]]) -> list[int]:
+    return [n for each in lists for n in ([each] if isinstance(each, int) else each)]
+
+
+def _upsample(
+    _input: torch.Tensor, _output_size: Any, *given: float | None, **named: float | None
+) -> bool:
+    """Scales by which every position becomes an integer; others may be far from the sizes' ratio.
+
+    Among them is ``align_corners``, which is one in any case.
+    """
+    scales = [s for s in (*given, *named.values()) if s is not None and not isinstance(s, bool)]
+    return all(2.0**-20 <= scale <= 2.0**20 for scale in scales)
+
+
 def _batch_norm(input: torch.Tensor, *rest: Any) -> bool:  # noqa: A002  # the schema's name
     """Weights and statistics hold one number a channel."""
     if input.dim() < 2 or any(t is None for t in rest[2:4]):
@@ -95,9 +117,20 @@ CHECKS: dict[str, Check] = {
     "aten.native_group_norm.default": _group_norm,
     "aten.grid_sampler_2d.default": _grid_sampler,
     "aten.grid_sampler_3d.default": _grid_sampler_3d,
+    "aten.im2col.default": _im2col,
+    "aten.col2im.default": _im2col,
     "aten.replication_pad1d.default": _replication_pad,
     "aten.replication_pad2d.default": _replication_pad,
     "aten.replication_pad3d.default": _replication_pad,
+    "aten._upsample_nearest_exact1d.default": _upsample,
+    "aten._upsample_nearest_exact2d.default": _upsample,
+    "aten.upsample_bicubic2d.default": _upsample,
+    "aten.upsample_bilinear2d.default": _upsample,
+    "aten.upsample_linear1d.default": _upsample,
+    "aten.upsample_nearest1d.default": _upsample,
+    "aten.upsample_nearest2d.default": _upsample,
+    "aten.upsample_nearest3d.default": _upsample,
+    "aten.upsample_trilinear3d.default": _upsample,
 }
 
 
