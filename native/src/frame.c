@@ -341,7 +341,7 @@ static dvt_status bind_calls(const dvt_artifact *a, frame *f, dvt_error *error)
 {
     const program *p = &a->program;
     definedness d;
-    uint64_t work = 0, steps;
+    uint64_t work = 0, steps = 0;
     dvt_status status = dvt_defined_begin(&d, p, f, error);
     operand_use *uses = new_uses(p);
     if (status == DVT_OK && uses == NULL)
