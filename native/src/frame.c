@@ -337,6 +337,22 @@ static operand_use *new_uses(const program *p)
     return calloc(most + 1, sizeof(operand_use));
 }
 
+/* A copy within one buffer goes through memory of its own (run.c), for every element: views
+ * whose elements overlap have many more of them than their buffer. */
+static dvt_status charge_copy(const dvt_artifact *a, const frame *f, uint32_t index,
+                              dvt_error *error)
+{
+    const program *p = &a->program;
+    const instruction *in = &p->instructions[index];
+    uint64_t total = f->call_bytes + f->bytes;
+    if (in->opcode != OP_COPY || in->device != 0 ||
+        p->buffers[in->outputs[0]].root != p->buffers[in->inputs[0]].root)
+        return DVT_OK;
+    uint64_t elements = (uint64_t)dvt_numel(f->calls[index].inputs[0]);
+    return dvt_charge_memory(a, &total, elements * p->buffers[in->inputs[0]].item, "copies",
+                             error);
+}
+
 static dvt_status bind_calls(const dvt_artifact *a, frame *f, dvt_error *error)
 {
     const program *p = &a->program;
@@ -350,6 +366,8 @@ static dvt_status bind_calls(const dvt_artifact *a, frame *f, dvt_error *error)
         status = bind_call(p, f, i, uses, &steps, error);
         if (status == DVT_OK)
             status = dvt_charge_work(a, &work, steps, i, error);
+        if (status == DVT_OK)
+            status = charge_copy(a, f, i, error);
         if (status == DVT_OK)
             status = dvt_defined_step(&d, i, uses, error);
     }

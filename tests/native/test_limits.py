@@ -151,6 +151,29 @@ def test_memory_beyond_the_limit_is_refused_before_it_is_taken(text, what):
             open_native(file_bytes(text), flags=TRUST, limits=(0, 2**50))(x)
 
 
+WITHIN = """\
+program @within
+input %x: float32[2048]
+temporary %t: float32[2048]
+view %a: float32[1000, 1000] strides [1, 1] of %t
+view %b: float32[1000, 1000] strides [1, 1] of %t at 1
+output %y: float32[2048]
+kernel %t = relu@1(%x)
+copy %a = %b
+kernel %y = relu@1(%t)
+return %y
+"""
+
+
+def test_a_copy_within_a_buffer_is_counted_by_its_elements():
+    """It goes through memory of its own, and elements that overlap are many more than the bytes."""
+    x = torch.ones(2048)
+    (y,) = open_native(file_bytes(WITHIN), limits=(0, 5_000_000))(x)
+    assert torch.equal(y, x)
+    with pytest.raises(errors.LimitExceeded, match=r"copies need 4000000.*max_memory"):
+        open_native(file_bytes(WITHIN), limits=(0, 4_000_000))(x)
+
+
 def test_state_that_shares_its_contents_is_counted_each_time():
     lines = [f"state %s{i}: float32[65536]" for i in range(64)]
     text = "program @state\ninput %x: float32[1]\n" + "\n".join(lines)
