@@ -280,9 +280,9 @@ static dvt_status check_copy(const frame *f, uint32_t index, bool on_device, dvt
     return DVT_OK;
 }
 
-/* Points of a kernel's own axes are what a run can stop between: where one takes longer than a
- * few seconds of native code, the kernel is interpreted, which stops anywhere. */
-#define LONGEST_POINT (1ll << 33)
+/* Native code can stop between some points of a kernel's own axes: where those take longer than
+ * seconds, the kernel is interpreted, which stops anywhere. */
+#define LONGEST_UNIT 0x1p36
 
 static dvt_status check_kernel(dvt_call *call, operand_use *uses, uint64_t *steps,
                                dvt_error *error)
@@ -298,7 +298,7 @@ static dvt_status check_kernel(dvt_call *call, operand_use *uses, uint64_t *step
     same.kernel = described;
     dvt_status status = dvt_kernel_ir_look(&same, uses, &work, error);
     *steps = (uint64_t)work.total;
-    if (status == DVT_OK && work.point > LONGEST_POINT)
+    if (status == DVT_OK && work.unit > LONGEST_UNIT)
         call->kernel = described;
     return status;
 }

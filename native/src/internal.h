@@ -299,7 +299,7 @@ const dvt_kernel *dvt_kernel_described(const dvt_kernel *kernel);
 struct operand_use;
 typedef struct {
     int64_t total; /* how often loops are entered and their bodies run */
-    int64_t point; /* for one point of the kernel's own axes */
+    double unit;   /* instructions, for what native code does in one go */
 } kernel_work;
 /* What a call of kernel IR does with its operands, and how long that takes. */
 dvt_status dvt_kernel_ir_look(const dvt_call *call, struct operand_use *uses, kernel_work *work,

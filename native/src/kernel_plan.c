@@ -451,6 +451,20 @@ dvt_status dvt_kernel_ir_check(const dvt_call *call, dvt_error *error)
     return status;
 }
 
+/* Points of a vector axis that generated code takes in one go, where each is a long loop
+ * (NARROWEST in codegen/llvm/render.py). */
+#define AT_ONCE 64
+
+/* What native code does at least before it can stop. */
+static double unit_of(const kernel_plan *plan)
+{
+    double points = 1;
+    for (uint32_t n = 0; n < plan->ir->kernel_axis_count; n++)
+        points *= plan->extents[n] > 0 ? (double)plan->extents[n] : 1;
+    double each = (double)plan->work / points * plan->ir->instruction_count;
+    return each * (points < AT_ONCE ? points : AT_ONCE);
+}
+
 dvt_status dvt_kernel_ir_look(const dvt_call *call, operand_use *uses, kernel_work *work,
                               dvt_error *error)
 {
@@ -462,9 +476,7 @@ dvt_status dvt_kernel_ir_look(const dvt_call *call, operand_use *uses, kernel_wo
         status = dvt_fail(error, DVT_ERROR_MEMORY, "out of memory");
     work->total =
         plan->work < INT64_MAX / 2 ? plan->work + plan->ir->instruction_count : plan->work;
-    work->point = plan->work;
-    for (uint32_t n = 0; n < plan->ir->kernel_axis_count; n++)
-        work->point /= plan->extents[n] > 0 ? plan->extents[n] : 1;
+    work->unit = unit_of(plan);
     free(plan);
     return status;
 }

@@ -11,6 +11,7 @@ import torch
 import dovetail
 from dovetail import _native, errors
 from dovetail.ir.kernel import Axis, Buffer, Index, Kernel, Load, Loop, Reduce, Store
+from dovetail.ir.kernel_text import parse_kernel
 from dovetail.runtime.loaded import TRUST, open_native
 from tests.artifact.files import file_bytes
 from tests.native.interpret import ir_section
@@ -255,6 +256,41 @@ def test_a_compiled_kernel_is_stopped(alarm, tmp_path, points, extent):
     pytest.importorskip("llvmlite")
     path = tmp_path / "k.dvt"
     path.write_bytes(fold_file(points, extent))
+    run = dovetail.load(path)
+    assert run.native.code() == 1
+    run_long(run.native, torch.ones(1), alarm, "own")
+
+
+SLOW = """\
+kernel folds(in x: float32, out y: float32) over [i: 4096] {
+  loop [] {
+    a: float32 = load x[0]
+    p: int64 = position [0 | i * (1)]
+    b: float32 = cast(p)
+  }
+  loop [j: 1073741824] {
+    q: int64 = position [0 | j * (1)]
+    c: float32 = cast(q)
+    d: float32 = pow(b, c)
+    e: float32 = atan2(d, a)
+    f: float32 = pow(e, d)
+    s: float32 = reduce sum(f)
+  }
+  loop [] {
+    store y[0 | i * (1)] = s
+  }
+}
+"""
+
+
+def test_a_compiled_kernel_of_many_instructions_is_stopped(alarm, tmp_path):
+    """A point takes long for them, and many points are walked in one go."""
+    pytest.importorskip("llvmlite")
+    text = "program @p\ninput %x: float32[1]\noutput %y: float32[4096]\n"
+    text += "kernel %y = folds@1(%x)\nreturn %y\n"
+    section = ir_section([parse_kernel(SLOW)])
+    path = tmp_path / "k.dvt"
+    path.write_bytes(file_bytes(text, generated={"folds@1": "folds"}, sections=[section]))
     run = dovetail.load(path)
     assert run.native.code() == 1
     run_long(run.native, torch.ones(1), alarm, "own")

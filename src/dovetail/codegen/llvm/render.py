@@ -127,9 +127,8 @@ def units(kernel: Kernel) -> Dim:
 
 def block_of(kernel: Kernel) -> int:
     """Elements of a parallel vector axis in one unit of work: fewer where each is a long fold."""
-    points = product(a.extent for loop in kernel.loops[:1] for a in loop.axes)
-    if not isinstance(points, int):
-        points = 256
+    loops = [product(a.extent for a in loop.axes) for loop in kernel.loops]
+    points = max((n if isinstance(n, int) else 256 for n in loops), default=1)
     return max(NARROWEST, BLOCK >> max(points - 1, 0).bit_length())
 
 
