@@ -308,7 +308,7 @@ static void look(dvt_artifact *a, outcome *o)
  * kernel IR that is the seed's still. */
 static bool may_run(const dvt_artifact *a, const document *d)
 {
-    if (dvt_code_state(a) != 1 && a->made == NULL)
+    if (a->code == NULL && a->made == NULL) /* the state tells of the kernels it lacks, too */
         return true;
     if (d == NULL || d->patched)
         return false;

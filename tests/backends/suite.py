@@ -49,8 +49,8 @@ class Case:
 
 def _caster(dtype):
     def cast(x):
-        wide = isinstance(x, torch.Tensor) and x.dtype in (torch.float32, torch.float64)
-        return _laid_out_as(x.to(dtype), x) if wide else x
+        real = isinstance(x, torch.Tensor) and x.is_floating_point()
+        return _laid_out_as(x.to(dtype), x) if real else x
 
     return cast
 

@@ -326,8 +326,15 @@ def run_case(case, code, told):
     told["compiled"] += 1
     if not isinstance(compiled, type):
         check_pads(case, compiled)
-    if isinstance(interpreted, type) or oracle(case) is not None:
+    fails = isinstance(interpreted, type) and not reads_what_it_writes(case.kernel)
+    if fails or oracle(case) is not None:
         compare(case, compiled, interpreted, "compiled and interpreted")
+
+
+def reads_what_it_writes(kernel):
+    """Whether the order of its points, which is free, may decide what a kernel's data are."""
+    written = {b.name for b in kernel.buffers if b.role != "in"}
+    return any(isinstance(i, Load) and i.buffer in written for i in kernel.instructions())
 
 
 # ---- many --------------------------------------------------------------------------------------
