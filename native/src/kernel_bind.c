@@ -182,7 +182,7 @@ static void note_load(const kernel_stores *s, uint32_t loop, const ir_instructio
     if (s->plan->ir->buffers[i->buffer].role != ROLE_IN && is_stored_before(s, loop, i))
         return;
     use->reads = true;
-    if (use->gaps)
+    if (use->gaps || s->plan->loops[loop].empty) /* nobody has bounded what does not run */
         return;
     elements_of(s->plan, i->buffer, &elements);
     use->gaps = elements.rank > 0 && (!access_region(s->plan, i, &reached) ||

@@ -285,6 +285,32 @@ def test_a_kernel_that_reads_its_output_first():
         assert cleared == 32
 
 
+def test_a_loop_that_does_not_run_reads_nothing():
+    """Its bounds are nobody's: they may be immense, and ask for no memory to be cleared."""
+    idle = Loop((Axis("none", 0), Axis("far", 5)), (
+        Load("b", "float32", "x", Index(2**62, (("far", -(2**62)),))),
+    ))  # fmt: skip
+    busy = Loop((Axis("i", 4),), (
+        Load("a", "float32", "x", Index(0, (("i", 3),))),
+        Store("out", Index(0, (("i", 1),)), "a"),
+    ))  # fmt: skip
+    kernel = Kernel(
+        "k", (Buffer("x", "float32"), Buffer("out", "float32", "out")), (), (idle, busy)
+    )
+    text = """\
+program @p
+input %x: float32[4]
+temporary %t: float32[4] strides [3]
+output %y: float32[4]
+kernel %t = relu@1(%x)
+kernel %y = k@1(%t)
+return %y
+"""
+    native = open_native(file_bytes(text, generated={"k@1": "k"}, sections=[ir_section([kernel])]))
+    assert torch.from_dlpack(native(torch.ones(4))[0]).tolist() == [1] * 4
+    assert native.cleared() == 0
+
+
 def test_compiled_kernels_that_write_parts(tmp_path):
     """The same kernel as native code, which clears nothing of its own accord."""
     pytest.importorskip("llvmlite")
