@@ -27,20 +27,25 @@ static struct sigaction before;
 static atomic_uintptr_t page_size;
 static pthread_once_t installed = PTHREAD_ONCE_INIT;
 
-static guard *guard_of(uintptr_t address)
+/* The guard of an address, and where its mapping ends. Another thread may be giving a guard to
+ * another mapping: an end counts only where the start is the same before and after it. */
+static guard *guard_of(uintptr_t address, uintptr_t *end)
 {
-    for (guard *g = atomic_load(&guards); g != NULL; g = g->next)
-        if (address >= atomic_load(&g->start) && address < atomic_load(&g->end))
+    for (guard *g = atomic_load(&guards); g != NULL; g = g->next) {
+        uintptr_t start = atomic_load(&g->start);
+        *end = atomic_load(&g->end);
+        if (address >= start && address < *end && atomic_load(&g->start) == start)
             return g;
+    }
     return NULL;
 }
 
 /* Zeros from the page of an address to the end of the mapping. */
-static bool put_zeros(guard *g, uintptr_t address)
+static bool put_zeros(uintptr_t address, uintptr_t end)
 {
     uintptr_t page = atomic_load(&page_size), start = address / page * page;
     int kept = errno;
-    void *made = mmap((void *)start, atomic_load(&g->end) - start, PROT_READ,
+    void *made = mmap((void *)start, end - start, PROT_READ,
                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
     errno = kept;
     return made != MAP_FAILED;
@@ -48,21 +53,27 @@ static bool put_zeros(guard *g, uintptr_t address)
 
 static void pass_on(int number, siginfo_t *info, void *context)
 {
-    if ((before.sa_flags & SA_SIGINFO) != 0) {
-        before.sa_sigaction(number, info, context);
-    } else if (before.sa_handler != SIG_DFL && before.sa_handler != SIG_IGN) {
-        before.sa_handler(number);
-    } else {
+    bool is_sent = info->si_code <= 0; /* by a process, and by no instruction */
+    if (before.sa_handler == SIG_IGN && is_sent)
+        return;
+    if (before.sa_handler == SIG_DFL || before.sa_handler == SIG_IGN) {
         signal(number, SIG_DFL); /* the instruction is tried again, and ends the process */
+        if (is_sent)
+            raise(number);
+    } else if ((before.sa_flags & SA_SIGINFO) != 0) {
+        before.sa_sigaction(number, info, context);
+    } else {
+        before.sa_handler(number);
     }
 }
 
 static void on_bus_error(int number, siginfo_t *info, void *context)
 {
-    guard *g = info->si_code == BUS_ADRERR ? guard_of((uintptr_t)info->si_addr) : NULL;
+    uintptr_t address = (uintptr_t)info->si_addr, end;
+    guard *g = info->si_code == BUS_ADRERR ? guard_of(address, &end) : NULL;
     if (g != NULL) {
         atomic_store(&g->is_broken, true);
-        if (put_zeros(g, (uintptr_t)info->si_addr))
+        if (put_zeros(address, end))
             return;
     }
     pass_on(number, info, context);
@@ -89,6 +100,7 @@ static guard *unused_guard(void)
     if (g == NULL)
         return NULL;
     atomic_init(&g->is_used, true);
+    atomic_init(&g->start, UINTPTR_MAX); /* of nothing yet: the handler may see it */
     g->next = atomic_load(&guards);
     while (!atomic_compare_exchange_weak(&guards, &g->next, g))
         ;

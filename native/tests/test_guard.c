@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #define PAGES 8
@@ -88,9 +89,38 @@ static void test_many(size_t page)
         dvt_guard_remove(held[i]);
 }
 
+/* How a process ends that had its own way with the signal before its first guard, and is sent
+ * one. If it lives on, it reads a guarded file that is cut short. */
+static int end_of_child(void (*handler)(int), int flags, size_t page)
+{
+    int status = 0;
+    pid_t child = fork();
+    if (child == 0) {
+        struct sigaction action = {.sa_handler = handler, .sa_flags = flags};
+        sigaction(SIGBUS, &action, NULL);
+        test_many(page);
+        raise(SIGBUS);
+        if (handler == SIG_IGN)
+            test_a_guarded_one(page);
+        _exit(failures != 0);
+    }
+    return waitpid(child, &status, 0) == child ? status : -1;
+}
+
+static void test_sent_signals(size_t page)
+{
+    for (int flags = 0; flags <= SA_SIGINFO; flags += SA_SIGINFO) {
+        int ended = end_of_child(SIG_DFL, flags, page);
+        EXPECT(WIFSIGNALED(ended) && WTERMSIG(ended) == SIGBUS);
+        int ignored = end_of_child(SIG_IGN, flags, page);
+        EXPECT(WIFEXITED(ignored) && WEXITSTATUS(ignored) == 0);
+    }
+}
+
 int main(void)
 {
     size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    test_sent_signals(page);
     struct sigaction action = {.sa_handler = on_bus_error};
     sigaction(SIGBUS, &action, NULL); /* before the first guard: it gets what is not guarded */
     test_many(page);
