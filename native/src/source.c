@@ -7,6 +7,8 @@
  * dvt_source_settle tells whether it has. See decision 64. */
 #include "source.h"
 
+#include "control.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
@@ -268,10 +270,13 @@ static dvt_status pass_over(reading *r, dvt_error *error)
     r->leaves = in_order ? NULL : malloc(32 * leaves + 1);
     if (!in_order && r->leaves == NULL)
         return dvt_fail(error, DVT_ERROR_MEMORY, "out of memory");
+    /* A run that is stopped must not stop this: what was not read would be taken for damage. */
+    run_control *control = dvt_control_set(NULL);
     if (pieces == 1)
         read_pieces(r, 0, 1); /* not worth waking a thread */
     else if (!in_order || r->to != NULL)
         dvt_parallel(pieces, 1, read_pieces, r);
+    dvt_control_set(control);
     bool whole = atomic_load(&r->failed) == 0;
     if (in_order)
         whole = whole && hash_in_order(r, digest);

@@ -1,8 +1,11 @@
 /* Work that is stopped by the caller's flag, by the caller's answer, alone and among threads.
  */
 #include "control.h"
+#include "source.h"
 
 #include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 static int failures;
@@ -79,8 +82,51 @@ static void test_all_is_done(void)
     dvt_control_set(NULL);
 }
 
+#define HEAD      4096 /* bytes before the constants */
+#define CONSTANTS (5u << 20)
+
+/* A file of nothing but constants. */
+static unsigned char *make_file(void)
+{
+    static const unsigned char magic[8] = {0x89, 'D', 'V', 'T', '\r', '\n', 0x1a, '\n'};
+    const uint16_t version[] = {DVT_FORMAT_MAJOR, DVT_FORMAT_MINOR};
+    const uint32_t sizes[] = {128, HEAD + CONSTANTS, 0, 1};
+    const uint32_t entry[] = {DVT_CONSTANTS, 1, HEAD, 0, CONSTANTS, 0};
+    unsigned char *file = aligned_alloc(DVT_ALIGN, HEAD + CONSTANTS);
+    if (file == NULL)
+        exit(2);
+    memset(file, 0, HEAD);
+    memset(file + HEAD, 3, CONSTANTS);
+    memcpy(file, magic, sizeof magic);
+    memcpy(file + 8, version, sizeof version);
+    memcpy(file + 12, sizes, sizeof sizes);
+    memcpy(file + 128, entry, sizeof entry);
+    dvt_section_digest(DVT_CONSTANTS, DVT_FORMAT_MINOR, (span){file + HEAD, CONSTANTS},
+                       file + 128 + 24);
+    dvt_sha256(file, 128 + 64, file + 80);
+    return file;
+}
+
+/* A run that is stopped looks at its constants all the same: they are not damaged. */
+static void test_digests_are_whole(void)
+{
+    volatile int32_t flag = 1;
+    run_control control = {.cancel = &flag};
+    unsigned char *file = make_file();
+    dvt_source *source = NULL;
+    dvt_error error;
+    expect(dvt_source_memory(file, HEAD + CONSTANTS, free, &source, &error) == DVT_OK,
+           "a file of constants is refused");
+    dvt_control_set(&control);
+    expect(dvt_source_check(source, &error) == DVT_OK, "constants not read are called damaged");
+    expect(dvt_control() == &control, "the run's control was lost");
+    dvt_control_set(NULL);
+    dvt_source_close(source);
+}
+
 int main(void)
 {
+    test_digests_are_whole();
     for (int threads = 1; threads < 4; threads += 2) {
         test_flag(threads);
         test_question(threads);
