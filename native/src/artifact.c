@@ -85,13 +85,15 @@ static dvt_status copy_state(dvt_artifact *a, dvt_error *error)
             return status;
         if (a->state[i] != NULL)
             continue;
-        a->state[i] =
+        unsigned char *copy =
             aligned_alloc(DVT_ALIGN, (b->data_size + DVT_ALIGN) / DVT_ALIGN * DVT_ALIGN);
-        if (a->state[i] == NULL)
+        if (copy == NULL)
             return dvt_fail(error, DVT_ERROR_MEMORY, "out of memory");
         if (b->data_size > 0)
-            memcpy(a->state[i], a->file.sections[DVT_CONSTANTS].data + b->data_at,
+            memcpy(copy, a->file.sections[DVT_CONSTANTS].data + b->data_at,
                    (size_t)b->data_size);
+        atomic_thread_fence(memory_order_release); /* a child forked now takes it for whole */
+        a->state[i] = copy;
     }
     return DVT_OK;
 }
