@@ -352,6 +352,12 @@ static PyObject *artifact_call(PyObject *object, PyObject *args, PyObject *kwarg
 
 /* ---- what an artifact is ---- */
 
+/* Text of a file, which may be none: then it becomes text that names nothing. */
+static PyObject *text_of(const char *text, size_t length)
+{
+    return PyUnicode_DecodeUTF8(text, (Py_ssize_t)length, "replace");
+}
+
 static PyObject *infos(const dvt_artifact *artifact,
                        const dvt_tensor_info *(*get)(const dvt_artifact *, size_t))
 {
@@ -359,8 +365,8 @@ static PyObject *infos(const dvt_artifact *artifact,
     const dvt_tensor_info *info;
     for (size_t i = 0; list != NULL && (info = get(artifact, i)) != NULL; i++) {
         PyObject *shape = number_tuple(info->shape, info->ndim);
-        PyObject *row = shape ? Py_BuildValue("(siiN)", info->name, info->dtype.code,
-                                              info->dtype.bits, shape)
+        PyObject *row = shape ? Py_BuildValue("(NiiN)", text_of(info->name, strlen(info->name)),
+                                              info->dtype.code, info->dtype.bits, shape)
                               : NULL;
         if (row == NULL || PyList_Append(list, row) != 0)
             Py_CLEAR(list);
@@ -401,10 +407,8 @@ static PyObject *artifact_host_calls(PyObject *object, PyObject *unused)
     PyObject *list = PyList_New(0);
     dvt_host_call call;
     for (size_t i = 0; list != NULL && dvt_host_call_at(artifact, i, &call) == DVT_OK; i++) {
-        /* What is no text becomes text that names no operator. */
-        PyObject *row = Py_BuildValue(
-            "(NN)", PyUnicode_DecodeUTF8(call.op, (Py_ssize_t)call.op_length, "replace"),
-            PyUnicode_DecodeUTF8(call.arguments, (Py_ssize_t)call.arguments_length, "replace"));
+        PyObject *row = Py_BuildValue("(NN)", text_of(call.op, call.op_length),
+                                      text_of(call.arguments, call.arguments_length));
         if (row == NULL || PyList_Append(list, row) != 0)
             Py_CLEAR(list);
         Py_XDECREF(row);
@@ -419,7 +423,8 @@ static PyObject *artifact_devices(PyObject *object, PyObject *unused)
     PyObject *list = PyList_New(0);
     dvt_device_info info = {.struct_size = sizeof info};
     for (size_t i = 0; list != NULL && dvt_device_at(artifact, i, &info) == DVT_OK; i++) {
-        PyObject *row = Py_BuildValue("(ssI)", info.name, info.version, info.abi);
+        PyObject *row = Py_BuildValue("(NNI)", text_of(info.name, strlen(info.name)),
+                                      text_of(info.version, strlen(info.version)), info.abi);
         if (row == NULL || PyList_Append(list, row) != 0)
             Py_CLEAR(list);
         Py_XDECREF(row);
@@ -434,10 +439,10 @@ static PyObject *artifact_blobs(PyObject *object, PyObject *unused)
     PyObject *list = PyList_New(0);
     dvt_blob_info b = {.struct_size = sizeof b};
     for (size_t i = 0; list != NULL && dvt_blob_at(artifact, i, &b) == DVT_OK; i++) {
-        PyObject *row =
-            Py_BuildValue("(s#s#Ny#i)", b.owner, (Py_ssize_t)b.owner_length, b.arguments,
-                          (Py_ssize_t)b.arguments_length, PyBool_FromLong((long)b.on_device),
-                          (const char *)b.data, (Py_ssize_t)b.size, (int)b.state);
+        PyObject *row = Py_BuildValue("(NNNy#i)", text_of(b.owner, b.owner_length),
+                                      text_of(b.arguments, b.arguments_length),
+                                      PyBool_FromLong((long)b.on_device), (const char *)b.data,
+                                      (Py_ssize_t)b.size, (int)b.state);
         if (row == NULL || PyList_Append(list, row) != 0)
             Py_CLEAR(list);
         Py_XDECREF(row);

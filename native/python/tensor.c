@@ -82,6 +82,21 @@ static void tensor_dealloc(PyObject *object)
     Py_DECREF(type);
 }
 
+/* Whether a view lies as a consumer asks that does not look at strides. */
+static bool is_asked_for(const Py_buffer *view, int flags)
+{
+    static const struct {
+        int flags;
+        char order;
+    } asked[] = {
+        {PyBUF_C_CONTIGUOUS, 'C'}, {PyBUF_F_CONTIGUOUS, 'F'}, {PyBUF_ANY_CONTIGUOUS, 'A'}};
+    for (size_t i = 0; i < sizeof asked / sizeof *asked; i++)
+        if ((flags & asked[i].flags) == asked[i].flags &&
+            !PyBuffer_IsContiguous(view, asked[i].order))
+            return false;
+    return true;
+}
+
 static int tensor_buffer(PyObject *object, Py_buffer *view, int flags)
 {
     Tensor *self = (Tensor *)object;
@@ -107,6 +122,10 @@ static int tensor_buffer(PyObject *object, Py_buffer *view, int flags)
     view->strides = self->dims + t->ndim;
     view->suboffsets = NULL;
     view->internal = NULL;
+    if (!is_asked_for(view, flags)) {
+        PyErr_SetString(PyExc_BufferError, "the tensor is not contiguous: copy it first");
+        return -1;
+    }
     view->obj = Py_NewRef(object);
     return 0;
 }

@@ -1,5 +1,7 @@
 """Calls: what fits runs, however it lies in memory; what does not is refused with its name."""
 
+import ctypes
+import dataclasses
 import gc
 import threading
 import weakref
@@ -9,6 +11,9 @@ import pytest
 import torch
 
 from dovetail import errors
+from dovetail.file import container
+from dovetail.file.encode import encode_program
+from dovetail.ir.program_text import parse_program
 from dovetail.runtime.loaded import PLAIN_TENSORS, TRUST, Loaded, open_native
 from tests.artifact.cases import cases, package_of
 from tests.artifact.files import file_bytes, floats, open_package
@@ -248,6 +253,46 @@ def test_plain_buffers_and_our_own_tensors():
         _native.Tensor()
     again = open_native(file_bytes(text.replace("4", "2") + "kernel %y = neg@1(%x)\nreturn %y\n"))
     assert list(memoryview(again(own)[0])) == [-5, -6]
+
+
+def ask_for_buffer(tensor, flags):
+    """As a consumer in C does; an exception is raised where it gets none."""
+    view = (ctypes.c_byte * 256)()
+    ctypes.pythonapi.PyObject_GetBuffer(ctypes.py_object(tensor), view, flags)
+    ctypes.pythonapi.PyBuffer_Release(view)
+
+
+def test_a_consumer_that_wants_contiguous_memory():
+    """One that does not look at strides would read memory behind the tensor."""
+    c_order, f_order, any_order, strided = 0x38, 0x58, 0x98, 0x18
+    source = "program @p\nconstant %c: float32[2, 3]\noutput %y: float32[2, 3]{0}\ncopy %y = %c\n"
+    source += "return %y\n"
+    fits = {
+        "": {c_order, any_order, strided},
+        " strides [1, 2]": {f_order, any_order, strided},
+        " strides [4, 1]": {strided},
+    }
+    for layout, wanted in fits.items():
+        made = open_native(file_bytes(source.format(layout), {"c": floats(*range(6))}))()[0]
+        assert np.asarray(made).tolist() == [[0, 1, 2], [3, 4, 5]]
+        for flags in (c_order, f_order, any_order, strided):
+            if flags in wanted:
+                ask_for_buffer(made, flags)
+            else:
+                with pytest.raises(BufferError, match="not contiguous"):
+                    ask_for_buffer(made, flags)
+
+
+def test_names_that_are_no_text():
+    made, features = encode_program(parse_program(ADD.replace("%bias", "%longname")), {}, {})
+    sections = [
+        dataclasses.replace(s, pieces=[b"".join(s.pieces).replace(b"longname", b"\xff\xfengname")])
+        for s in made
+    ]
+    native = open_native(b"".join(container.chunks(*container.lay_out(sections, features))))
+    assert [name for name, *_ in native.inputs()] == ["x", "\ufffd\ufffdngname"]
+    with pytest.raises(errors.GuardFailed, match="\ufffd\ufffdngname"):
+        native(torch.ones(2, 3), torch.ones(4))
 
 
 def test_results_outlive_their_artifact():
