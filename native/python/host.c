@@ -76,6 +76,16 @@ static int accept_result(const host_binding *self, PyObject *result, const dvt_t
     return failed ? -1 : 0;
 }
 
+/* Takes everything out of a list; an exception that is set stays. */
+static void empty(PyObject *list)
+{
+    PyObject *type, *value, *trace;
+    PyErr_Fetch(&type, &value, &trace);
+    if (PyList_SetSlice(list, 0, PyList_Size(list), NULL) != 0)
+        PyErr_Clear();
+    PyErr_Restore(type, value, trace);
+}
+
 static PyObject *call_python(const host_binding *self, const dvt_host_operation *o)
 {
     PyObject *tensors = PyList_New(0), *numbers = NULL, *results = NULL;
@@ -90,6 +100,8 @@ static PyObject *call_python(const host_binding *self, const dvt_host_operation 
     PyObject *number = PyLong_FromUnsignedLong(o->call);
     if (tensors != NULL && numbers != NULL && number != NULL)
         results = PyObject_CallFunctionObjArgs(self->call, number, tensors, numbers, NULL);
+    if (tensors != NULL) /* what was lent is taken back, whoever keeps the list */
+        empty(tensors);
     Py_XDECREF(tensors);
     Py_XDECREF(numbers);
     Py_XDECREF(number);

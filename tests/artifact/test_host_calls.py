@@ -2,6 +2,7 @@
 
 import ctypes
 import threading
+import traceback
 
 import pytest
 import torch
@@ -264,6 +265,33 @@ def test_an_exception_below_the_c_functions(monkeypatch):
     with _Raising(2), pytest.raises(LookupError, match="on purpose"):
         native(*file.tensors)
     assert torch.equal(native(*file.tensors)[0], file.eager()[0])
+
+
+def tensors_of(value):
+    items = list(value.values()) if isinstance(value, dict) else value
+    if isinstance(items, list | tuple):
+        return [tensor for item in items for tensor in tensors_of(item)]
+    return [items] if isinstance(items, torch.Tensor) else []
+
+
+def test_an_exception_holds_no_memory_that_was_lent():
+    """A debugger, or a log of local variables, would read what has been freed."""
+    file = HostFile("aten.cumsum.default", (rand(3, 4), 1), {})
+    native = file.open()
+
+    def fail(mine):
+        raise ValueError(mine)
+
+    try:
+        fail(1)
+    except ValueError as outer:
+        with _Raising(2), pytest.raises(LookupError) as got:
+            native(*file.tensors)
+        theirs = outer.__traceback__.tb_next.tb_frame.f_locals
+    below = list(traceback.walk_tb(got.value.__traceback__.tb_next))
+    assert theirs["mine"] == 1  # of what was being handled meanwhile, nothing is cleared
+    assert len(below) > 1
+    assert [t for frame, _ in below for t in tensors_of(frame.f_locals)] == []
 
 
 def test_gradients_and_autocast_stay_out():

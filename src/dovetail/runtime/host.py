@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import functools
 import json
+import sys
+import traceback
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -74,8 +76,13 @@ class Host:
 
     def call(self, number: int, tensors: Sequence[Any], sizes: Sequence[int]) -> Sequence[Any]:
         """Run one call; every result has memory of its own."""
+        outer = sys.exception()
         with torch.no_grad():
-            result = self.calls[number](tensors, sizes)
+            try:
+                result = self.calls[number](tensors, sizes)
+            except BaseException as error:
+                _forget_lent(error, outer)
+                raise
             results = result if isinstance(result, tuple | list) else (result,)
             held = {t.untyped_storage().data_ptr() for t in tensors}
             return [_owned(r, held) for r in results]
@@ -94,6 +101,18 @@ class Host:
                 f"a result of shape {list(tensor.shape)} where {list(shape)} was promised"
             )
         return copy_with_strides(tensor, strides)
+
+
+def _forget_lent(error: BaseException | None, outer: BaseException | None) -> None:
+    """Clear the frames of an exception: their tensors' memory will be gone when somebody looks.
+
+    ``outer`` is what was being handled when the call began; its frames are the caller's.
+    """
+    seen: set[int] = set()
+    while error is not None and error is not outer and id(error) not in seen:
+        traceback.clear_frames(error.__traceback__)
+        seen.add(id(error))
+        error = error.__cause__ or error.__context__
 
 
 def _owned(value: Any, held: set[int]) -> Any:
