@@ -19,6 +19,8 @@ THREADS = 2
 def in_fresh_process(script: str, *arguments: str) -> Any:
     """Run ``script arguments`` in a new Python; what it prints last is JSON."""
     env = {**os.environ, "OMP_NUM_THREADS": str(THREADS), "TORCHINDUCTOR_FORCE_DISABLE_CACHES": "1"}
+    # Bytecode is kept, as where dovetail is installed: else each process compiles our sources.
+    env = {k: v for k, v in env.items() if k != "PYTHONDONTWRITEBYTECODE"}
     env = {k: v for k, v in env.items() if not k.startswith("DOVETAIL_")}
     command = [sys.executable, script, *arguments]
     done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)

@@ -3,8 +3,9 @@
 import pytest
 import torch
 
-from dovetail import errors, options
+from dovetail import errors
 from dovetail.options import Options
+from dovetail.variables import variable
 
 
 def run(**compile_arguments):
@@ -84,7 +85,7 @@ def test_per_device_default():
 def test_variables_have_one_home(monkeypatch):
     monkeypatch.setenv("DOVETAIL_NUM_THREADS", "3")
     monkeypatch.setenv("DOVETAIL_CONFIG", "")
-    assert options.variable("DOVETAIL_NUM_THREADS") == "3"
-    assert options.variable("DOVETAIL_CONFIG") is None
+    assert variable("DOVETAIL_NUM_THREADS") == "3"
+    assert variable("DOVETAIL_CONFIG") is None
     with pytest.raises(errors.UnknownOption, match="DOVETAIL_CONFIG"):
-        options.variable("DOVETAIL_CONFG")
+        variable("DOVETAIL_CONFG")

@@ -7,7 +7,6 @@ Every class also derives from the built-in exception a Python programmer would e
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Mapping, Sequence
 
 
@@ -356,5 +355,7 @@ class ScaffoldNameTaken(InvalidBackendName):
 
 def nearest(name: str, known: Iterable[str]) -> str:
     """``" (did you mean 'x'?)"`` for the closest known name, or nothing."""
+    import difflib  # only mistakes need it
+
     match = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
     return f" (did you mean {match[0]!r}?)" if match else ""

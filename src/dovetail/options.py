@@ -1,8 +1,8 @@
-"""Every option and every DOVETAIL_* variable, typed, in one place.
+"""Every option of a compilation and its DOVETAIL_* variable, typed, in one place.
 
 An option comes from ``torch.compile(…, options={…})``, else from its variable
 (``DOVETAIL_STRICT=1``), else from its default. Options marked ``key=True`` change the code that
-is generated and enter cache keys.
+is generated and enter cache keys. Variables of the process that are no option: ``variables.py``.
 """
 
 from __future__ import annotations
@@ -23,15 +23,6 @@ MODES: Mapping[str, Mapping[str, Any]] = {
     "reduce-overhead": {},
     "max-autotune": {},
     "max-autotune-no-cudagraphs": {},
-}
-# Variables of the process that are no option of a compilation. The C runtime, where it is used
-# without Python, reads the first two itself.
-VARIABLES: Mapping[str, str] = {
-    "DOVETAIL_NUM_THREADS": "how many threads kernels use; by default PyTorch's number of threads, "
-    "or one a core in a process without PyTorch",
-    "DOVETAIL_PROCESSOR": "code is made and loaded as on this smaller processor, such as "
-    "x86-64-v3; by default as on this machine's",
-    "DOVETAIL_CONFIG": "the folder of dovetail's configuration; by default ~/.config/dovetail",
 }
 _TRUE, _FALSE = ("1", "true", "yes", "on"), ("0", "false", "no", "off", "")
 
@@ -105,13 +96,6 @@ def _key_part(value: Any) -> str:
     if isinstance(value, list | tuple):  # of backends, whose own fingerprints enter keys too
         return ", ".join(each if isinstance(each, str) else str(each.name) for each in value)
     return str(getattr(value, "identity", None) or repr(value))
-
-
-def variable(name: str) -> str | None:
-    """What the environment says for one of ``VARIABLES``; None where it is not set or empty."""
-    if name not in VARIABLES:
-        raise UnknownOption("variable", name, VARIABLES)
-    return os.environ.get(name) or None
 
 
 def _check(name: str, value: Any, expected: str) -> None:

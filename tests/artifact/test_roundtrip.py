@@ -85,7 +85,8 @@ run = dovetail.load(sys.argv[1])
 values = memoryview(array.array("f", range(48))).cast("B").cast("f", (3, 16))
 result = memoryview(run(values))
 assert result.shape == (3, 4) and abs(sum(result.tolist()[0]) - 1) < 1e-5
-assert "torch" not in sys.modules, "torch was imported"
+slow = {"torch", "numpy", "dataclasses", "difflib", "hashlib", "importlib.abc", "tempfile"}
+assert not slow & set(sys.modules), "more was imported than loading needs"
 try:
     dovetail.load(sys.argv[2])
 except dovetail.errors.UnsupportedArtifact as error:

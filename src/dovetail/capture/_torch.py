@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-import importlib.abc
 import importlib.util
 import re
 import sys
@@ -122,8 +121,12 @@ def _register_with_dynamo(name: str, make: Callable[[], Any], tags: tuple[str, .
         _announced[name] = registry.register_backend(make(), name=name, tags=tags)
 
 
-class _DynamoImportHook(importlib.abc.MetaPathFinder):
-    """Registers what waits once Dynamo's registry has been imported, then steps aside."""
+class _DynamoImportHook:
+    """Registers what waits once Dynamo's registry has been imported, then steps aside.
+
+    A finder of ``sys.meta_path``. Its base class is left out, as ``importlib.abc`` takes longer to
+    import than loading a file does.
+    """
 
     waits_for_import = False
 

@@ -1,15 +1,15 @@
-"""The container of a .dvt file: header, section table, sections. See artifact/SPEC.md."""
+"""The container of a .dvt file: header, section table, sections. See artifact/SPEC.md.
+
+A process that only loads a file imports this too, so what writing alone needs is imported there.
+"""
 
 from __future__ import annotations
 
-import hashlib
 import os
 import struct
-import tempfile
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, NamedTuple
 
 from dovetail.errors import ArtifactNotFound, InvalidArtifact
 
@@ -46,8 +46,7 @@ _OPTIONAL = (MANIFEST, DEBUG, SIGNATURE, KERNEL_IR)
 _ORDER = (*range(MANIFEST, CONSTANTS), KERNEL_IR, DEVICES, DEBUG, SIGNATURE, CONSTANTS)
 
 
-@dataclass(frozen=True)
-class Section:
+class Section(NamedTuple):
     """A section: its kind, and its bytes in pieces, so that large ones are never joined."""
 
     kind: int
@@ -61,10 +60,12 @@ class Section:
 
     def digest(self, version: tuple[int, int] = (MAJOR, MINOR)) -> bytes:
         """SHA-256 of the contents; of constants, of the digests of their leaves."""
+        from hashlib import sha256
+
         if self.kind == CONSTANTS and version >= _TREES_SINCE:
-            leaves = b"".join(hashlib.sha256(leaf).digest() for leaf in self._leaves())
-            return hashlib.sha256(leaves).digest()
-        digest = hashlib.sha256()
+            leaves = b"".join(sha256(leaf).digest() for leaf in self._leaves())
+            return sha256(leaves).digest()
+        digest = sha256()
         for piece in self.pieces:
             digest.update(piece)
         return digest.digest()
@@ -94,8 +95,7 @@ def section(kind: int, data: bytes) -> Section:
     return Section(kind, [data], kind not in _OPTIONAL)
 
 
-@dataclass(frozen=True)
-class Entry:
+class Entry(NamedTuple):
     """A row of the section table."""
 
     kind: int
@@ -110,8 +110,7 @@ class Entry:
         return SECTION_NAMES.get(self.kind, f"kind {self.kind}")
 
 
-@dataclass(frozen=True)
-class Layout:
+class Layout(NamedTuple):
     """Header and table of a file to be written, and where its sections go."""
 
     head: bytes
@@ -145,6 +144,8 @@ def _rank(item: Section) -> int:
 def _head(
     entries: Sequence[Entry], features: int, target: bytes, version: tuple[int, int], size: int
 ) -> bytes:
+    from hashlib import sha256
+
     table = b"".join(
         ENTRY.pack(e.kind, int(e.required), e.offset, e.size, e.digest, 0) for e in entries
     )
@@ -154,18 +155,20 @@ def _head(
             MAGIC, *version, HEADER.size, size, len(entries), 0, features, 0, target, root, b""
         )
 
-    root = hashlib.sha256(header(bytes(32)) + table).digest()
+    root = sha256(header(bytes(32)) + table).digest()
     return header(root) + table
 
 
 def content_digest(layout: Layout) -> bytes:
     """What a signature signs: version, features, target and every section but the signature."""
+    from hashlib import sha256
+
     fields = HEADER.unpack_from(layout.head)
     text = struct.pack("<HHQ", fields[1], fields[2], fields[7]) + fields[9]
     for entry in layout.entries:
         if entry.kind != SIGNATURE:
             text += struct.pack("<IIQ", entry.kind, int(entry.required), entry.size) + entry.digest
-    return hashlib.sha256(text).digest()
+    return sha256(text).digest()
 
 
 def chunks(layout: Layout, sections: Sequence[Section]) -> Iterator[bytes | memoryview]:
@@ -182,9 +185,11 @@ def write_file(
     path: str | os.PathLike[str], parts: Iterable[bytes | memoryview], mode: int = 0o644
 ) -> None:
     """Replace a file as a whole: a reader sees the old one or the new one, never half of it."""
+    from tempfile import mkstemp
+
     target = Path(path)
     try:
-        handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
+        handle, name = mkstemp(dir=target.parent, prefix=f".{target.name}.")
     except OSError as error:
         raise ArtifactNotFound(f"cannot write {target}: {error.strerror}") from None
     try:
@@ -202,8 +207,7 @@ def write_file(
         raise
 
 
-@dataclass(frozen=True)
-class Header:
+class Header(NamedTuple):
     """What the first bytes of a file say, for ``inspect`` and for signing."""
 
     version: tuple[int, int]

@@ -9,7 +9,7 @@ import importlib
 import platform
 
 from dovetail.errors import InvalidOption
-from dovetail.options import variable
+from dovetail.variables import variable
 
 AARCH64 = 183 << 8 | 1  # any of ARMv8-A with NEON
 PROCESSORS = {**{f"x86-64-v{n}": n for n in range(1, 5)}, "armv8-a": AARCH64}

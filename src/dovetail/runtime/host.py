@@ -30,10 +30,10 @@ from dovetail.ir.call import Arg, Attr, Ref
 from dovetail.ir.host_operators import require_listed
 from dovetail.ir.program_text import arg_from_json
 from dovetail.ir.size import Size
-from dovetail.options import variable
 from dovetail.runtime.host_checks import CHECKS, checked
 from dovetail.runtime.host_plan import Description, describe
 from dovetail.runtime.layouts import copy_with_strides
+from dovetail.variables import variable
 
 _REFUSED = frozenset({"aten.from_file.default", "aten.from_file.out"})
 _UNREADABLE = (ValueError, LookupError, TypeError, AttributeError, RecursionError, ArithmeticError)

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dovetail.errors import InvalidArtifact, SizeError
 from dovetail.runtime.tree import Tree
@@ -22,8 +21,7 @@ _LONGEST = 1000  # characters of a size expression
 Info = tuple[str, int, int, tuple[int, ...]]  # an input or output as the C runtime describes it
 
 
-@dataclass(frozen=True)
-class Manifest:
+class Manifest(NamedTuple):
     """What a file says of its calls; ``values`` is the whole of it, for those who show it."""
 
     values: dict[str, Any]

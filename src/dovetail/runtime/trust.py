@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from dovetail.errors import InvalidKey
-from dovetail.options import variable
+from dovetail.variables import variable
 
 FILE = "trusted_keys"
 # What ``Artifact.signature()`` says, in words.
