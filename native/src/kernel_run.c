@@ -318,7 +318,8 @@ static int64_t most_of(type_id type)
     return type == T_BOOL ? 1 : type == T_U8 ? UINT8_MAX : -(least_of(type) + 1);
 }
 
-static void start_fold(const worker *w, const plan_step *s)
+/* Where a loop has no points, positions are 0; otherwise the first one comes before this. */
+static void start_fold(const worker *w, const plan_step *s, bool empty)
 {
     uint8_t op = s->i->op;
     type_id type = folded_type(w, s);
@@ -331,7 +332,7 @@ static void start_fold(const worker *w, const plan_step *s)
     int64_t n = w->plan->along ? 1 : w->n, *places = (int64_t *)(void *)totals + STRIP;
     for (int64_t i = 0; i < n; i++) {
         memcpy(totals + 8 * i, &start, 8);
-        places[i] = INT64_MAX;
+        places[i] = empty ? 0 : INT64_MAX;
     }
 }
 
@@ -480,7 +481,7 @@ static void run_loop(worker *w, const plan_loop *loop)
     }
     for (uint32_t at = first; at < end; at++)
         if (steps[at].i->kind == IR_REDUCE || steps[at].i->kind == IR_SCAN)
-            start_fold(w, &steps[at]);
+            start_fold(w, &steps[at], loop->empty);
     if (!loop->empty)
         run_nest(w, loop);
     for (uint32_t at = first; at < end; at++)

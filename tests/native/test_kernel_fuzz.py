@@ -9,7 +9,18 @@ import pytest
 from dovetail import errors
 from dovetail.codegen.llvm.target import host, named, stored
 from dovetail.file.kernel_encode import encode_kernels
-from tests.native.kernel_fuzz import Case, Finding, check_pads, compare, run_seeds
+from dovetail.ir.kernel_call import call_sizes
+from dovetail.ir.kernel_text import parse_kernel
+from tests.native.kernel_fuzz import (
+    PAD,
+    Case,
+    Finding,
+    check_pads,
+    compare,
+    compiled_code,
+    oracle,
+    run_seeds,
+)
 from tests.native.test_kernel_ir import copy_kernel
 
 
@@ -29,6 +40,47 @@ def test_code_does_what_the_interpreter_does(name):
         pytest.skip("this machine does not run such code")
     told = run_seeds(range(5000, 5025), target=target)
     assert told["compiled"] > 18
+
+
+# Positions along one axis, which are met in order, and others; along rows and down columns.
+PLACES = """
+kernel places(in x: int32, out y: int64) over [i: s0] {{
+  loop [{axes}] {{
+    a: int32 = load x[0 | {load}]
+    p: int64 = position [{position}]
+    m: int64 = reduce {op}(a, p)
+  }}
+  loop [] {{
+    store y[0 | i * (1) | %m * (1)] = m
+  }}
+}}
+"""
+WALKS = {
+    "in order": ("j: s1", "i * (s1) | j * (1)", "0 | j * (1)"),
+    "from three": ("j: s1", "i * (s1) | j * (1)", "3 | j * (1)"),
+    "columns": ("j: s1", "i * (1) | j * (s0)", "7 | j * (2)"),
+    "nested": ("j: s1, k: 2", "i * (2) | k * (1)", "0 | j * (2) | k * (1)"),
+    "inner": ("k: 2, j: s1", "i * (s1) | j * (1)", "4 | j * (1) | k * (1)"),
+    "never": ("j: 0", "i * (1) | j * (1)", "5 | j * (1)"),
+}
+
+
+@pytest.mark.parametrize("op", ["argmax", "argmin"])
+@pytest.mark.parametrize("walk", list(WALKS))
+def test_the_position_of_no_points_is_zero(walk, op):
+    axes, load, position = WALKS[walk]
+    kernel = parse_kernel(PLACES.format(axes=axes, load=load, position=position, op=op))
+    sizes = [{"s0": 21, "s1": 0}[str(size)] for size in call_sizes(kernel)]
+    case = Case(encode_kernels([kernel]), sizes, [64, 21], np.random.default_rng(0))
+    expected = oracle(case)
+    (found,) = expected.values()
+    assert not np.any(found[PAD:-PAD])
+    compare(case, case.outcome(case.artifact()), expected, "interpreted and oracle")
+    code = compiled_code(case)
+    if code is not None:
+        artifact = case.artifact()
+        artifact.use_code(code)
+        compare(case, case.outcome(artifact), expected, "compiled and oracle")
 
 
 def test_a_difference_is_a_finding():

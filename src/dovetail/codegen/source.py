@@ -143,7 +143,7 @@ class SourceRenderer(SourceOperations):
             return
         folds = [i for i in loop.body if isinstance(i, Reduce | Scan)]
         for fold in folds:
-            self._start(fold)
+            self._start(fold, loop)
         for axis in loop.axes:
             i, extent = f"i_{axis.name}", self.size(axis.extent)
             self.line(f"for ({self.names['int64']} {i} = 0; {i} < {extent}; ++{i}) {{")
@@ -217,16 +217,23 @@ class SourceRenderer(SourceOperations):
 
     # ---- folds -----------------------------------------------------------------------------
 
-    def _start(self, fold: Reduce | Scan) -> None:
+    def _start(self, fold: Reduce | Scan, loop: Loop) -> None:
         dtype, name = self._folded_in(fold), fold.name
         first = self.number(_identity(fold.op, dtype), dtype)
         if fold.op.startswith("arg"):
             self.line(f"{self.names[dtype]} best_{name} = {first};")
-            first = self.number(2**63 - 1, "int64")
+            first = self._last_place(loop)
         self.line(f"{self.names[fold.dtype]} {_total(fold)} = {first};")
         if _in_runs(fold):
             self.line(f"{self.names[dtype]} run_{name} = {first};")
             self.line(f"unsigned int count_{name} = 0;")
+
+    def _last_place(self, loop: Loop) -> str:
+        """A position that any other comes before; 0 where there is no other."""
+        unknown = [a.extent for a in loop.axes if not isinstance(a.extent, int) or a.extent < 1]
+        last = self.number(2**63 - 1, "int64")
+        tests = " || ".join(f"{self.size(extent)} < 1" for extent in unknown)
+        return f"{tests} ? 0 : {last}" if tests else last
 
     def _folded_in(self, fold: Reduce | Scan) -> str:
         return self.types[fold.args[0]] if fold.op.startswith("arg") else fold.dtype

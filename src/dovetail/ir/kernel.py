@@ -54,7 +54,8 @@ OPERATIONS = {
     **dict.fromkeys(("where", "fma", *CHECKS), 3),
 }
 # Each is associative, so that a scan may be done in pieces too.
-# "argmax" and "argmin" take the value and the position that is to be returned for it.
+# "argmax" and "argmin" take the value and the position that is to be returned for it; where a loop
+# has no points that is 0.
 REDUCTIONS = {"sum": 1, "prod": 1, "max": 1, "min": 1, "any": 1, "all": 1, "argmax": 2, "argmin": 2}
 
 

@@ -142,6 +142,8 @@ class _Run:
 
     def fold_position(self, op: str, args: list[Array], axes: tuple[int, ...]) -> Array:
         np = self.np
+        if args[0].size == 0:  # of no points it is 0
+            return np.max(args[1], axis=axes, keepdims=True, initial=0)
         dtype = str(args[0].dtype)
         start, extreme = (_lowest, np.max) if op == "argmax" else (_highest, np.min)
         best = extreme(args[0], axis=axes, keepdims=True, initial=start(np, dtype))

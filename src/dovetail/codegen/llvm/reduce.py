@@ -134,8 +134,11 @@ class Accumulators:
             for slot, value in zip(slots, combine(c, r.op, total, last), strict=True):
                 c.put(slot, value)
 
-    def results(self) -> dict[str, Val]:
-        """Each reduction's value, lanes folded where the loop ran along them."""
+    def results(self, some: Val | None) -> dict[str, Val]:
+        """Each reduction's value, lanes folded where the loop ran along them.
+
+        ``some`` tells whether the loop has points; None where it surely has.
+        """
         found = {}
         extremes = {position: value for value, position in self.found_by.items()}
         for r in self.reduces:
@@ -148,14 +151,19 @@ class Accumulators:
             total = tuple(scalar.cast(self.c, v, t) for v, t in zip(total, kinds, strict=True))
             if r.name in extremes:
                 found[extremes[r.name]] = total[0]
-            found[r.name] = self._place(total[-1]) if r.name in self.in_order else total[-1]
+            found[r.name] = self._place(r, total[-1], some) if len(kinds) > 1 else total[-1]
         return found
 
-    def _place(self, found: Val) -> Val:
-        """A position met in order: the first where nothing was better than where a fold starts."""
+    def _place(self, r: Reduce, found: Val, some: Val | None) -> Val:
+        """A position, which of no points is 0.
+
+        One met in order is the first, 0, where nothing was better than where a fold starts.
+        """
         c = self.c
-        none = c.compare("icmp eq", found, c.like(_LAST[found.dtype], found))
-        return scalar.cast(c, c.select(none, c.like(0, found), found), "int64")
+        if r.name in self.in_order:
+            none = c.compare("icmp eq", found, c.like(_LAST[found.dtype], found))
+            return scalar.cast(c, c.select(none, c.like(0, found), found), "int64")
+        return found if some is None else c.select(some, found, c.like(0, found))
 
 
 def _found_by(reduces: Sequence[tuple[Reduce, tuple[str, ...], int]]) -> dict[str, str]:

@@ -402,7 +402,7 @@ class Renderer:
         kept = dict(self.values)
         self._where_it_runs(loop, depth, lambda: self._level(loop, 0, depth, sums))
         self.values = kept
-        self.values |= sums.results()
+        self.values |= sums.results(self._has_points(loop))
 
     def _where_it_runs(self, loop: Loop, depth: dict[str, int], nest: Callable[[], None]) -> None:
         """Run a nest; where a loop may have no points, what it reads beforehand waits for a test.
@@ -413,18 +413,23 @@ class Renderer:
         early = any(
             isinstance(i, Load | Apply) and depth[i.name] < len(loop.axes) for i in loop.body
         )
-        unknown = [a for a in loop.axes if not isinstance(a.extent, int) or a.extent < 1]
-        if not early or not unknown:
+        runs = self._has_points(loop) if early else None
+        if runs is None:
             nest()
             return
         some, end = c.label("some"), c.label("none")
-        counts = [self.size(axis.extent) for axis in unknown]
-        tests = [c.compare("icmp sgt", count, c.const(0, "int64")) for count in counts]
-        runs = functools.reduce(lambda a, b: c.op("and", a, b), tests)
         c.line(f"br i1 {runs.text}, label %{some}, label %{end}")
         c.start(some)
         self._scoped(nest)
         c.block(end)
+
+    def _has_points(self, loop: Loop) -> Val | None:
+        """Whether a loop has points; None where it surely has."""
+        c = self.c
+        unknown = [a for a in loop.axes if not isinstance(a.extent, int) or a.extent < 1]
+        counts = [self.size(axis.extent) for axis in unknown]
+        tests = [c.compare("icmp sgt", count, c.const(0, "int64")) for count in counts]
+        return functools.reduce(lambda a, b: c.op("and", a, b), tests) if tests else None
 
     def _carried(self, s: Scan) -> int:
         """Lanes of what a scan carries on."""
