@@ -21,7 +21,7 @@ size_t plugin_count;
 typedef struct {
     uint64_t digest; /* of every status and every result */
     uint64_t results;
-    bool faulty; /* plug-ins failed now and then, which they do not do twice alike */
+    bool faulty; /* something failed by chance, which does not happen twice alike */
 } outcome;
 
 static void mix(outcome *o, uint64_t value)
@@ -135,8 +135,9 @@ static void describe_operand(const program *p, uint32_t n, const int64_t *symbol
 {
     const buffer_record *b = &p->buffers[p->inputs[n]];
     o->tensor = (dvt_tensor){NULL, {DVT_CPU, 0}, b->rank, b->dtype, o->shape, o->strides, 0};
-    for (uint32_t d = 0; d < b->rank; d++)
-        o->shape[d] = sizes[b->dims[d]];
+    /* Beyond the right rank too: another rank must not show what an earlier call left there. */
+    for (uint32_t d = 0; d <= DVT_MAX_RANK; d++)
+        o->shape[d] = d < b->rank ? sizes[b->dims[d]] : 1;
     for (uint32_t i = 0; i < p->symbol_count; i++)
         if (p->symbols[i].input == n && p->symbols[i].axis < b->rank)
             o->shape[p->symbols[i].axis] = symbols[i];
@@ -227,6 +228,8 @@ static void call(dvt_artifact *a, const dvt_tensor *given, operand *operands, ou
     dvt_error error = {0, ""};
     if (one_in(12))
         faults_fail(1 + below(8));
+    if (options.threads > 1 && faults_pending()) /* of any of the threads */
+        o->faulty = true;
     dvt_status status =
         dvt_run(a, one_in(40) ? NULL : &options, given, dvt_input_count(a) + one_in(200),
                 outputs, results + one_in(200), one_in(100) ? NULL : &error);

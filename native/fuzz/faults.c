@@ -37,6 +37,11 @@ void faults_fail(uint32_t count)
     happened = false;
 }
 
+bool faults_pending(void)
+{
+    return left != 0;
+}
+
 bool faults_happened(void)
 {
     return happened;
@@ -48,7 +53,9 @@ static bool fails(size_t size)
     if (size > MOST)
         return true;
     unsigned now = atomic_load(&left);
-    if (now == 0 || !atomic_compare_exchange_strong(&left, &now, now - 1) || now != 1)
+    while (now != 0 && !atomic_compare_exchange_weak(&left, &now, now - 1))
+        ; /* another thread came first */
+    if (now != 1)
         return false;
     happened = true;
     return true;

@@ -199,6 +199,8 @@ void try_relocation(void); /* one, chosen by chance */
 void faults_fill(int byte);
 /* The `count`-th request from now on fails; 0: none does. */
 void faults_fail(uint32_t count);
+/* Whether a failure that was asked for is still to come. */
+bool faults_pending(void);
 /* Whether the failure that was asked for has happened. */
 bool faults_happened(void);
 
