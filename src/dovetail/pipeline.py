@@ -27,9 +27,8 @@ from dovetail.errors import (
 )
 from dovetail.ir import Segment
 from dovetail.options import Options
-from dovetail.passes import constants, manager, strides
-from dovetail.passes.base import Passes
-from dovetail.passes.inplace import reinplace
+from dovetail.passes import constants, manager, steps, strides
+from dovetail.passes.base import Pass, Passes
 from dovetail.passes.text import graph_text
 from dovetail.place import PlacedSegment, place, without_collection
 from dovetail.place.summary import Built, record_graph
@@ -136,7 +135,7 @@ class Compiler:
         constants.mark_constants(gm, frozen)
         self.mark_kept(gm, kind)
         gm = self.run_passes("post_grad", gm, kind)
-        gm = strides.restore(gm, expected)
+        gm = self.run_step(steps.STRIDES, gm, kind, expected)
         run = self.compile_split(gm, kind)
         if not self.options.check_weights:
             return run
@@ -147,14 +146,14 @@ class Compiler:
         positions = constants.constant_inputs(gm)
         if not positions:
             return self.compile_placed(gm, kind)
-        once, every = constants.split_constants(gm)
+        once, every = self.run_step(steps.SPLIT, gm, kind)
         run_once = self.compile_placed(once, f"{kind}, once")
         return FrozenRunner(run_once, self.compile_placed(every, kind), positions)
 
     def compile_placed(self, gm: fx.GraphModule, kind: str) -> Run:
         """Place each call, compile each segment, and join them into one function."""
         if all(backend.writes_in_place for backend in self.backends):
-            gm = reinplace(gm)
+            gm = self.run_step(steps.REINPLACE, gm, kind)
         _torch.trace_artifact(f"dovetail_{kind.replace(', ', '_')}_graph", lambda: graph_text(gm))
         log.debug("%s graph:\n%s", kind, graph_text(gm) if log.isEnabledFor(10) else "")
         try:
@@ -227,6 +226,18 @@ class Compiler:
             stage,
             gm,
             self.record,
+            graph=graph,
+            debug=self.options.debug,
+            keep_graphs=self.options.keep_graphs,
+        )
+
+    def run_step(self, step: Pass, gm: fx.GraphModule, graph: str, *context: Any) -> Any:
+        """Run a pass that is none of the user's to choose, recording it."""
+        return steps.run_step(
+            step,
+            gm,
+            *context,
+            record=self.record,
             graph=graph,
             debug=self.options.debug,
             keep_graphs=self.options.keep_graphs,

@@ -241,7 +241,62 @@ def test_every_stage_keeps_its_graph_and_time():
     assert not stages["conv_bn"].changed
     assert all(s.ms > 0 for s in compilation.stages)
     names = [s.name for s in compilation.stages]
-    assert names == [*PassManager().names("post_grad"), "place", "codegen"]
+    assert names == [*PassManager().names("post_grad"), "strides", "place", "codegen"]
+
+
+def transpose_outputs(gm):
+    """A pass that lays results out otherwise than eager does."""
+    output = gm.graph.output_node()
+    with gm.graph.inserting_before(output):
+        (value,) = output.args[0]
+        turned = gm.graph.call_function(aten.permute.default, (value, [1, 0]))
+        copy = gm.graph.call_function(
+            aten.clone.default, (turned,), {"memory_format": torch.contiguous_format}
+        )
+        output.args = ((gm.graph.call_function(aten.permute.default, (copy, [1, 0])),),)
+    return gm
+
+
+def stages_named(name):
+    (compilation,) = history.recent()
+    return [s for s in compilation.stages if s.name == name]
+
+
+def test_strides_are_restored_in_a_recorded_step():
+    x, manager = t(3, 4), PassManager().add("post_grad", transpose_outputs)
+    assert compile_and_run(lambda x: x + 1, x, passes=manager, debug=True).stride() == (4, 1)
+    (step,) = stages_named("strides")
+    assert step.changed
+    assert step.after.count("aten.clone") == step.before.count("aten.clone") + 1
+
+
+def test_the_split_of_constants_is_a_recorded_step():
+    model = torch.nn.Linear(3, 3).eval()
+    with torch.no_grad():
+        compile_and_run(model, t(2, 3), freeze=True, debug=True)
+    (step,) = stages_named("split")
+    assert step.graph == "inference"
+    assert step.after.count("return") == 2
+
+
+def test_writing_in_place_is_a_recorded_step():
+    def fn(x):
+        x.index_fill_(0, torch.tensor([1]), 5.0)
+        return x.sum()
+
+    compile_and_run(fn, t(3), backend="aten", debug=True)
+    (step,) = stages_named("reinplace")
+    assert "aten.index_fill_.int_Scalar" not in step.before
+    assert "aten.index_fill_.int_Scalar" in step.after
+
+
+def test_steps_enter_the_identity(monkeypatch):
+    from dovetail.passes import manager, steps
+
+    before = PassManager().identity
+    other = passes.Pass("strides", double_to_triple)
+    monkeypatch.setattr(manager, "STEPS", (other, *steps.STEPS[1:]))
+    assert PassManager().identity != before
 
 
 def test_the_report_shows_backward_and_leaves_the_rest_alone():

@@ -23,7 +23,7 @@ class Pass:
     """
 
     name: str
-    fn: PassFn
+    fn: Callable[..., Any]
     subgraphs: bool = True
 
     @functools.cached_property

@@ -16,6 +16,7 @@ from dovetail.passes import verify
 from dovetail.passes.base import STAGES, Pass, Passes, PassFn, as_pass
 from dovetail.passes.builtin import BUILTIN
 from dovetail.passes.graphs import subgraphs
+from dovetail.passes.steps import STEPS
 from dovetail.passes.text import graph_text
 
 
@@ -82,8 +83,9 @@ class PassManager:
 
     @property
     def identity(self) -> str:
-        """A hash of every pass's identity, for cache keys."""
+        """A hash of every pass's identity, and of the steps that follow, for cache keys."""
         parts = [f"{stage}:{p.identity}" for stage in STAGES for p in self._at(stage)]
+        parts += [f"step:{p.identity}" for p in STEPS]
         return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
 
     def run(
