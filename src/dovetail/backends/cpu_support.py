@@ -5,21 +5,6 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING
 
-import dovetail.lower.binary
-import dovetail.lower.functions
-import dovetail.lower.group_norm
-import dovetail.lower.indexing
-import dovetail.lower.norms
-import dovetail.lower.pointwise
-import dovetail.lower.pooling
-import dovetail.lower.pooling_adaptive
-import dovetail.lower.pooling_backward
-import dovetail.lower.products
-import dovetail.lower.reductions
-import dovetail.lower.reindex
-import dovetail.lower.scans
-import dovetail.lower.scatters
-import dovetail.lower.softmax  # noqa: F401  # registers rules
 from dovetail.capture.ops import resolve_op
 from dovetail.errors import UnsupportedGraph
 from dovetail.ir.program import is_row_major

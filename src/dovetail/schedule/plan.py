@@ -11,6 +11,7 @@ from dovetail.ir.affine import product
 from dovetail.ir.call import OpCall, Ref, leaves
 from dovetail.ir.segment import Segment, is_write
 from dovetail.ir.tensor import TensorDesc
+from dovetail.lower import families  # noqa: F401  # the rules that RULES holds
 from dovetail.lower.portable import ASSERTIONS
 from dovetail.lower.rules import RULES, Lower, Refused, problem
 from dovetail.lower.values import (
