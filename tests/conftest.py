@@ -8,6 +8,8 @@ os.environ.setdefault("DOVETAIL_DEBUG", "1")
 # which takes the time of those that they wait for: half of all that numbers take.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 os.environ.setdefault("DOVETAIL_CHECK_WEIGHTS", "1")
+# No test finds what another left; those of the cache have folders of their own.
+os.environ.setdefault("DOVETAIL_CACHE", "0")
 
 import pytest
 

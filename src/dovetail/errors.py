@@ -30,6 +30,10 @@ class InterpretedKernels(FallbackWarning):
     """Generated kernels of a file run from their kernel IR, which is slower than their code."""
 
 
+class CacheWarning(DovetailWarning):
+    """The cache cannot be used as it was set up; what it would have given is compiled instead."""
+
+
 class StaleWeights(DovetailWarning):
     """With ``check_weights``: a weight was written to in a way that nothing but its contents shows.
 
@@ -311,6 +315,18 @@ class InvalidInput(DovetailError, ValueError):
 
 class InvalidKey(DovetailError, ValueError):
     """A signing or verifying key cannot be read."""
+
+
+class InvalidBundle(DovetailError, ValueError):
+    """A file given to ``dovetail cache import`` is no bundle of entries, or a damaged one."""
+
+
+class CacheUnusable(DovetailError, OSError):
+    """The ``dovetail cache`` command cannot use the cache's folder; the message says why."""
+
+
+class UnknownCacheEntry(DovetailError, LookupError):
+    """No entry of the cache, or more than one, has a key that begins like this."""
 
 
 # ---- plug-ins in C -------------------------------------------------------------------------

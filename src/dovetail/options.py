@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
 from dovetail.errors import InvalidOption, UnknownOption
+from dovetail.variables import parse_flag
 
 if TYPE_CHECKING:
     from dovetail.passes.manager import PassManager
@@ -24,7 +25,6 @@ MODES: Mapping[str, Mapping[str, Any]] = {
     "max-autotune": {},
     "max-autotune-no-cudagraphs": {},
 }
-_TRUE, _FALSE = ("1", "true", "yes", "on"), ("0", "false", "no", "off", "")
 
 
 def _option(default: Any, expected: str, *, env: str | None = None, key: bool = False) -> Any:
@@ -60,6 +60,9 @@ class Options:
 
     keep_graphs: bool = _option(True, "True or False", env="DOVETAIL_KEEP_GRAPHS")
     """Keep each stage's graph, before and after, for ``explain``."""
+
+    cache: bool = _option(True, "True or False")
+    """Look the compiled graph up in the cache and keep it there; ``DOVETAIL_CACHE=0``: never."""
 
     passes: PassManager | None = _option(None, "a dovetail.passes.PassManager", key=True)
     """The passes to run, instead of the default ones."""
@@ -122,13 +125,5 @@ def _from_environment() -> dict[str, bool]:
     for option in fields(Options):
         variable = option.metadata["env"]
         if variable and variable in os.environ:
-            found[option.name] = _parse_flag(variable, os.environ[variable])
+            found[option.name] = parse_flag(variable, os.environ[variable])
     return found
-
-
-def _parse_flag(variable: str, text: str) -> bool:
-    if text.lower() in _TRUE:
-        return True
-    if text.lower() in _FALSE:
-        return False
-    raise InvalidOption(variable, text, "1 or 0")

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 
-from dovetail.errors import UnknownOption
+from dovetail.errors import InvalidOption, UnknownOption
 
 # The C runtime, where it is used without Python, reads the first two itself.
 VARIABLES: Mapping[str, str] = {
@@ -17,7 +17,16 @@ VARIABLES: Mapping[str, str] = {
     "DOVETAIL_PROCESSOR": "code is made and loaded as on this smaller processor, such as "
     "x86-64-v3; by default as on this machine's",
     "DOVETAIL_CONFIG": "the folder of dovetail's configuration; by default ~/.config/dovetail",
+    "DOVETAIL_CACHE": "0: compiled graphs are neither read from the cache nor kept in it",
+    "DOVETAIL_CACHE_DIR": "the cache's folder; by default ~/.cache/dovetail",
+    "DOVETAIL_CACHE_SIZE": "how many bytes the folder may hold, such as 500M; by default 4G",
+    "DOVETAIL_CACHE_WAIT": "for how many seconds a process waits for another that compiles the "
+    "same graph, before it compiles it too; by default 120",
+    "DOVETAIL_CACHE_REMOTE": "a cache that machines share: redis://host:port/0, or any URL that "
+    "fsspec knows, such as s3://bucket/folder; by default none",
+    "DOVETAIL_CACHE_KEY": "a file of 64 hex digits that authenticate what the remote cache holds",
 }
+_TRUE, _FALSE = ("1", "true", "yes", "on"), ("0", "false", "no", "off", "")
 
 
 def variable(name: str) -> str | None:
@@ -25,3 +34,12 @@ def variable(name: str) -> str | None:
     if name not in VARIABLES:
         raise UnknownOption("variable", name, VARIABLES)
     return os.environ.get(name) or None
+
+
+def parse_flag(variable: str, text: str) -> bool:
+    """What the text of a variable that is on or off means."""
+    if text.lower() in _TRUE:
+        return True
+    if text.lower() in _FALSE:
+        return False
+    raise InvalidOption(variable, text, "1 or 0")

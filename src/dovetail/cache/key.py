@@ -11,6 +11,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
+from dovetail.cache.nearest import differing
+
 # Enters every digest: a new format of keys or entries finds no old ones.
 FORMAT = 1
 # In characters; texts are stored in each entry and read by people.
@@ -44,11 +46,14 @@ class Key:
         """SHA-256 in hex over the format and every part's name and hash."""
         return hashlib.sha256("".join(self._lines()).encode()).hexdigest()
 
+    @property
+    def hashes(self) -> dict[str, str]:
+        """The parts' hashes by name."""
+        return {name: hashed for name, hashed, _ in self.parts}
+
     def differs(self, other: Key) -> list[str]:
         """The names of the parts that differ, those that only one key has among them."""
-        ours = {name: hashed for name, hashed, _ in self.parts}
-        theirs = {name: hashed for name, hashed, _ in other.parts}
-        return [name for name in {**ours, **theirs} if ours.get(name) != theirs.get(name)]
+        return differing(self.hashes, other.hashes)
 
     def text(self, name: str) -> str:
         """What a person reads for a part: its text, else the start of its hash, else ``absent``."""

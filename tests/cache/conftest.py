@@ -1,0 +1,29 @@
+"""Each test has a cache folder of its own, and counts from nothing."""
+
+from __future__ import annotations
+
+import pytest
+
+from dovetail import cache
+from dovetail.cache import record
+from dovetail.cache.local import Local
+
+
+@pytest.fixture(autouse=True)
+def fresh_compiler():
+    """These tests compile nothing: no torch is needed to be fresh."""
+
+
+@pytest.fixture(autouse=True)
+def local(tmp_path):
+    """The folder's store, as the settings have it."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("SIZE", "WAIT", "REMOTE", "KEY"):
+            patch.delenv(f"DOVETAIL_CACHE_{name}", raising=False)
+        patch.setenv("DOVETAIL_CACHE", "1")
+        patch.setenv("DOVETAIL_CACHE_DIR", str(tmp_path / "cache"))
+        held = cache.configure()
+        record.reset()
+        yield Local(held.folder, held.size)
+    cache.configure()
+    record.reset()
