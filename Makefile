@@ -21,7 +21,7 @@ BIN    := $(VENV)/bin
 CC     ?= cc
 
 NATIVE   := $(wildcard native/include/*.h native/src/*.[ch] native/python/*.[ch])
-C_SOURCE := $(NATIVE) $(wildcard native/fuzz/*.[ch] native/tests/*.c examples/*/*.[ch] tests/plugin/*.c tests/native/*.c tests/attack/*.c)
+C_SOURCE := $(NATIVE) $(wildcard native/fuzz/*.[ch] native/tests/*.[ch] examples/*/*.[ch] tests/plugin/*.c tests/native/*.c tests/attack/*.c)
 C_TESTS  := $(patsubst native/tests/%.c,native/build/%,$(wildcard native/tests/test_*.c))
 CFLAGS   := -std=c11 -O2 -Wall -Wextra -Werror -Wshadow -Wconversion -Wstrict-prototypes
 INSTALLED := $(VENV)/.installed
@@ -121,7 +121,7 @@ native/build/sanitized/%.o: native/src/%.c $(wildcard native/src/*.h native/incl
 	@mkdir -p $(@D)
 	@$(CC) $(CFLAGS) $(SANITIZE) -Inative/include -c -o $@ $<
 
-native/build/%: native/tests/%.c $(SANITIZED)
+native/build/%: native/tests/%.c native/tests/check.h $(SANITIZED)
 	@$(CC) $(CFLAGS) $(SANITIZE) -Inative/include -Inative/src -o $@ $< $(SANITIZED) -lm
 
 # FUZZ inputs of the stream that SEED begins, in JOBS processes. fuzz-run needs no Python: seeds

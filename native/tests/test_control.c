@@ -3,18 +3,11 @@
 #include "control.h"
 #include "source.h"
 
-#include <stdio.h>
+#include "check.h"
+
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-
-static int failures;
-
-static void expect(bool condition, const char *what)
-{
-    if (!condition && failures++ < 10)
-        fprintf(stderr, "native/tests/test_control: %s\n", what);
-}
 
 typedef struct {
     atomic_llong done;
@@ -44,12 +37,12 @@ static void test_flag(int threads)
     dvt_set_threads(threads);
     dvt_control_set(&control);
     dvt_parallel(1 << 20, 1, count, &p);
-    expect(atomic_load(&control.stopped), "the flag was not seen");
-    expect(atomic_load(&p.done) < 1 << 19, "most of the work was done although it was stopped");
+    EXPECT(atomic_load(&control.stopped), "the flag was not seen");
+    EXPECT(atomic_load(&p.done) < 1 << 19, "most of the work was done although it was stopped");
     dvt_control_set(NULL);
     progress all = {.stop_at = 1 << 10};
     dvt_parallel(1 << 10, 1 << 8, count, &all);
-    expect(atomic_load(&all.done) == 1 << 10, "nobody stopped it, and not all was done");
+    EXPECT(atomic_load(&all.done) == 1 << 10, "nobody stopped it, and not all was done");
 }
 
 static void test_question(int threads)
@@ -61,8 +54,8 @@ static void test_question(int threads)
     dvt_control_set(&control);
     dvt_parallel(1 << 20, 1, count, &p);
     dvt_control_set(NULL);
-    expect(asked == 2, "asked again after the answer was to stop, or never");
-    expect(atomic_load(&p.done) < 1 << 20, "all was done although it was stopped");
+    EXPECT(asked == 2, "asked again after the answer was to stop, or never");
+    EXPECT(atomic_load(&p.done) < 1 << 20, "all was done although it was stopped");
 }
 
 /* All of it is done, once, in parts of any size. */
@@ -77,7 +70,7 @@ static void test_all_is_done(void)
                 progress p = {.stop_at = 1 << 30};
                 dvt_set_threads(threads);
                 dvt_parallel(total, grain, count, &p);
-                expect(atomic_load(&p.done) == total, "not all was done");
+                EXPECT(atomic_load(&p.done) == total, "not all was done");
             }
     dvt_control_set(NULL);
 }
@@ -115,11 +108,11 @@ static void test_digests_are_whole(void)
     unsigned char *file = make_file();
     dvt_source *source = NULL;
     dvt_error error;
-    expect(dvt_source_memory(file, HEAD + CONSTANTS, free, &source, &error) == DVT_OK,
+    EXPECT(dvt_source_memory(file, HEAD + CONSTANTS, free, &source, &error) == DVT_OK,
            "a file of constants is refused");
     dvt_control_set(&control);
-    expect(dvt_source_check(source, &error) == DVT_OK, "constants not read are called damaged");
-    expect(dvt_control() == &control, "the run's control was lost");
+    EXPECT(dvt_source_check(source, &error) == DVT_OK, "constants not read are called damaged");
+    EXPECT(dvt_control() == &control, "the run's control was lost");
     dvt_control_set(NULL);
     dvt_source_close(source);
 }

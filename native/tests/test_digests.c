@@ -2,19 +2,10 @@
 #include "internal.h"
 #include "sha256.h"
 
-#include <stdio.h>
+#include "check.h"
+
 #include <stdlib.h>
 #include <string.h>
-
-static int failures;
-
-#define EXPECT(condition)                                                                      \
-    do {                                                                                       \
-        if (!(condition)) {                                                                    \
-            fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #condition);                    \
-            failures++;                                                                        \
-        }                                                                                      \
-    } while (0)
 
 static void from_hex(const char *text, uint8_t *out)
 {
@@ -33,7 +24,7 @@ static void expect_sha256(const char *message, size_t repeat, const char *digest
         memcpy(text + i * length, message, length);
     dvt_sha256(text, length * repeat, got);
     from_hex(digest, want);
-    EXPECT(memcmp(got, want, 32) == 0);
+    CHECK(memcmp(got, want, 32) == 0);
     free(text);
 }
 
@@ -68,7 +59,7 @@ static void test_leaves(void) /* every engine that this processor has, against t
                 continue;
             memset(got, 0, sizeof got);
             dvt_sha256_leaves_on(engines[e], data, size, got);
-            EXPECT(memcmp(got, want, 32 * leaves) == 0);
+            CHECK(memcmp(got, want, 32 * leaves) == 0);
         }
     sha256 h; /* in pieces of every kind of size */
     dvt_sha256_start(&h);
@@ -77,7 +68,7 @@ static void test_leaves(void) /* every engine that this processor has, against t
                        piece = at + piece > 5 * DVT_LEAF ? 5 * DVT_LEAF - at : piece);
     dvt_sha256_end(&h, got);
     dvt_sha256(data, 5 * DVT_LEAF, want);
-    EXPECT(memcmp(got, want, 32) == 0);
+    CHECK(memcmp(got, want, 32) == 0);
     free(data);
 }
 
@@ -91,15 +82,15 @@ static void test_ed25519(void) /* RFC 8032, 7.1, test 3 */
              want);
     dvt_ed25519_public(seed, key);
     dvt_ed25519_sign(seed, message, 2, got);
-    EXPECT(memcmp(got, want, 64) == 0);
-    EXPECT(dvt_ed25519_verify(got, key, message, 2));
-    EXPECT(!dvt_ed25519_verify(got, key, message, 1));
+    CHECK(memcmp(got, want, 64) == 0);
+    CHECK(dvt_ed25519_verify(got, key, message, 2));
+    CHECK(!dvt_ed25519_verify(got, key, message, 1));
     got[7] ^= 1;
-    EXPECT(!dvt_ed25519_verify(got, key, message, 2));
+    CHECK(!dvt_ed25519_verify(got, key, message, 2));
     /* The neutral element as a key: R = B and S = 1 would sign whatever there is to sign. */
     uint8_t neutral[32] = {1}, forged[64] = {0x58, [32] = 1};
     memset(forged + 1, 0x66, 31);
-    EXPECT(!dvt_ed25519_verify(forged, neutral, message, 2));
+    CHECK(!dvt_ed25519_verify(forged, neutral, message, 2));
 }
 
 static void test_plan(void)
@@ -114,20 +105,20 @@ static void test_plan(void)
         }
         dvt_memory memory;
         dvt_error error;
-        EXPECT(dvt_plan(lives, 40, &memory, &error) == DVT_OK);
-        EXPECT(memory.bound <= memory.peak && memory.peak <= memory.total);
+        CHECK(dvt_plan(lives, 40, &memory, &error) == DVT_OK);
+        CHECK(memory.bound <= memory.peak && memory.peak <= memory.total);
         for (int i = 0; i < 40; i++)
             for (int j = 0; j < i; j++) {
                 bool meet = lives[i].first <= lives[j].last && lives[j].first <= lives[i].last;
                 bool apart = lives[i].offset + lives[i].size <= lives[j].offset ||
                              lives[j].offset + lives[j].size <= lives[i].offset;
-                EXPECT(apart || !meet);
+                CHECK(apart || !meet);
             }
     }
     lifetime huge[2] = {{INT64_MAX - 1, 0, 1, 0}, {INT64_MAX - 1, 0, 1, 0}};
     dvt_memory memory;
     dvt_error error;
-    EXPECT(dvt_plan(huge, 2, &memory, &error) == DVT_ERROR_OVERFLOW);
+    CHECK(dvt_plan(huge, 2, &memory, &error) == DVT_ERROR_OVERFLOW);
 }
 
 static void add_one(void *context, int64_t begin, int64_t end)
@@ -145,7 +136,7 @@ static void test_parallel(void)
         memset(counts, 0, sizeof counts);
         dvt_parallel(n, 1 + n / 50, add_one, counts);
         for (int64_t i = 0; i < 1000; i++)
-            EXPECT(counts[i] == (i < n));
+            CHECK(counts[i] == (i < n));
     }
 }
 

@@ -1,19 +1,12 @@
 /* Forks while other threads hold the runtime's locks and use its threads: the child goes on. */
 #include "internal.h"
 
+#include "check.h"
+
 #include <stdatomic.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <sys/wait.h>
 #include <unistd.h>
-
-#define EXPECT(condition)                                                                      \
-    do {                                                                                       \
-        if (!(condition)) {                                                                    \
-            fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #condition);                    \
-            exit(1);                                                                           \
-        }                                                                                      \
-    } while (0)
 
 static atomic_bool stop;
 static atomic_int ready;
@@ -27,8 +20,8 @@ static void in_child(int (*body)(void *), void *context)
         _exit(body(context) ? 0 : 7);
     }
     int status = 0;
-    EXPECT(waitpid(child, &status, 0) == child);
-    EXPECT(status == 0);
+    REQUIRE(waitpid(child, &status, 0) == child);
+    REQUIRE(status == 0);
 }
 
 static int take_and_give(void *context)
@@ -73,7 +66,7 @@ static void test_long_lock_of_another_thread(void)
     dvt_lock_init_long(&lock, abandon, &called);
     atomic_store(&stop, false);
     atomic_store(&ready, 0);
-    EXPECT(pthread_create(&thread, NULL, hold, &lock) == 0);
+    REQUIRE(pthread_create(&thread, NULL, hold, &lock) == 0);
     while (!atomic_load(&ready))
         usleep(100);
     in_child(take_and_look, &lock);
@@ -108,7 +101,7 @@ static void test_brief_lock(void)
     pthread_t thread;
     dvt_lock_init_brief(&lock);
     atomic_store(&stop, false);
-    EXPECT(pthread_create(&thread, NULL, take_often, &lock) == 0);
+    REQUIRE(pthread_create(&thread, NULL, take_often, &lock) == 0);
     for (int i = 0; i < 50; i++)
         in_child(take_and_give, &lock);
     atomic_store(&stop, true);
@@ -132,7 +125,7 @@ static int run_parallel(void *unused)
 static void *run_often(void *unused)
 {
     while (!atomic_load(&stop))
-        EXPECT(run_parallel(unused));
+        REQUIRE(run_parallel(unused));
     return NULL;
 }
 
@@ -147,18 +140,18 @@ static void test_pool(void)
     pthread_t threads[2];
     in_child(run_parallel, NULL); /* before the first run */
     in_child(run_grandchild, NULL);
-    EXPECT(run_parallel(NULL));
+    REQUIRE(run_parallel(NULL));
     in_child(run_grandchild, NULL);
     atomic_store(&stop, false);
     for (int i = 0; i < 2; i++)
-        EXPECT(pthread_create(&threads[i], NULL, run_often, NULL) == 0);
+        REQUIRE(pthread_create(&threads[i], NULL, run_often, NULL) == 0);
     for (int i = 0; i < 50; i++)
         in_child(run_parallel, NULL);
     in_child(run_grandchild, NULL);
     atomic_store(&stop, true);
     for (int i = 0; i < 2; i++)
         pthread_join(threads[i], NULL);
-    EXPECT(run_parallel(NULL));
+    REQUIRE(run_parallel(NULL));
 }
 
 int main(void)

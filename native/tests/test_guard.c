@@ -2,10 +2,11 @@
  * that was there before for all others. */
 #include "source.h"
 
+#include "check.h"
+
 #include <fcntl.h>
 #include <setjmp.h>
 #include <signal.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -14,16 +15,8 @@
 
 #define PAGES 8
 
-static int failures, passed_on;
+static int passed_on;
 static sigjmp_buf back;
-
-#define EXPECT(condition)                                                                      \
-    do {                                                                                       \
-        if (!(condition)) {                                                                    \
-            fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #condition);                    \
-            failures++;                                                                        \
-        }                                                                                      \
-    } while (0)
 
 static void on_bus_error(int number)
 {
@@ -52,10 +45,10 @@ static void test_a_guarded_one(size_t page)
     int file;
     volatile unsigned char *p = map_ones(PAGES * page, &file);
     guard *g = dvt_guard_add((void *)(uintptr_t)p, PAGES * page - 100);
-    EXPECT(p[5 * page] == 1 && !dvt_guard_is_broken(g));
-    EXPECT(ftruncate(file, (off_t)(3 * page)) == 0);
-    EXPECT(p[6 * page + 1] == 0 && p[3 * page] == 0 && p[PAGES * page - 1] == 0);
-    EXPECT(p[3 * page - 1] == 1 && dvt_guard_is_broken(g));
+    CHECK(p[5 * page] == 1 && !dvt_guard_is_broken(g));
+    CHECK(ftruncate(file, (off_t)(3 * page)) == 0);
+    CHECK(p[6 * page + 1] == 0 && p[3 * page] == 0 && p[PAGES * page - 1] == 0);
+    CHECK(p[3 * page - 1] == 1 && dvt_guard_is_broken(g));
     dvt_guard_remove(g);
     munmap((void *)(uintptr_t)p, PAGES * page);
     close(file);
@@ -67,10 +60,10 @@ static void test_another(size_t page)
     volatile unsigned char *p = map_ones(PAGES * page, &file);
     guard *g = dvt_guard_add((void *)(uintptr_t)p, 2 * page);
     dvt_guard_remove(g); /* what is let go of is nobody's business either */
-    EXPECT(ftruncate(file, (off_t)page) == 0);
+    CHECK(ftruncate(file, (off_t)page) == 0);
     if (sigsetjmp(back, 1) == 0)
-        EXPECT(p[page] == 2); /* not reached */
-    EXPECT(passed_on == 1);
+        CHECK(p[page] == 2); /* not reached */
+    CHECK(passed_on == 1);
     munmap((void *)(uintptr_t)p, PAGES * page);
     close(file);
 }
@@ -84,7 +77,7 @@ static void test_many(size_t page)
     dvt_guard_break(again);
     dvt_guard_remove(again);
     held[7] = dvt_guard_add((void *)(77 * page), page);
-    EXPECT(held[7] == again && !dvt_guard_is_broken(again));
+    CHECK(held[7] == again && !dvt_guard_is_broken(again));
     for (size_t i = 0; i < 20; i++)
         dvt_guard_remove(held[i]);
 }
@@ -111,9 +104,9 @@ static void test_sent_signals(size_t page)
 {
     for (int flags = 0; flags <= SA_SIGINFO; flags += SA_SIGINFO) {
         int ended = end_of_child(SIG_DFL, flags, page);
-        EXPECT(WIFSIGNALED(ended) && WTERMSIG(ended) == SIGBUS);
+        CHECK(WIFSIGNALED(ended) && WTERMSIG(ended) == SIGBUS);
         int ignored = end_of_child(SIG_IGN, flags, page);
-        EXPECT(WIFEXITED(ignored) && WEXITSTATUS(ignored) == 0);
+        CHECK(WIFEXITED(ignored) && WEXITSTATUS(ignored) == 0);
     }
 }
 

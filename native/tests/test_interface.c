@@ -3,16 +3,9 @@
 
 #include "internal.h"
 
-#include <stdio.h>
+#include "check.h"
+
 #include <string.h>
-
-static int failures;
-
-static void expect(bool condition, const char *what)
-{
-    if (!condition && failures++ < 10)
-        fprintf(stderr, "native/tests/test_interface: %s\n", what);
-}
 
 /* No more is written than the caller says there is room for. */
 static void test_filling(void)
@@ -23,17 +16,17 @@ static void test_filling(void)
         unsigned char behind[64];
     } old = {.struct_size = 8};
     memset(old.behind, 0xA5, sizeof old.behind);
-    expect(dvt_fill(&old, &made, sizeof made) == DVT_OK, "a shorter structure is refused");
-    expect(old.struct_size == 8 && old.abi == 7, "a shorter structure is not filled in");
+    EXPECT(dvt_fill(&old, &made, sizeof made) == DVT_OK, "a shorter structure is refused");
+    EXPECT(old.struct_size == 8 && old.abi == 7, "a shorter structure is not filled in");
     for (size_t i = 0; i < sizeof old.behind; i++)
-        expect(old.behind[i] == 0xA5, "written behind the caller's structure");
+        EXPECT(old.behind[i] == 0xA5, "written behind the caller's structure");
     dvt_device_info unset = {0};
-    expect(dvt_fill(&unset, &made, sizeof made) == DVT_ERROR_ARGUMENT, "no struct_size");
+    EXPECT(dvt_fill(&unset, &made, sizeof made) == DVT_ERROR_ARGUMENT, "no struct_size");
     struct {
         dvt_device_info info;
         uint64_t later;
     } newer = {{.struct_size = sizeof newer}, 9};
-    expect(dvt_fill(&newer, &made, sizeof made) == DVT_OK &&
+    EXPECT(dvt_fill(&newer, &made, sizeof made) == DVT_OK &&
                newer.info.struct_size == sizeof made && newer.later == 9,
            "a newer caller is not told how much there is");
 }
@@ -59,8 +52,8 @@ static void test_both_streams_are_waited_for(void)
                 .compute = (dvp_stream *)(void *)&compute_stream,
                 .transfer = (dvp_stream *)(void *)&transfer_stream};
     plugin_error error = {0};
-    expect(plugin_sync(&p, &error) == -1 && error.problem == PLUGIN_FAILED, "no error");
-    expect(transfers == 1 && computes == 1, "one failed stream keeps the other from being "
+    EXPECT(plugin_sync(&p, &error) == -1 && error.problem == PLUGIN_FAILED, "no error");
+    EXPECT(transfers == 1 && computes == 1, "one failed stream keeps the other from being "
                                             "waited for");
 }
 

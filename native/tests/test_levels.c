@@ -1,17 +1,7 @@
 /* Unit tests of the levels of x86-64; built with ASan and UBSan by `make test`. */
 #include "levels.h"
 
-#include <stdio.h>
-
-static int failures = 0;
-
-#define CHECK(condition)                                                                       \
-    do {                                                                                       \
-        if (!(condition)) {                                                                    \
-            printf("%s:%d: %s\n", __FILE__, __LINE__, #condition);                             \
-            failures++;                                                                        \
-        }                                                                                      \
-    } while (0)
+#include "check.h"
 
 /* What the psABI asks of each level, one by one: where a processor that has all else lacks it,
  * the level is the one below. */

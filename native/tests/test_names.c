@@ -1,18 +1,9 @@
 /* Lists of names for messages, of every length; built with ASan and UBSan by `make test`. */
 #include "internal.h"
 
-#include <stdio.h>
+#include "check.h"
+
 #include <string.h>
-
-static int failures = 0;
-
-#define CHECK(condition)                                                                       \
-    do {                                                                                       \
-        if (!(condition)) {                                                                    \
-            printf("%s:%d: %s\n", __FILE__, __LINE__, #condition);                             \
-            failures++;                                                                        \
-        }                                                                                      \
-    } while (0)
 
 static uint8_t letters[1024];
 

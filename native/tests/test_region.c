@@ -2,14 +2,14 @@
  * recognised, however many there are. */
 #include "region.h"
 
-#include <stdio.h>
+#include "check.h"
+
 #include <stdlib.h>
 #include <string.h>
 
 #define SPACE  4096
 #define ROUNDS 20000
 
-static int failures;
 static uint64_t state = 88172645463325252ull;
 
 static int64_t below(int64_t limit)
@@ -18,12 +18,6 @@ static int64_t below(int64_t limit)
     state ^= state >> 7;
     state ^= state << 17;
     return (int64_t)(state % (uint64_t)limit);
-}
-
-static void expect(bool condition, const char *what)
-{
-    if (!condition && failures++ < 10)
-        fprintf(stderr, "native/tests/test_region: %s\n", what);
 }
 
 static void mark(const region *r, unsigned char *map)
@@ -91,7 +85,7 @@ static region random_region(void)
                 break;
         }
         mark(&made, found);
-        expect(memcmp(wanted, found, SPACE) == 0, "a region of other elements than it was "
+        EXPECT(memcmp(wanted, found, SPACE) == 0, "a region of other elements than it was "
                                                   "made of");
         return made;
     }
@@ -107,11 +101,11 @@ static void test_soundness(void)
             held[n] = random_region();
         bool said = dvt_region_covered(&wanted, held, count);
         bool right = is_covered(&wanted, held, count);
-        expect(!said || right, "said to be covered, and is not");
-        expect(said || !right, "few runs, and not seen to be covered");
+        EXPECT(!said || right, "said to be covered, and is not");
+        EXPECT(said || !right, "few runs, and not seen to be covered");
         yes += said;
     }
-    expect(yes > ROUNDS / 100, "hardly a region is covered");
+    EXPECT(yes > ROUNDS / 100, "hardly a region is covered");
 }
 
 static region slice(int64_t offset, int64_t outer, int64_t stride, int64_t run)
@@ -128,20 +122,20 @@ static void test_structures(void)
     int64_t many = 1 << 20;
     region all = {.run = many * 10};
     region parts[] = {slice(0, many, 10, 3), slice(3, many, 10, 6), slice(9, many, 10, 1)};
-    expect(dvt_region_covered(&all, parts, 3), "a concatenation is not seen");
-    expect(!dvt_region_covered(&all, parts, 2), "a concatenation lacks a part");
-    expect(!dvt_region_covered(&all, parts + 1, 2), "a concatenation lacks its first part");
+    EXPECT(dvt_region_covered(&all, parts, 3), "a concatenation is not seen");
+    EXPECT(!dvt_region_covered(&all, parts, 2), "a concatenation lacks a part");
+    EXPECT(!dvt_region_covered(&all, parts + 1, 2), "a concatenation lacks its first part");
     region rows = slice(20, many / 2, 10, 3), wider = slice(20, many / 2, 10, 4);
-    expect(dvt_region_covered(&rows, parts, 1), "some rows of a part");
-    expect(!dvt_region_covered(&wider, parts, 1), "rows wider than their part");
-    expect(dvt_region_covered(&wider, parts, 2), "rows of two parts");
+    EXPECT(dvt_region_covered(&rows, parts, 1), "some rows of a part");
+    EXPECT(!dvt_region_covered(&wider, parts, 1), "rows wider than their part");
+    EXPECT(dvt_region_covered(&wider, parts, 2), "rows of two parts");
     region_dim nested[] = {{50, 100000}, {1000, 100}, {20, 5}, {2, 1}};
     region_dim others[] = {{50, 100000}, {1000, 100}, {20, 5}, {3, 1}};
     region both[2], whole = {.run = 50 * 100000};
     dvt_region_make(0, nested, 4, &both[0]);
     dvt_region_make(2, others, 4, &both[1]);
-    expect(dvt_region_covered(&whole, both, 2), "interleaved parts of four dimensions");
-    expect(!dvt_region_covered(&whole, both, 1), "one of two interleaved parts");
+    EXPECT(dvt_region_covered(&whole, both, 2), "interleaved parts of four dimensions");
+    EXPECT(!dvt_region_covered(&whole, both, 1), "one of two interleaved parts");
 }
 
 int main(void)

@@ -1,18 +1,9 @@
 /* Unit tests of both processors' relocations; built with ASan and UBSan by `make test`. */
 #include "processor.h"
 
-#include <stdio.h>
+#include "check.h"
+
 #include <string.h>
-
-static int failures = 0;
-
-#define CHECK(condition)                                                                       \
-    do {                                                                                       \
-        if (!(condition)) {                                                                    \
-            printf("%s:%d: %s\n", __FILE__, __LINE__, #condition);                             \
-            failures++;                                                                        \
-        }                                                                                      \
-    } while (0)
 
 /* An instruction after a relocation; 0 where it was refused. */
 static uint32_t patched(uint32_t type, uint32_t instruction, uint64_t from, int64_t to)

@@ -1,17 +1,7 @@
 /* Unit tests of size programs; built with ASan and UBSan by `make test`. */
 #include "dovetail.h"
 
-#include <stdio.h>
-
-static int failures = 0;
-
-#define CHECK(condition)                                                                       \
-    do {                                                                                       \
-        if (!(condition)) {                                                                    \
-            printf("%s:%d: %s\n", __FILE__, __LINE__, #condition);                             \
-            failures++;                                                                        \
-        }                                                                                      \
-    } while (0)
+#include "check.h"
 
 static dvt_status run2(int64_t opcode, int64_t a, int64_t b, int64_t *result)
 {
