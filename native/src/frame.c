@@ -284,7 +284,15 @@ static dvt_status check_copy(const frame *f, uint32_t index, bool on_device, dvt
  * seconds, the kernel is interpreted, which stops anywhere. */
 #define LONGEST_UNIT 0x1p36
 
-static dvt_status check_kernel(dvt_call *call, operand_use *uses, uint64_t *steps,
+static void note_scratch(frame *f, const kernel_work *work)
+{
+    if (work->pieces == 0)
+        return;
+    f->scratch = work->scratch > f->scratch ? work->scratch : f->scratch;
+    f->pieces = work->pieces > f->pieces ? work->pieces : f->pieces;
+}
+
+static dvt_status check_kernel(frame *f, dvt_call *call, operand_use *uses, uint64_t *steps,
                                dvt_error *error)
 {
     const dvt_kernel *described = dvt_kernel_described(call->kernel);
@@ -300,6 +308,8 @@ static dvt_status check_kernel(dvt_call *call, operand_use *uses, uint64_t *step
     *steps = (uint64_t)work.total;
     if (status == DVT_OK && work.unit > LONGEST_UNIT)
         call->kernel = described;
+    if (status == DVT_OK && call->kernel == described)
+        note_scratch(f, &work);
     return status;
 }
 
@@ -321,7 +331,7 @@ static dvt_status bind_call(const program *p, frame *f, uint32_t index, operand_
             return dvt_fail(error, DVT_ERROR_MALFORMED, "instruction %u writes to a broadcast",
                             index);
     if (in->opcode == OP_KERNEL)
-        return check_kernel(call, uses, steps, error);
+        return check_kernel(f, call, uses, steps, error);
     *steps = dvt_work_of(call);
     return in->opcode == OP_COPY ? check_copy(f, index, in->device != 0, error) : DVT_OK;
 }

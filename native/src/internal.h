@@ -218,6 +218,8 @@ typedef struct frame {
     dvt_memory memory;
     uint64_t bytes;      /* what it takes: to keep it, and */
     uint64_t call_bytes; /* for the length of a call */
+    uint64_t scratch;    /* what an interpreted kernel takes beside, in each thread, */
+    uint64_t pieces;     /* in as many as this at most */
     clearing *clearings; /* in the order of instructions */
     uint64_t cleared;    /* bytes, all of them together */
     uint32_t clearing_count, clearing_next;
@@ -300,6 +302,9 @@ struct operand_use;
 typedef struct {
     int64_t total; /* how often loops are entered and their bodies run */
     double unit;   /* instructions, for what native code does in one go */
+    /* where it is interpreted: */
+    uint64_t scratch; /* bytes, a thread */
+    uint64_t pieces;  /* no more threads than these take part */
 } kernel_work;
 /* What a call of kernel IR does with its operands, and how long that takes. */
 dvt_status dvt_kernel_ir_look(const dvt_call *call, struct operand_use *uses, kernel_work *work,

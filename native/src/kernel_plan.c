@@ -477,6 +477,8 @@ dvt_status dvt_kernel_ir_look(const dvt_call *call, operand_use *uses, kernel_wo
     work->total =
         plan->work < INT64_MAX / 2 ? plan->work + plan->ir->instruction_count : plan->work;
     work->unit = unit_of(plan);
+    work->scratch = dvt_kernel_scratch(plan);
+    work->pieces = plan->units > 0 ? (uint64_t)((plan->units - 1) / plan->grain + 1) : 0;
     free(plan);
     return status;
 }

@@ -113,4 +113,8 @@ bool dvt_kernel_uses(const kernel_plan *plan, operand_use *uses);
 /* ---- kernel_plan.c ---- */
 dvt_status dvt_kernel_plan(const dvt_call *call, kernel_plan **plan, dvt_error *error);
 
+/* ---- kernel_run.c ---- */
+/* Bytes that each thread takes while it runs a kernel. */
+size_t dvt_kernel_scratch(const kernel_plan *plan);
+
 #endif

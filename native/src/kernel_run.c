@@ -510,13 +510,29 @@ static void go_to(worker *w, int64_t unit)
     }
 }
 
+/* A worker, then its values, slots and accumulators: where each of these ends. */
+typedef struct {
+    size_t head, values, slots, all;
+} worker_layout;
+
+static worker_layout layout_of(const kernel_plan *plan)
+{
+    worker_layout l = {.head = (sizeof(worker) + 63) / 64 * 64};
+    l.values = l.head + (plan->ir->value_count * sizeof(void *) + 63) / 64 * 64;
+    l.slots = l.values + plan->slot_count * plan->slot_size;
+    l.all = l.slots + (size_t)plan->accumulator_count * 2 * 8 * STRIP;
+    return l;
+}
+
+size_t dvt_kernel_scratch(const kernel_plan *plan)
+{
+    return layout_of(plan).all;
+}
+
 static worker *new_worker(const kernel_plan *plan, run_control *control)
 {
-    size_t values = (plan->ir->value_count * sizeof(void *) + 63) / 64 * 64;
-    size_t slots = plan->slot_count * plan->slot_size;
-    size_t folds = (size_t)plan->accumulator_count * 2 * 8 * STRIP;
-    size_t head = (sizeof(worker) + 63) / 64 * 64;
-    char *at = aligned_alloc(64, head + values + slots + folds);
+    worker_layout l = layout_of(plan);
+    char *at = aligned_alloc(64, l.all);
     if (at == NULL)
         return NULL;
     worker *w = (worker *)(void *)at;
@@ -524,9 +540,9 @@ static worker *new_worker(const kernel_plan *plan, run_control *control)
     w->flags = w->ticks = 0;
     w->control = control;
     w->n = 1;
-    w->values = (void **)(void *)(at + head);
-    w->slots = at + head + values;
-    w->accumulators = w->slots + slots;
+    w->values = (void **)(void *)(at + l.head);
+    w->slots = at + l.values;
+    w->accumulators = at + l.slots;
     return w;
 }
 

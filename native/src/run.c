@@ -369,6 +369,16 @@ static dvt_status run_frame(dvt_artifact *a, frame *f, const dvt_run_options *op
     return status;
 }
 
+/* What interpreted kernels take; they run one after the other, each in several threads. */
+static dvt_status charge_scratch(const dvt_artifact *a, const frame *f, dvt_error *error)
+{
+    uint64_t total = f->call_bytes + f->bytes, threads = (uint64_t)dvt_threads(), bytes;
+    if (__builtin_mul_overflow(f->scratch, f->pieces < threads ? f->pieces : threads, &bytes))
+        bytes = UINT64_MAX;
+    return bytes == 0 ? DVT_OK
+                      : dvt_charge_memory(a, &total, bytes, "interpreted kernels", error);
+}
+
 dvt_status dvt_run(dvt_artifact *a, const dvt_run_options *options, const dvt_tensor *inputs,
                    size_t input_count, dvt_managed **outputs, size_t output_count,
                    dvt_error *error)
@@ -409,7 +419,9 @@ dvt_status dvt_run(dvt_artifact *a, const dvt_run_options *options, const dvt_te
     run_control control = {known.cancel, known.poll, known.poll_context, 0, false};
     bool controlled = known.cancel != NULL || known.poll != NULL;
     run_control *outer = dvt_control_set(controlled ? &control : NULL);
-    status = run_frame(a, f, &known, inputs, outputs, error);
+    status = charge_scratch(a, f, error);
+    if (status == DVT_OK)
+        status = run_frame(a, f, &known, inputs, outputs, error);
     dvt_control_set(outer);
     dvt_ask_threads(before);
     give_frame(a, f);

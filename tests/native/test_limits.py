@@ -10,7 +10,7 @@ import torch
 
 import dovetail
 from dovetail import _native, errors
-from dovetail.ir.kernel import Axis, Buffer, Index, Kernel, Load, Loop, Reduce, Store
+from dovetail.ir.kernel import Apply, Axis, Buffer, Index, Kernel, Load, Loop, Reduce, Store
 from dovetail.ir.kernel_text import parse_kernel
 from dovetail.runtime.loaded import TRUST, open_native
 from tests.artifact.files import file_bytes
@@ -173,6 +173,44 @@ def test_a_copy_within_a_buffer_is_counted_by_its_elements():
     assert torch.equal(y, x)
     with pytest.raises(errors.LimitExceeded, match=r"copies need 4000000.*max_memory"):
         open_native(file_bytes(WITHIN), limits=(0, 4_000_000))(x)
+
+
+POINTS = 4096 * 64
+
+
+def chained(values):
+    """A kernel that holds ``values`` values at once: all are loaded before any is used."""
+    buffers = (Buffer("x", "float64"), Buffer("out", "float64", "out"))
+    here = Index(0, (("p", 1),))
+    loads = [Load(f"v{n}", "float64", "x", here) for n in range(values)]
+    totals = ["v0", *(f"t{n}" for n in range(1, values))]
+    adds = [Apply(totals[n], "float64", "add", (totals[n - 1], f"v{n}")) for n in range(1, values)]
+    body = (*loads, *adds, Store("out", here, totals[-1]))
+    return Kernel("chained", buffers, (Axis("p", POINTS),), (Loop((), body),))
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_what_the_interpreter_holds_is_counted_for_each_thread(threads):
+    text = f"""\
+program @chained
+input %x: float64[{POINTS}]
+output %y: float64[{POINTS}]
+kernel %y = chained@1(%x)
+return %y
+"""
+    section = ir_section([chained(100)])
+    data = file_bytes(text, generated={"chained@1": "chained"}, sections=[section])
+    output, held = 8 * POINTS, 100 * 512 * 8
+    x = torch.ones(POINTS, dtype=torch.float64)
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        for limits in ((0, 0), (0, output + 3 * threads * held)):
+            assert torch.from_dlpack(open_native(data, limits=limits)(x)[0])[0] == 100
+        with pytest.raises(errors.LimitExceeded, match=r"interpreted kernels need.*max_memory"):
+            open_native(data, limits=(0, output + threads * held))(x)
+    finally:
+        torch.set_num_threads(before)
 
 
 def test_state_that_shares_its_contents_is_counted_each_time():
