@@ -139,21 +139,23 @@ static dvt_status bind_input(const dvt_artifact *a, frame *f, uint32_t n,
     return DVT_OK;
 }
 
-/* The bytes a tensor may touch, for telling whether two overlap. */
+/* The bytes a tensor may touch, for telling whether two overlap: all there are where its
+ * strides lead out of any memory. */
 static void bounds(const dvt_tensor *t, uintptr_t *low, uintptr_t *high)
 {
-    int64_t down = 0, up = 0, row = 1;
-    for (int32_t i = t->ndim - 1; i >= 0; i--) {
-        int64_t reach = (t->shape[i] - 1) * (t->strides != NULL ? t->strides[i] : row);
-        row *= t->shape[i];
-        if (reach < 0)
-            down += reach;
-        else
-            up += reach;
+    int64_t down = 0, up = 1, row = 1, item = t->dtype.bits / 8;
+    bool fits = true;
+    for (int32_t i = t->ndim - 1; fits && i >= 0; i--) {
+        int64_t reach, stride = t->strides != NULL ? t->strides[i] : row;
+        fits = !__builtin_mul_overflow(t->shape[i] - 1, stride, &reach);
+        int64_t *end = fits && reach < 0 ? &down : &up;
+        fits = fits && !__builtin_add_overflow(*end, reach, end);
+        row *= t->shape[i]; /* no overflow: the shape is the expected one, which was checked */
     }
-    int64_t item = t->dtype.bits / 8;
-    *low = (uintptr_t)dvt_data(t) + (uintptr_t)(down * item);
-    *high = (uintptr_t)dvt_data(t) + (uintptr_t)((up + 1) * item);
+    fits = fits && !__builtin_mul_overflow(down, item, &down);
+    fits = fits && !__builtin_mul_overflow(up, item, &up);
+    *low = fits ? (uintptr_t)dvt_data(t) + (uintptr_t)down : 0;
+    *high = fits ? (uintptr_t)dvt_data(t) + (uintptr_t)up : UINTPTR_MAX;
 }
 
 /* A model that writes to its inputs was exported with inputs that do not overlap. */

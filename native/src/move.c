@@ -206,15 +206,15 @@ static dvt_status run_cat(const dvt_call *c, dvt_error *error)
     (void)error;
     const dvt_tensor *out = c->outputs[0];
     int64_t axis = c->attributes[0].i, at = 0;
-    for (uint32_t i = 0; i < c->input_count; i++) {
+    for (uint32_t i = 0; i < c->input_count; at += c->inputs[i++]->shape[axis]) {
         const dvt_tensor *in = c->inputs[i];
         dvt_tensor part = *out;
+        if (dvt_numel(in) == 0)
+            continue; /* it may have no place in the output */
         part.shape = in->shape;
         part.data = dvt_data(out) + at * out->strides[axis] * (out->dtype.bits / 8);
         part.byte_offset = 0;
-        if (dvt_numel(in) > 0)
-            dvt_copy_tensor(&part, in);
-        at += in->shape[axis];
+        dvt_copy_tensor(&part, in);
     }
     return DVT_OK;
 }

@@ -111,6 +111,9 @@ void dvt_iterate(int operands, const dvt_tensor *const *tensors, dvt_loop loop,
 {
     walk w = {.operands = operands, .loop = loop, .context = context};
     const dvt_tensor *whole = tensors[0];
+    int64_t total = dvt_numel(whole);
+    if (total == 0)
+        return; /* strides of what has no elements may be any numbers */
     w.rank = whole->ndim > 0 ? whole->ndim : 1;
     w.shape[0] = 1;
     for (int32_t d = 0; d < whole->ndim; d++)
@@ -124,9 +127,6 @@ void dvt_iterate(int operands, const dvt_tensor *const *tensors, dvt_loop loop,
             w.strides[o][place] = t->shape[d] == 1 ? 0 : t->strides[d] * item;
         }
     }
-    int64_t total = dvt_numel(whole);
-    if (total == 0)
-        return;
     collapse(&w);
     if (w.rank == 0) {
         w.rank = 1;
