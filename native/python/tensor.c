@@ -2,6 +2,7 @@
  * shared with NumPy and others by the buffer protocol and DLPack. Also how arguments are read.
  */
 #include "bindings.h"
+#include "internal.h"
 
 PyTypeObject *tensor_type;
 
@@ -62,8 +63,8 @@ PyObject *wrap_managed(dvt_managed *managed)
         }
         for (size_t i = 0; i < rank; i++) {
             self->dims[i] = (Py_ssize_t)managed->tensor.shape[i];
-            self->dims[rank + i] =
-                (Py_ssize_t)(managed->tensor.strides[i] * (managed->tensor.dtype.bits / 8));
+            self->dims[rank + i] = (Py_ssize_t)((size_t)managed->tensor.strides[i] *
+                                                (managed->tensor.dtype.bits / 8u));
         }
     } else if (managed->deleter != NULL) {
         managed->deleter(managed);
@@ -156,13 +157,17 @@ typedef struct {
         dvt_managed versioned;
         old_managed old;
     } managed;
-    PyObject *owner;
+    PyObject *owner; /* of the memory */
+    void *copy;      /* or: shape, strides and elements of its own */
 } shared;
+
+#define IS_COPIED 2u /* of DLPack's flags */
 
 static void drop_shared(shared *s)
 {
     PyGILState_STATE state = PyGILState_Ensure();
-    Py_DECREF(s->owner);
+    Py_XDECREF(s->owner);
+    PyMem_Free(s->copy);
     PyMem_Free(s);
     PyGILState_Release(state);
 }
@@ -187,25 +192,80 @@ static void drop_capsule(PyObject *capsule)
         drop_shared(s);
 }
 
+/* Gives a tensor, row-major, memory of its own. NULL: there is none. */
+static void *copy_tensor(const dvt_tensor *t, dvt_tensor *made)
+{
+    size_t rank = (size_t)t->ndim, item = t->dtype.bits / 8u, head = 2 * rank * sizeof(int64_t);
+    char *block = PyMem_Malloc(head + (size_t)dvt_numel(t) * item + DVT_ALIGN);
+    if (block == NULL)
+        return NULL;
+    *made = *t;
+    made->byte_offset = 0;
+    made->shape = (int64_t *)(void *)block;
+    made->strides = made->shape + rank;
+    int64_t step = 1;
+    for (size_t i = rank; i-- > 0; step *= t->shape[i]) {
+        made->shape[i] = t->shape[i];
+        made->strides[i] = step;
+    }
+    made->data = block + head + (DVT_ALIGN - (uintptr_t)(block + head) % DVT_ALIGN) % DVT_ALIGN;
+    dvt_copy_tensor(made, t);
+    return block;
+}
+
+/* False, with an error set: the tensor is asked for on another device than its own. */
+static bool is_here(PyObject *device)
+{
+    int type = DVT_CPU, number = 0;
+    if (device == NULL || device == Py_None)
+        return true;
+    if (!PyArg_Parse(device, "(ii)", &type, &number))
+        return false;
+    if (type != DVT_CPU)
+        PyErr_SetString(PyExc_BufferError, "a result of the C runtime lies on the CPU");
+    return type == DVT_CPU;
+}
+
+/* A tensor to hand out: this one's memory, or a copy of it. */
+static shared *new_shared(PyObject *object, bool copies, dvt_tensor *tensor)
+{
+    const dvt_tensor *t = &((Tensor *)object)->managed->tensor;
+    shared *s = PyMem_Calloc(1, sizeof *s);
+    if (s != NULL && copies)
+        s->copy = copy_tensor(t, tensor);
+    if (s == NULL || (copies && s->copy == NULL)) {
+        PyMem_Free(s);
+        PyErr_NoMemory();
+        return NULL;
+    }
+    if (!copies) {
+        *tensor = *t;
+        s->owner = Py_NewRef(object);
+    }
+    return s;
+}
+
 static PyObject *tensor_dlpack(PyObject *object, PyObject *args, PyObject *kwargs)
 {
     static char *names[] = {"stream", "max_version", "dl_device", "copy", NULL};
     PyObject *stream = NULL, *version = NULL, *device = NULL, *copy = NULL;
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|$OOOO", names, &stream, &version, &device,
-                                     &copy))
+                                     &copy) ||
+        !is_here(device))
         return NULL;
-    shared *s = PyMem_Calloc(1, sizeof *s);
+    int copies = copy != NULL && copy != Py_None ? PyObject_IsTrue(copy) : 0;
+    dvt_tensor tensor;
+    shared *s = copies < 0 ? NULL : new_shared(object, copies > 0, &tensor);
     if (s == NULL)
-        return PyErr_NoMemory();
-    const dvt_tensor *t = &((Tensor *)object)->managed->tensor;
+        return NULL;
     bool versioned = version != NULL && version != Py_None;
-    s->owner = Py_NewRef(object);
     if (versioned) {
         s->managed.versioned.version.major = 1;
-        s->managed.versioned.tensor = *t;
+        s->managed.versioned.flags = copies ? IS_COPIED : 0;
+        s->managed.versioned.tensor = tensor;
         s->managed.versioned.deleter = drop_versioned;
     } else {
-        s->managed.old.tensor = *t;
+        s->managed.old.tensor = tensor;
         s->managed.old.deleter = drop_old;
     }
     PyObject *capsule =
@@ -224,7 +284,7 @@ static PyObject *tensor_device(PyObject *object, PyObject *unused)
 
 static PyMethodDef tensor_methods[] = {
     {"__dlpack__", (PyCFunction)(void (*)(void))tensor_dlpack, METH_VARARGS | METH_KEYWORDS,
-     "A DLPack capsule that shares this tensor's memory."},
+     "A DLPack capsule that shares this tensor's memory, or with copy=True holds a copy."},
     {"__dlpack_device__", tensor_device, METH_NOARGS, "DLPack's device type and number."},
     {NULL, NULL, 0, NULL},
 };

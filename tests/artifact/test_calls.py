@@ -1,7 +1,6 @@
 """Calls: what fits runs, however it lies in memory; what does not is refused with its name."""
 
 import ctypes
-import dataclasses
 import gc
 import threading
 import weakref
@@ -283,10 +282,46 @@ def test_a_consumer_that_wants_contiguous_memory():
                     ask_for_buffer(made, flags)
 
 
+@pytest.mark.parametrize("layout", ["", " strides [1, 2]", " strides [4, 1]"])
+@pytest.mark.parametrize("version", [None, (1, 0)])
+def test_a_consumer_that_wants_a_copy(layout, version):
+    source = f"program @p\nconstant %c: float32[2, 3]\noutput %y: float32[2, 3]{layout}\n"
+    source += "copy %y = %c\nreturn %y\n"
+    made = open_native(file_bytes(source, {"c": floats(*range(6))}))()[0]
+    copy, shared = (
+        torch.utils.dlpack.from_dlpack(made.__dlpack__(max_version=version, copy=wanted))
+        for wanted in (True, False)
+    )
+    assert copy.tolist() == shared.tolist() == [[0, 1, 2], [3, 4, 5]]
+    assert copy.is_contiguous()
+    copy.fill_(7)
+    shared[0, 0] = 5
+    assert np.asarray(made).tolist() == [[5, 1, 2], [3, 4, 5]]
+    del made, shared
+    assert copy.tolist() == [[7, 7, 7], [7, 7, 7]]
+
+
+def test_copies_of_little_and_of_nothing():
+    for shape, data in (("", floats(3)), ("[0, 4]", b""), ("[1]", floats(3))):
+        text = f"program @p\nconstant %c: float32{shape or '[]'}\n"
+        text += f"output %y: float32{shape or '[]'}\ncopy %y = %c\nreturn %y\n"
+        made = open_native(file_bytes(text, {"c": data}))()[0]
+        copy = torch.utils.dlpack.from_dlpack(made.__dlpack__(copy=True))
+        assert copy.tolist() == np.asarray(made).tolist()
+
+
+def test_a_consumer_on_another_device():
+    text = "program @p\nconstant %c: float32[1]\noutput %y: float32[1]\ncopy %y = %c\nreturn %y\n"
+    made = open_native(file_bytes(text, {"c": floats(3)}))()[0]
+    assert made.__dlpack__(dl_device=(1, 0)) is not None
+    with pytest.raises(BufferError, match="on the CPU"):
+        made.__dlpack__(dl_device=(2, 0))
+
+
 def test_names_that_are_no_text():
     made, features = encode_program(parse_program(ADD.replace("%bias", "%longname")), {}, {})
     sections = [
-        dataclasses.replace(s, pieces=[b"".join(s.pieces).replace(b"longname", b"\xff\xfengname")])
+        s._replace(pieces=[b"".join(s.pieces).replace(b"longname", b"\xff\xfengname")])
         for s in made
     ]
     native = open_native(b"".join(container.chunks(*container.lay_out(sections, features))))
