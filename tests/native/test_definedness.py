@@ -12,6 +12,7 @@ import torch
 import dovetail
 from dovetail import errors
 from dovetail.ir.kernel import Axis, Buffer, Index, Kernel, Load, Loop, Store
+from dovetail.ir.kernel_text import parse_kernel
 from dovetail.ir.program_text import parse_program
 from dovetail.ir.program_verify import verify_program
 from dovetail.runtime.loaded import TRUST, open_native
@@ -351,6 +352,39 @@ def test_the_gaps_of_an_input():
     for flags in (0, TRUST):
         y = torch.from_dlpack(open_native(file_bytes(SPREAD), flags=flags)(dense)[0])
         assert y.tolist() == [7, 0, 0] * 3 + [7]
+
+
+WRITTEN = """\
+program @written
+input %x: float32[4] strides [3]
+temporary %t: float32[4]
+output %y: float32[10]
+kernel %t, %y = k@1(%x)
+copy %x = %t
+return %y
+"""
+READS_ON = """\
+kernel k(in x: float32, out t: float32, out y: float32) over [] {
+  loop [i: 10] {
+    a: float32 = load x[0 | i * (1)]
+    store y[0 | i * (1)] = a
+  }
+  loop [j: 4] {
+    b: float32 = load x[0 | j * (3)]
+    c: float32 = neg(b)
+    store t[0 | j * (1)] = c
+  }
+}
+"""
+
+
+def test_the_gaps_of_an_input_that_is_written_to():
+    sections = [ir_section([parse_kernel(READS_ON)])]
+    native = open_native(file_bytes(WRITTEN, generated={"k@1": "k"}, sections=sections))
+    secret = torch.full((4, 3), 7.0)
+    y = torch.from_dlpack(native(secret[:, 0])[0])
+    assert y.tolist() == [7, 0, 0] * 3 + [7]
+    assert secret.tolist() == [[-7, 7, 7]] * 4
 
 
 def test_the_gaps_of_what_a_host_call_makes():
