@@ -1,4 +1,4 @@
-"""The pipeline by hand: partition, compile, serialize to bytes, load, execute over the C ABI."""
+"""The pipeline by hand: partition, compile, serialize to bytes, link, execute over the C ABI."""
 
 from __future__ import annotations
 
@@ -10,9 +10,11 @@ import torch
 from torch import nn
 
 import dovetail
+from dovetail import history
 from dovetail.backends.plugin import PluginBackend
-from dovetail.place import place
-from dovetail.runtime.runner import runner_for
+from dovetail.compiled import decode, encode
+from dovetail.options import Options
+from dovetail.pipeline import Compiler
 
 HERE = Path(__file__).parent
 
@@ -41,27 +43,22 @@ def main(folder: Path) -> None:
     model, x = Model().eval(), torch.randn(4, 16)
 
     program = torch.export.export(model, (x,)).run_decompositions()
-    placement = place(program.graph_module, [accel, aten])
-    print(f"1. partitioned into {len(placement.segments)} segments")
-    for placed in placement.segments:
-        ops = ", ".join(call.op.split(".")[1] for call in placed.segment.calls)
-        print(f"   {placed.segment.name} on {placed.backends[0].name}: {ops}")
+    compiler = Compiler((accel, aten), Options(), history.begin(accel.name, aten.name))
+    compiled = compiler.compile_graph(program.graph_module, "inference")
+    print(f"1. partitioned into {len(compiled.every.segments)} segments, each compiled")
+    for each in compiled.every.segments:
+        ops = ", ".join(call.op.split(".")[1] for call in each.segment.calls)
+        print(f"   {each.name} on {each.backend}, {len(each.blob.data)} bytes: {ops}")
 
-    print("2. compiled and written")
-    for placed in placement.segments:
-        blob = placed.backends[0].compile(placed.segment)
-        path = folder / placed.segment.name
-        print(f"   {placed.segment.name}: {path.write_bytes(blob.data)} bytes")
+    path = folder / "compiled"
+    print(f"2. written as a value: {path.write_bytes(encode(compiled))} bytes")
 
-    print("3. loaded from those bytes")
-    loaded = []
-    for placed in placement.segments:
-        backend = placed.backends[0]
-        blob = dovetail.Blob((folder / placed.segment.name).read_bytes())
-        loaded.append((backend.name, backend.load(blob)))
+    read = decode(path.read_bytes())
+    print(f"3. read back, {'equal' if read == compiled else 'different'}, and linked")
+    linked = compiler.link(read)
 
     weights = [p.detach() for p in program.state_dict.values()]
-    (result,) = runner_for(placement, loaded)([*weights, x])
+    (result,) = linked.run([*weights, x])
     torch.testing.assert_close(result, model(x).detach())
     ran = accel.opened.native.counters()
     print(f"4. executed: {ran['kernels']} kernels over the C ABI, same result as eager")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from dovetail.errors import InvalidOption
@@ -105,6 +105,8 @@ class Blob:
 
     data: bytes = b""
     live: Any = None
+    # What ``load`` would make of the bytes, where ``compile`` has it at hand; never stored.
+    ready: Any = field(default=None, compare=False, repr=False)
 
     @property
     def is_portable(self) -> bool:

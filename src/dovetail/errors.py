@@ -240,6 +240,14 @@ class SizeError(DovetailError, ArithmeticError):
 # ---- programs and artifacts ----------------------------------------------------------------
 
 
+class InvalidCompiledGraph(DovetailError, ValueError):
+    """A compiled graph breaks a rule, or bytes hold none: what the verifier or the reader found."""
+
+    def __init__(self, problem: str) -> None:
+        self.problem = problem
+        super().__init__(problem)
+
+
 class InvalidProgram(DovetailError, ValueError):
     """A Program breaks a rule of its format: what the verifier, the parser or the reader found."""
 

@@ -7,7 +7,7 @@ import itertools
 import math
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -79,13 +79,31 @@ class SegmentRecord(NamedTuple):
     measured: Measured | None = None
 
 
-@dataclass
-class CompiledGraph:
-    """One functional graph: where each call runs, segment by segment."""
+class GraphRecord:
+    """One functional graph: where each call runs, segment by segment.
 
-    kind: str
-    verdicts: tuple[Any, ...] = ()
-    segments: tuple[SegmentRecord, ...] = ()
+    It is worked out when somebody asks for it; a compilation that nobody asks about pays nothing.
+    """
+
+    def __init__(self, kind: str, work_out: Callable[[], Details] | None = None) -> None:
+        self.kind = kind
+        self._work_out: Callable[[], Details] | None = work_out
+        self._details: Details = ((), ())
+
+    @property
+    def verdicts(self) -> tuple[Any, ...]:
+        """Where each call runs, and who refused it."""
+        return self._worked_out()[0]
+
+    @property
+    def segments(self) -> tuple[SegmentRecord, ...]:
+        """Each segment in order."""
+        return self._worked_out()[1]
+
+    def _worked_out(self) -> Details:
+        if self._work_out is not None:
+            self._details, self._work_out = self._work_out(), None
+        return self._details
 
     def copies(self) -> list[Copies]:
         """What is copied between memories at each call, by source and target."""
@@ -105,6 +123,9 @@ class CompiledGraph:
         return counts
 
 
+Details = tuple[tuple[Any, ...], tuple[SegmentRecord, ...]]  # verdicts, segments
+
+
 @dataclass(eq=False)
 class Compilation:
     """Everything kept of one Dynamo graph or exported program."""
@@ -113,7 +134,7 @@ class Compilation:
     backends: tuple[str, ...] = ()  # who may run a call, best first
     number: int = field(default_factory=lambda: next(_numbers))
     stages: list[Stage] = field(default_factory=list)
-    graphs: list[CompiledGraph] = field(default_factory=list)
+    graphs: list[GraphRecord] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
     @contextlib.contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -12,14 +13,15 @@ from typing import Any
 from torch import fx
 
 from dovetail import history
-from dovetail.backend import Backend, Executable, FunctionExecutable
+from dovetail.backend import Backend, Blob, Fallback
 from dovetail.backends.instead import CallByCall
 from dovetail.capture import _torch
 from dovetail.capture.aot import Capture, has_calls
 from dovetail.capture.decompose import Opinion, composite_rules, keeping_claimed
+from dovetail.capture.ops import is_random, resolve_op
+from dovetail.compiled import Calls, CompiledGraph, CompiledPart, CompiledSegment
 from dovetail.errors import (
     BackendContract,
-    BackendFailed,
     DovetailError,
     FallbackWarning,
     SizeError,
@@ -31,10 +33,8 @@ from dovetail.passes import constants, manager, steps, strides
 from dovetail.passes.base import Pass, Passes
 from dovetail.passes.text import graph_text
 from dovetail.place import PlacedSegment, place, without_collection
-from dovetail.place.summary import Built, record_graph
-from dovetail.runtime.checked import CheckedRunner
-from dovetail.runtime.frozen import FrozenRunner
-from dovetail.runtime.runner import Timed, runner_for
+from dovetail.place.summary import Ran, record_graph
+from dovetail.runtime.link import Linked, LinkedPart, Linker, first_to_compile
 
 log = logging.getLogger(__name__)
 
@@ -100,7 +100,9 @@ class Compiler:
         """How a Dynamo graph becomes functional graphs for these backends."""
         first = self.backends[0]
         return Capture(
-            compile_graph=lambda gm, _, kind: self.compile_graph(gm, kind, self.frozen(kind)),
+            compile_graph=lambda gm, _, kind: (
+                self.link(self.compile_graph(gm, kind, self.frozen(kind))).run
+            ),
             joint_passes=lambda gm: self.run_passes("joint", gm, "joint"),
             decompositions=keeping_claimed(self.opinions),
             composites=composite_rules(first.composites, first.keeps_whole),
@@ -124,34 +126,34 @@ class Compiler:
             names = [node.name for node in gm.graph.find_nodes(op="placeholder")]
             constants.mark_kept(gm, [n for n, name in enumerate(names) if name in self.kept_names])
 
-    def compile_graph(self, gm: fx.GraphModule, kind: str, frozen: Iterable[int] = ()) -> Run:
+    def compile_graph(
+        self, gm: fx.GraphModule, kind: str, frozen: Iterable[int] = ()
+    ) -> CompiledGraph:
         """Compile one functional graph: passes, constants, placement, code."""
         with without_collection():
             return self._compile_graph(gm, kind, frozen)
 
-    def _compile_graph(self, gm: fx.GraphModule, kind: str, frozen: Iterable[int]) -> Run:
+    def _compile_graph(self, gm: fx.GraphModule, kind: str, frozen: Iterable[int]) -> CompiledGraph:
         expected = strides.output_descs(gm)
         gm.meta["kind"] = kind
         constants.mark_constants(gm, frozen)
         self.mark_kept(gm, kind)
         gm = self.run_passes("post_grad", gm, kind)
         gm = self.run_step(steps.STRIDES, gm, kind, expected)
-        run = self.compile_split(gm, kind)
-        if not self.options.check_weights:
-            return run
-        return CheckedRunner(run, constants.kept_labels(gm, self.input_names))
-
-    def compile_split(self, gm: fx.GraphModule, kind: str) -> Run:
-        """Compile a graph such that what depends on constants alone runs when they change."""
         positions = constants.constant_inputs(gm)
-        if not positions:
-            return self.compile_placed(gm, kind)
-        once, every = self.run_step(steps.SPLIT, gm, kind)
-        run_once = self.compile_placed(once, f"{kind}, once")
-        return FrozenRunner(run_once, self.compile_placed(every, kind), positions)
+        labels = constants.kept_labels(gm, self.input_names)
+        once, every = self.run_step(steps.SPLIT, gm, kind) if positions else (None, gm)
+        return CompiledGraph(
+            kind,
+            once=None if once is None else self.compile_part(once, f"{kind}, once"),
+            every=self.compile_part(every, kind),
+            frozen=tuple(positions),
+            labels=labels,
+            backends=tuple((b.name, b.fingerprint()) for b in self.backends),
+        )
 
-    def compile_placed(self, gm: fx.GraphModule, kind: str) -> Run:
-        """Place each call, compile each segment, and join them into one function."""
+    def compile_part(self, gm: fx.GraphModule, kind: str) -> CompiledPart:
+        """Place each call and compile each segment."""
         if all(backend.writes_in_place for backend in self.backends):
             gm = self.run_step(steps.REINPLACE, gm, kind)
         _torch.trace_artifact(f"dovetail_{kind.replace(', ', '_')}_graph", lambda: graph_text(gm))
@@ -160,65 +162,100 @@ class Compiler:
             with self.record.stage("place", kind):
                 placement = place(gm, self.backends, keep_small=self.options.keep_small)
             with self.record.stage("codegen", kind):
-                built = self.compile_segments(placement.segments)
+                segments = tuple(map(self.compile_segment, placement.segments))
         except (UnsupportedGraph, SizeError) as error:
-            return self.run_by_torch(gm, kind, error)
-        self.record.graphs.append(record_graph(kind, placement, built, self.options.keep_graphs))
-        log.info("%s graph: %d calls in %d segments", kind, len(placement.verdicts), len(built))
-        loaded = [(each.backend.name, each.executable) for each in built]
-        return runner_for(placement, loaded, check=self.options.debug)
+            return self.as_captured(gm, error)
+        log.info("%s graph: %d calls in %d segments", kind, len(placement.verdicts), len(segments))
+        return CompiledPart(
+            inputs=placement.inputs,
+            outputs=placement.outputs,
+            segments=segments,
+            symbols=placement.symbols,
+            constants=placement.constants,
+            verdicts=placement.verdicts,
+            hints=placement.hints,
+        )
 
-    def compile_segments(self, segments: Sequence[PlacedSegment]) -> list[Built]:
-        """Code for each segment; where one fell back, one warning for each reason."""
-        built = [self.compile_segment(placed) for placed in segments]
+    def compile_segment(self, placed: PlacedSegment) -> CompiledSegment:
+        """Code for a segment from the best backend that manages it; strict mode asks only one."""
+        failures: list[tuple[str, str]] = []
+        segment, backends = placed.segment, placed.backends
+        strict = self.options.strict
+        chosen, blob = first_to_compile(backends, segment, compile_, failures, strict=strict)
+        return CompiledSegment(
+            Calls(segment, segment.name, draws=draws(segment)),
+            tuple(backend.name for backend in backends[chosen:]),
+            blob,
+            placed.sources,
+            placed.results,
+            tuple(failures),
+        )
+
+    def as_captured(self, gm: fx.GraphModule, error: DovetailError) -> CompiledPart:
+        """A graph we cannot express, to be run as PyTorch captured it; an error in strict mode."""
+        if self.options.strict:
+            raise error
+        gm.recompile()
+        return CompiledPart((), (), (), {}, captured=gm.forward, why_captured=str(error))
+
+    def link(self, graph: CompiledGraph) -> Linked:
+        """Make a compiled graph runnable, record what runs where, warn of what fell back."""
+        options = self.options
+        linker = Linker(
+            {backend.name: backend for backend in self.backends},
+            compile_,
+            self.instead,
+            strict=options.strict,
+            check=options.debug,
+            profile=options.profile,
+            check_weights=options.check_weights,
+        )
+        with self.record.stage("link", graph.kind):
+            linked = linker.link(graph)
+        for part in linked.parts:
+            self.record_part(part)
+        return linked
+
+    def instead(self, calls: Calls, backend: str) -> Fallback:
+        """What runs a segment whose inputs are not what the graph says of them."""
+        told = f"{calls.name} runs call by call on PyTorch, not on {backend}: "
+        return CallByCall(lambda: calls.segment, calls.draws, lambda why: self.warn(told + why))
+
+    def record_part(self, part: LinkedPart) -> None:
+        """Say in the report what runs where; where segments fell back, one warning a reason."""
+        kind, compiled = part.kind, part.compiled
+        if compiled.captured is not None:
+            self.record.graphs.append(history.GraphRecord(kind))
+            why = compiled.why_captured
+            self.warn(f"the {kind} graph runs in PyTorch as captured: {why}")
+            return
+        ran = [
+            Ran(
+                functools.partial(getattr, each.compiled.calls, "segment"),
+                each.compiled.sources,
+                each.backend,
+                each.compiled.failures,
+                each.executable.transfers() if each.backend.transfer is not None else None,
+                each.executable.measured,
+            )
+            for each in part.segments
+        ]
+        keep = self.options.keep_graphs
+        record = record_graph(kind, compiled.all_verdicts, compiled.hints, ran, keep)
+        self.record.graphs.append(record)
         reasons: dict[str, list[str]] = {}
-        for each, placed in zip(built, segments, strict=True):
-            for backend, reason in each.failures:
+        for each in part.segments:
+            for backend, reason in each.compiled.failures:
                 note = f"from {backend} to {each.backend.name}: {reason}"
-                reasons.setdefault(note, []).append(placed.segment.name)
+                reasons.setdefault(note, []).append(each.compiled.name)
         for note, names in reasons.items():
             which = names[0] if len(names) == 1 else f"{len(names)} segments"
             self.warn(f"{which} {'falls' if len(names) == 1 else 'fall'} back {note}")
-        return built
 
     def warn(self, text: str) -> None:
         """Say that something runs otherwise than it was placed: a warning, a line in the report."""
         self.record.notes.append(text)
         warnings.warn(text, FallbackWarning, stacklevel=3)
-
-    def compile_segment(self, placed: PlacedSegment) -> Built:
-        """Code for a segment from the best backend that manages it; strict mode asks only one."""
-        failures: list[tuple[str, str]] = []
-        for backend in placed.backends[:-1]:
-            try:
-                return Built(backend, self.load(backend, placed.segment), tuple(failures))
-            except Exception as error:  # a vendor's compiler may raise anything
-                reason = f"{type(error).__name__}: {error}"
-                if self.options.strict:
-                    raise BackendFailed(backend.name, "compile", reason) from error
-                failures.append((backend.name, reason))
-        last = placed.backends[-1]
-        return Built(last, self.load(last, placed.segment), tuple(failures))
-
-    def load(self, backend: Backend, segment: Segment) -> Executable:
-        """A backend's code for a segment, ready to run, and measured if that is wanted."""
-        loaded = backend.load(backend.compile(segment))
-        if not callable(loaded):
-            raise BackendContract(backend.name, "load()", f"returned {loaded!r}")
-        executable = loaded if isinstance(loaded, Executable) else FunctionExecutable(loaded)
-        if not self.options.strict:
-            told = f"{segment.name} runs call by call on PyTorch, not on {backend.name}: "
-            executable.fall_back_on(CallByCall(segment, lambda why: self.warn(told + why)))
-        return Timed(executable) if self.options.profile else executable
-
-    def run_by_torch(self, gm: fx.GraphModule, kind: str, error: DovetailError) -> Run:
-        """Run a graph we cannot express as PyTorch captured it; raise in strict mode."""
-        if self.options.strict:
-            raise error
-        self.record.graphs.append(history.CompiledGraph(kind))
-        self.warn(f"the {kind} graph runs in PyTorch as captured: {error}")
-        gm.recompile()
-        return lambda inputs: list(gm.forward(*inputs))
 
     def run_passes(self, stage: str, gm: fx.GraphModule, graph: str) -> fx.GraphModule:
         """Run one stage's passes, recording each."""
@@ -242,3 +279,16 @@ class Compiler:
             debug=self.options.debug,
             keep_graphs=self.options.keep_graphs,
         )
+
+
+def compile_(backend: Backend, segment: Segment) -> Blob:
+    """A backend's code for a segment; BackendContract where it gives something else."""
+    blob = backend.compile(segment)
+    if not isinstance(blob, Blob):
+        raise BackendContract(backend.name, "compile()", f"returned {blob!r}")
+    return blob
+
+
+def draws(segment: Segment) -> bool:
+    """Whether a segment draws random numbers."""
+    return any(is_random(resolve_op(call.op)) for call in segment.all_calls())

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,11 +25,13 @@ from dovetail.artifact.sign import Key
 from dovetail.backend import Backend
 from dovetail.capture import _torch
 from dovetail.capture.decompose import export_table
+from dovetail.compiled import CompiledGraph
 from dovetail.errors import DovetailError, ExportFailed, GuardFailed
 from dovetail.options import Options
 from dovetail.pipeline import Compiler
 from dovetail.place.priority import priority_list
 from dovetail.runtime.layouts import copy_with_strides
+from dovetail.runtime.link import Linked
 
 pytree = _torch.pytree()
 _STATE_WRITES = {OutputKind.BUFFER_MUTATION} | (
@@ -102,7 +104,7 @@ class Artifact:
 
     def __init__(
         self,
-        run: Callable[[list[Any]], list[Any]],
+        linked: Linked,
         roles: Sequence[_Role],
         tensors: Mapping[str, Any],
         writes: Sequence[tuple[str, str]],
@@ -115,11 +117,17 @@ class Artifact:
     ) -> None:
         self.name = name
         self._returned = dict(returned or {})  # output → the input that was written to it
-        self._run, self._roles, self._writes = run, roles, writes
+        self.linked, self._run = linked, linked.run
+        self._roles, self._writes = roles, writes
         self._tensors = dict(tensors)
         self._guards = guards
         self._in_spec, self._out_spec = in_spec, out_spec
         self.record = record
+
+    @property
+    def compiled(self) -> CompiledGraph:
+        """The compiled graph that runs."""
+        return self.linked.graph
 
     @property
     def state(self) -> dict[str, torch.Tensor]:
@@ -181,7 +189,7 @@ def _compile(program: Any, compiler: Compiler, name: str) -> Artifact:
     tensors = _tensors(program, roles)
     gm = program.graph_module
     frozen = [i for i, role in enumerate(roles) if role.kind == "constant"]
-    run = compiler.compile_graph(gm, "inference", frozen)
+    linked = compiler.link(compiler.compile_graph(gm, "inference", frozen))
     in_spec = program.call_spec.in_spec
     inputs = [
         (node, spec.arg)
@@ -191,7 +199,7 @@ def _compile(program: Any, compiler: Compiler, name: str) -> Artifact:
         if spec.kind is InputKind.USER_INPUT
     ]
     return Artifact(
-        run,
+        linked,
         roles,
         tensors,
         _writes(signature),

@@ -15,6 +15,7 @@ from dovetail import __version__
 from dovetail.artifact.save_devices import HOST, DeviceLowering
 from dovetail.artifact.sign import Key, private_key, signature_section
 from dovetail.capture import _torch
+from dovetail.compiled import CompiledSegment
 from dovetail.errors import CannotSave
 from dovetail.file import container
 from dovetail.file.encode import Contents, code_section, encode_program, scalar_bytes
@@ -28,11 +29,8 @@ from dovetail.ir.tensor import ScalarDesc, TensorDesc
 from dovetail.ir.unsigned import program_needs_trust, verdict
 from dovetail.lower.portable import match
 from dovetail.lower.to_program import Source, input_symbols, is_computed
-from dovetail.place import PlacedSegment
-from dovetail.runtime.checked import CheckedRunner
-from dovetail.runtime.frozen import FrozenRunner
 from dovetail.runtime.layouts import copy_with_strides, extent, leaves_no_gap
-from dovetail.runtime.runner import Runner
+from dovetail.runtime.link import LinkedPart
 from dovetail.schedule.plan import Plan, Unschedulable, make_plan
 from dovetail.schedule.program import Kernels, PlanWriter, library_calls
 
@@ -123,11 +121,11 @@ class _Given:
 
 
 class _Packer:
-    """Walks over a placed graph and lowers all of its segments into one program."""
+    """Walks over a compiled graph and lowers all of its segments into one program."""
 
     def __init__(self, artifact: Artifact, without_torch: bool) -> None:
         self.artifact = artifact
-        self.runner, self.given = _graph_inputs(artifact)
+        self.part, self.given = _graph_inputs(artifact)
         self.lowering = DeviceLowering(self._is_native)
         self.kernels = Kernels()
         self.plans = self._make_plans()
@@ -140,7 +138,7 @@ class _Packer:
     def pack(self) -> Package:
         symbols = self._inputs()
         self._calls([symbol.name for symbol in symbols])
-        outputs = list(self.runner.placement.outputs)
+        outputs = list(self.part.compiled.outputs)
         count = len(self.artifact._writes)  # noqa: SLF001
         results = [self.lowering.result(out) for out in outputs[count:]]
         for (kind, key), value in zip(self.artifact._writes, outputs, strict=False):  # noqa: SLF001
@@ -164,9 +162,9 @@ class _Packer:
     # ---- inputs ----------------------------------------------------------------------------
 
     def _inputs(self) -> list[Symbol]:
-        placement = self.runner.placement
+        part = self.part.compiled
         user = 0
-        for given, source in zip(placement.inputs, self.given, strict=True):
+        for given, source in zip(part.inputs, self.given, strict=True):
             key = (given.name, ())
             if source.kind == "user":
                 if isinstance(given.desc, ScalarDesc) and symbols_of(given.desc.size or 0):
@@ -182,7 +180,7 @@ class _Packer:
             self.tensors[name] = source.tensor
             if source.kind == "state":
                 self.state[source.key] = name
-        for constant, value in placement.constants.items():
+        for constant, value in part.constants.items():
             self._graph_constant(constant, value)
         return self._symbols()
 
@@ -219,10 +217,9 @@ class _Packer:
 
     # ---- calls -----------------------------------------------------------------------------
 
-    def _segments(self) -> Iterator[tuple[PlacedSegment, str]]:
-        segments = self.runner.placement.segments
-        for placed, step in zip(segments, self.runner.steps, strict=True):
-            yield placed, step.backend
+    def _segments(self) -> Iterator[tuple[CompiledSegment, str]]:
+        for linked in self.part.segments:
+            yield linked.compiled, linked.backend.name
 
     def _make_plans(self) -> dict[str, Plan]:
         """The plans of the segments that code is generated for."""
@@ -258,16 +255,17 @@ class _Packer:
 
     def _calls(self, symbols: Sequence[str]) -> None:
         values = self.lowering.values
-        for placed, backend in self._segments():
-            for given, source in zip(placed.segment.inputs, placed.sources, strict=True):
+        for linked in self.part.segments:
+            compiled, backend = linked.compiled, linked.backend
+            for given, source in zip(compiled.segment.inputs, compiled.sources, strict=True):
                 if source in values:
                     values[given.name, ()] = values[source]
-            if backend not in HOSTS:
-                self.lowering.segment(placed, backend)
+            if backend.name not in HOSTS:
+                self.lowering.segment(compiled, backend)
                 continue
-            plan = self.plans.get(placed.segment.name)
+            plan = self.plans.get(compiled.name)
             if plan is None or not self._plan(plan, symbols):
-                for call in placed.segment.calls:
+                for call in compiled.segment.calls:
                     self.lowering.call(call)
 
     def _plan(self, plan: Plan, symbols: Sequence[str]) -> bool:
@@ -308,22 +306,19 @@ class _Packer:
         }
 
 
-def _graph_inputs(artifact: Artifact) -> tuple[Runner, list[_Given]]:
-    """The runner of the graph that runs at every call, and what each of its inputs is."""
-    run, roles, tensors = artifact._run, artifact._roles, artifact._tensors  # noqa: SLF001
+def _graph_inputs(artifact: Artifact) -> tuple[LinkedPart, list[_Given]]:
+    """The part that runs at every call, and what each of its inputs is."""
+    roles, tensors = artifact._roles, artifact._tensors  # noqa: SLF001
     given = [_Given(role.kind, role.key, tensors.get(role.key)) for role in roles]
-    run = run.run if isinstance(run, CheckedRunner) else run
-    if isinstance(run, FrozenRunner):
-        frozen = set(run.frozen)
+    graph, parts = artifact.compiled, artifact.linked.parts
+    if graph.once is not None:
         with torch.no_grad():
-            values = run.once([given[i].tensor for i in run.frozen])
-        given = [g for i, g in enumerate(given) if i not in frozen]
+            values = parts[0].run([given[i].tensor for i in graph.frozen])
+        given = [g for i, g in enumerate(given) if i not in set(graph.frozen)]
         given += [_Given("constant", "", value) for value in values]
-        run = run.every
-    run = getattr(run, "runner", run)  # a single segment may stand for the whole graph
-    if not isinstance(run, Runner):
+    if parts[-1].compiled.captured is not None:
         raise CannotSave("the graph runs in PyTorch as captured, so there is no program to write")
-    return run, given
+    return parts[-1], given
 
 
 def _output_leaves(results: Sequence[Result]) -> list[dict[str, Any]]:

@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from dovetail.backends.plugin import PluginBackend
+from dovetail.backends.plugin import PluginBackend, code_of
 from dovetail.backends.plugin_call import describe, is_view, results
 from dovetail.backends.plugin_segment import PluginSegment
-from dovetail.errors import CannotSave, DovetailError
+from dovetail.errors import CannotSave
 from dovetail.ir.call import Arg, OpCall, Ref
 from dovetail.ir.program import (
     BlobCall,
@@ -34,8 +34,8 @@ from dovetail.lower.views import view_offsets
 
 if TYPE_CHECKING:
     from dovetail.backend import Backend
+    from dovetail.compiled import CompiledSegment
     from dovetail.ir.segment import Segment
-    from dovetail.place import PlacedSegment
     from dovetail.runtime.plugins import Library
 
 HOST = "cpu"
@@ -51,13 +51,12 @@ class DeviceLowering(Lowering):
     shared: dict[str, str] = field(default_factory=dict)  # constant of a device → the host's
     blobs: dict[str, bytes] = field(default_factory=dict)
 
-    def segment(self, placed: PlacedSegment, name: str) -> None:
-        """Append a segment that the backend ``name`` compiled for an accelerator."""
-        backend = next(b for b in placed.backends if b.name == name)
+    def segment(self, compiled: CompiledSegment, backend: Backend) -> None:
+        """Append a segment that a backend compiled for an accelerator."""
         if isinstance(backend, PluginBackend):
-            _PluginLowering(self, backend.opened).segment(placed.segment)
+            _PluginLowering(self, backend.opened).segment(compiled)
         else:
-            self._vendor(backend, placed.segment)
+            self._vendor(backend, compiled)
 
     def _name(self, ref: Arg) -> str:
         return self.bring(super()._name(ref), HOST)
@@ -107,12 +106,9 @@ class DeviceLowering(Lowering):
 
     # ---- whole segments of backends in Python ----------------------------------------------
 
-    def _vendor(self, backend: Backend, segment: Segment) -> None:
+    def _vendor(self, backend: Backend, compiled: CompiledSegment) -> None:
         """A blob that the backend itself loads and runs on the host."""
-        try:
-            blob = backend.compile(segment)
-        except DovetailError as error:
-            raise CannotSave(f"{segment.name} cannot be compiled again: {error}") from error
+        segment, blob = compiled.segment, compiled.blob
         if not blob.is_portable:
             raise CannotSave(
                 f"{segment.name} is compiled by the backend {backend.name!r}, whose code a file "
@@ -162,12 +158,12 @@ class _PluginLowering:
         if self.device not in {d.name for d in lowering.devices}:
             lowering.devices.append(Device(self.device, library.version, LEAST_ABI))
 
-    def segment(self, segment: Segment) -> None:
+    def segment(self, compiled: CompiledSegment) -> None:
         """Kernel by kernel, or as the bytes that the plug-in compiled."""
-        compiler = PluginSegment(self.library, segment)
-        code = compiler.compile()
+        segment = compiled.segment
+        code = code_of(compiled.blob)
         if code is not None:
-            self._whole(segment, compiler, code)
+            self._whole(segment, PluginSegment(self.library, segment, code), code)
             return
         for call in segment.calls:
             if is_view(call):

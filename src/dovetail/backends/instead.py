@@ -14,22 +14,27 @@ import torch
 
 from dovetail.backends.executable import NOT_AS_PLANNED, Failure
 from dovetail.backends.interpreter import Interpreter
-from dovetail.capture.ops import is_random, resolve_op
 from dovetail.ir.segment import Segment
 
 
 class CallByCall:
-    """Runs a segment on PyTorch's operators; ``note`` is told why, once."""
+    """Runs a segment on PyTorch's operators; ``note`` is told why, once.
 
-    def __init__(self, segment: Segment, note: Callable[[str], None]) -> None:
-        self.segment, self.note = segment, note
+    ``segment`` is a function, so that calls nobody runs need not be read; ``draws`` says whether
+    they draw random numbers.
+    """
+
+    def __init__(
+        self, segment: Callable[[], Segment], draws: bool, note: Callable[[str], None]
+    ) -> None:
+        self.segment, self.draws, self.note = segment, draws, note
         self.interpreter: Interpreter | None = None
         self.noted = False
 
     def __call__(self, error: Failure, inputs: list[Any]) -> list[Any]:
         """The segment's outputs."""
         if self.interpreter is None:
-            self.interpreter = Interpreter(self.segment)
+            self.interpreter = Interpreter(self.segment())
         results = self.interpreter(inputs)
         if not self.noted:  # where PyTorch raises too, the metadata is not to blame
             self.noted = True
@@ -38,7 +43,7 @@ class CallByCall:
 
     def rewinding(self, run: Callable[..., list[Any]]) -> Callable[..., list[Any]]:
         """``run`` such that where it fails the random numbers it drew can be drawn once more."""
-        if not any(is_random(resolve_op(call.op)) for call in self.segment.all_calls()):
+        if not self.draws:
             return run
         generator = torch.default_generator
 

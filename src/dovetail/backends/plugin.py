@@ -151,6 +151,11 @@ _MAGIC = b"dvplugin"
 _PREFER_RECOMPILING = 2  # DVP_BLOB_PREFER_RECOMPILING
 
 
+def code_of(blob: Blob) -> bytes | None:
+    """The plug-in's own code in a blob; None where it holds none."""
+    return _unpack(blob.data)[1]
+
+
 def _unpack(data: bytes) -> tuple[bytes, bytes | None]:
     """The segment's text and the plug-in's code; UnsupportedGraph when it is no such blob."""
     if len(data) < _HEAD.size or not data.startswith(_MAGIC):

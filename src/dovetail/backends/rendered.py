@@ -8,7 +8,6 @@ shapes and training are shared. See docs/renderers.md for one from beginning to 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -162,9 +161,6 @@ class RendererBackend(Backend):
     _opened: ClassVar[Opened | None] = None
     _lock: ClassVar[ForkLock] = ForkLock()
 
-    def __init__(self) -> None:
-        self._compiled: OrderedDict[bytes, RenderedProgram] = OrderedDict()
-
     @abstractmethod
     def render(self, kernel: Kernel) -> str:
         """A kernel's source: a function named ``kernel.name``."""
@@ -216,19 +212,13 @@ class RendererBackend(Backend):
 
     def compile(self, segment: Segment) -> Blob:
         """Plan, render and build; the blob is the segment, for code is made where it runs."""
-        data = segment_to_bytes(segment)
-        self._compiled[data] = self._program(segment)
-        while len(self._compiled) > 1:  # what is loaded is loaded next
-            self._compiled.popitem(last=False)
-        return Blob(data)
+        return Blob(segment_to_bytes(segment), ready=self._program(segment))
 
     def load(self, blob: Blob) -> Executable:
         """A program on the device."""
         from dovetail.backends.rendered_run import RenderedExecutable
 
-        program = self._compiled.pop(blob.data, None)
-        if program is None:
-            program = self._program(segment_from_bytes(blob.data))
+        program = blob.ready or self._program(segment_from_bytes(blob.data))
         return RenderedExecutable(self.opened, program)
 
     def _program(self, segment: Segment) -> RenderedProgram:

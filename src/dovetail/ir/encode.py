@@ -41,14 +41,24 @@ def segment_from_bytes(data: bytes) -> Segment:
         raise UnsupportedGraph(f"these bytes hold no segment: {error!r}") from None
 
 
+def arg_from_json(data: Any) -> Arg:
+    """The argument that ``arg_to_json`` wrote; a reference has no descriptor."""
+    return _Unbound().arg(data)
+
+
+def desc_from_json(data: Any) -> Desc:
+    """The descriptor that ``desc_to_json`` wrote."""
+    return _Reader().desc(data)
+
+
 def _segment(segment: Segment) -> dict[str, Any]:
     return {
         "name": segment.name,
-        "inputs": [[i.name, _desc(i.desc), i.kind] for i in segment.inputs],
+        "inputs": [[i.name, desc_to_json(i.desc), i.kind] for i in segment.inputs],
         "calls": [_call(call) for call in segment.calls],
-        "outputs": [_arg(o) for o in segment.outputs],
+        "outputs": [arg_to_json(o) for o in segment.outputs],
         "bare": segment.bare,
-        "captures": [_arg(ref) for ref in segment.captures],
+        "captures": [arg_to_json(ref) for ref in segment.captures],
     }
 
 
@@ -56,14 +66,15 @@ def _call(call: OpCall) -> dict[str, Any]:
     return {
         "name": call.name,
         "op": call.op,
-        "args": [_arg(a) for a in call.args],
-        "kwargs": {k: _arg(v) for k, v in call.kwargs.items()},
-        "output": _desc(call.output),
+        "args": [arg_to_json(a) for a in call.args],
+        "kwargs": {k: arg_to_json(v) for k, v in call.kwargs.items()},
+        "output": desc_to_json(call.output),
         "binds": [[symbol, [list(step) for step in path]] for symbol, path in call.binds],
     }
 
 
-def _arg(arg: Arg) -> Any:
+def arg_to_json(arg: Arg) -> Any:
+    """An argument of a call as JSON has it."""
     if arg is None or isinstance(arg, bool | int | str):
         return arg
     if isinstance(arg, float):
@@ -71,7 +82,7 @@ def _arg(arg: Arg) -> Any:
     if isinstance(arg, complex):
         return {"complex": [arg.real.hex(), arg.imag.hex()]}
     if isinstance(arg, tuple):
-        return [_arg(a) for a in arg]
+        return [arg_to_json(a) for a in arg]
     if isinstance(arg, Ref):
         return {"ref": [arg.name, *arg.path]}
     if isinstance(arg, Size):
@@ -79,13 +90,14 @@ def _arg(arg: Arg) -> Any:
     if isinstance(arg, Attr):
         return {"attr": [arg.kind, arg.value]}
     if isinstance(arg, Table):
-        return {"table": [[key, _arg(value)] for key, value in arg.items]}
+        return {"table": [[key, arg_to_json(value)] for key, value in arg.items]}
     if isinstance(arg, Segment):
         return {"segment": _segment(arg)}
     raise UnsupportedGraph(f"cannot write an argument of type {type(arg).__name__}")
 
 
-def _desc(desc: Desc) -> Any:
+def desc_to_json(desc: Desc) -> Any:
+    """A descriptor as JSON has it."""
     if isinstance(desc, TensorDesc):
         return {
             "dtype": desc.dtype,
@@ -95,7 +107,7 @@ def _desc(desc: Desc) -> Any:
         }
     if isinstance(desc, ScalarDesc):
         return {"scalar": desc.kind, "size": None if desc.size is None else _dim(desc.size)}
-    return None if desc is None else [_desc(d) for d in desc]
+    return None if desc is None else [desc_to_json(d) for d in desc]
 
 
 def _dim(dim: Dim) -> int | str:
@@ -169,3 +181,10 @@ class _Reader:
 
     def dim(self, data: int | str) -> Dim:
         return parse_size(data) if isinstance(data, str) else int(data)
+
+
+class _Unbound(_Reader):
+    """Reads arguments that stand outside a segment."""
+
+    def ref(self, name: str, path: tuple[int, ...]) -> Ref:
+        return Ref(name, None, path)

@@ -3,51 +3,64 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from dovetail.backend import Backend, Executable
-from dovetail.history import CompiledGraph, Copies, SegmentRecord
-from dovetail.ir import Desc, OpCall, TensorDesc
+from dovetail.backend import Backend
+from dovetail.history import Copies, Details, GraphRecord, Measured, SegmentRecord
+from dovetail.ir import Desc, OpCall, Segment, TensorDesc
 from dovetail.place.cost import Costs, total
-from dovetail.place.cut import Key, PlacedSegment
-from dovetail.place.placement import Placement
+from dovetail.place.cut import Key
 from dovetail.place.verdicts import Verdict
 
 HOST = "host"
 _COPIES = ("aten._to_copy.default", "aten.copy.default", "aten.copy_.default")
 
 
-class Built(NamedTuple):
-    """A compiled segment: who runs it, and who failed to compile it."""
+class Ran(NamedTuple):
+    """A segment as it runs: what of it the report needs, and nothing that holds its code."""
 
+    segment: Callable[[], Segment]
+    sources: tuple[Key, ...]
     backend: Backend
-    executable: Executable
-    failures: tuple[tuple[str, str], ...] = ()  # backend, reason
+    failures: tuple[tuple[str, str], ...]  # backend, reason: who failed to compile it
+    transfers: tuple[Sequence[int], Sequence[int]] | None  # inputs sent, outputs fetched; all
+    measured: Measured | None
 
 
 def record_graph(
-    kind: str, placement: Placement, built: Sequence[Built], keep_text: bool
-) -> CompiledGraph:
-    """What the report needs to know of a graph, once it is known what runs where."""
-    costs = Costs(placement.hints)
-    verdicts = {verdict.call: verdict for verdict in placement.verdicts}
+    kind: str,
+    verdicts: Callable[[], Sequence[Verdict]],
+    hints: Mapping[str, int],
+    ran: Sequence[Ran],
+    keep_text: bool,
+) -> GraphRecord:
+    """What the report says of a graph, worked out when somebody asks."""
+    return GraphRecord(kind, lambda: _details(verdicts(), hints, ran, keep_text))
+
+
+def _details(
+    given: Sequence[Verdict], hints: Mapping[str, int], ran: Sequence[Ran], keep_text: bool
+) -> Details:
+    costs = Costs(hints)
+    verdicts = {verdict.call: verdict for verdict in given}
     segments = []
     sent: set[tuple[str, Key]] = set()
-    for placed, each in zip(placement.segments, built, strict=True):
+    for each in ran:
+        segment = each.segment()
         if each.failures:
-            for call in placed.segment.calls:
+            for call in segment.calls:
                 verdicts[call.name] = verdicts[call.name].after_failures(
                     each.backend.name, each.failures
                 )
-        text = str(placed.segment) if keep_text else ""
-        segments.append(summarise(placed, each, costs, verdicts, text, sent))
-    return CompiledGraph(kind, tuple(verdicts.values()), tuple(segments))
+        text = str(segment) if keep_text else ""
+        segments.append(_summarise(each, segment, costs, verdicts, text, sent))
+    return tuple(verdicts.values()), tuple(segments)
 
 
-def summarise(
-    placed: PlacedSegment,
-    built: Built,
+def _summarise(
+    ran: Ran,
+    segment: Segment,
     costs: Costs,
     verdicts: Mapping[str, Verdict],
     text: str,
@@ -57,8 +70,7 @@ def summarise(
 
     ``sent`` is what backends with memory of their own have been sent already; it grows.
     """
-    backend = built.backend
-    segment = placed.segment
+    backend = ran.backend
     tensors = [i for i in segment.inputs if isinstance(i.desc, TensorDesc)]
     made = [desc for desc in segment.output_descs() if isinstance(desc, TensorDesc)]
     descs = [d for d in (*(i.desc for i in tensors), *made) if isinstance(d, TensorDesc)]
@@ -82,38 +94,38 @@ def summarise(
         bytes_kept=costs.bytes_of(tuple(kept)),
         symbolic=any(desc.symbols() for desc in descs),
         estimated_seconds=total(seconds),
-        copies=tuple(_copies(placed, built, costs, sent)),
-        measured=built.executable.measured,
+        copies=tuple(_copies(ran, segment, costs, sent)),
+        measured=ran.measured,
     )
 
 
 def _copies(
-    placed: PlacedSegment, built: Built, costs: Costs, sent: set[tuple[str, Key]]
+    ran: Ran, segment: Segment, costs: Costs, sent: set[tuple[str, Key]]
 ) -> Iterator[Copies]:
     """Each direction in which tensors are moved at every call."""
-    name = built.backend.name
-    if built.backend.transfer is not None:
-        there, back = _transfers(placed, built.executable)
+    name = ran.backend.name
+    if ran.backend.transfer is not None:
+        there, back = _transfers(ran, segment)
         there = [key for key in there if (name, key) not in sent]
-        descs = {k: i.desc for k, i in zip(placed.sources, placed.segment.inputs, strict=True)}
+        descs = {k: i.desc for k, i in zip(ran.sources, segment.inputs, strict=True)}
         sent |= {(name, key) for key in there}
         if there:
             size = sum(costs.span(descs[key]) for key in there)
             yield Copies(HOST, name, len(there), size)
         if back:
             yield Copies(name, HOST, len(back), sum(map(costs.span, back)))
-    for call in placed.segment.calls:
+    for call in segment.calls:
         yield from _moves(call, costs)
 
 
-def _transfers(placed: PlacedSegment, executable: Executable) -> tuple[list[Key], list[Desc]]:
+def _transfers(ran: Ran, segment: Segment) -> tuple[list[Key], list[Desc]]:
     """What is sent and fetched: what the executable says, else every tensor that is not kept."""
-    inputs, outputs = placed.segment.inputs, placed.segment.output_descs()
+    inputs, outputs = segment.inputs, segment.output_descs()
     everything = range(len(inputs)), range(len(outputs))
-    sent, fetched = executable.transfers() or everything
+    sent, fetched = ran.transfers or everything
     tensors = [n for n in sent if isinstance(inputs[n].desc, TensorDesc)]
     return (
-        [placed.sources[n] for n in tensors if inputs[n].kind != "constant"],
+        [ran.sources[n] for n in tensors if inputs[n].kind != "constant"],
         [outputs[n] for n in fetched if isinstance(outputs[n], TensorDesc)],
     )
 

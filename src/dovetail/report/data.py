@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from dovetail import __version__
-from dovetail.history import Compilation, CompiledGraph, Copies, SegmentRecord, Stage
+from dovetail.history import Compilation, Copies, GraphRecord, SegmentRecord, Stage
 
 FORMAT = "dovetail.report/1"  # the number changes when a field changes its meaning or goes
 
@@ -42,7 +42,7 @@ def _stage(stage: Stage) -> dict[str, Any]:
     }
 
 
-def _graph(graph: CompiledGraph) -> dict[str, Any]:
+def _graph(graph: GraphRecord) -> dict[str, Any]:
     home = {call: segment.name for segment in graph.segments for call in segment.calls}
     return {
         "kind": graph.kind,

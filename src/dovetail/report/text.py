@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from dovetail.history import Compilation, CompiledGraph, Copies, SegmentRecord
+from dovetail.history import Compilation, Copies, GraphRecord, SegmentRecord
 from dovetail.place.worth import show_seconds
 
 MAX_SEGMENTS = 40  # the data has the rest
@@ -43,7 +43,7 @@ def call_lines(compilation: Compilation) -> Iterator[str]:
             yield f"  {verdict.call:<{width}}  {verdict.op}  on {verdict.backend}{why}"
 
 
-def _segments(graph: CompiledGraph) -> Iterator[str]:
+def _segments(graph: GraphRecord) -> Iterator[str]:
     rows = [_row(segment) for segment in graph.segments[:MAX_SEGMENTS]]
     if not rows:
         return
@@ -91,7 +91,7 @@ def _copies(copies: list[Copies]) -> Iterator[str]:
         yield f"    copies from {each.source} to {each.target}: {tensors} a call"
 
 
-def _refusals(graph: CompiledGraph) -> Iterator[str]:
+def _refusals(graph: GraphRecord) -> Iterator[str]:
     """Each distinct refusal once, with how often it occurred."""
     counts: dict[tuple[str, str, str], int] = {}
     for verdict in graph.verdicts:
@@ -102,7 +102,7 @@ def _refusals(graph: CompiledGraph) -> Iterator[str]:
         yield f"    {op} ({times}x) refused by {backend}: {reason}"
 
 
-def _cheaper(graph: CompiledGraph) -> Iterator[str]:
+def _cheaper(graph: GraphRecord) -> Iterator[str]:
     """Calls that one backend takes and another runs, since it gives a lower cost."""
     counts: dict[tuple[str, str, str], int] = {}
     for verdict in graph.verdicts:

@@ -1,4 +1,4 @@
-"""Runs a placed graph: segments in order, values handed from one to the next.
+"""Runs a part of a compiled graph: segments in order, values handed from one to the next.
 
 A runner takes one list of inputs (which it empties, so that a caller's tensors can be freed
 early) and returns the graph's outputs in order.
@@ -11,12 +11,12 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from dovetail.backend import Executable, Fallback, Run
+from dovetail.compiled.graph import CompiledPart, CompiledSegment
 from dovetail.errors import WrongOutputs
 from dovetail.history import Measured
 from dovetail.ir import Arg, Ref, SizeProgram
 from dovetail.ir.call import format_desc
 from dovetail.ir.size import Size
-from dovetail.place import PlacedSegment, Placement
 from dovetail.registry import LAST_BACKEND
 from dovetail.runtime.check import mismatch
 
@@ -24,25 +24,22 @@ Registers = list[Any]
 
 
 def runner_for(
-    placement: Placement, executables: Sequence[tuple[str, Executable]], *, check: bool = False
+    part: CompiledPart, executables: Sequence[tuple[str, Executable]], *, check: bool = False
 ) -> Callable[[list[Any]], Any]:
-    """The runner of a placement; little more than the executable where there is only one.
+    """The runner of a part; little more than the executable where there is only one.
 
     That is so when one segment takes nothing but inputs of the graph and gives all its outputs.
     """
-    runner = Runner(placement, executables, check=check)
-    if check or len(placement.segments) != 1 or placement.constants:
-        return runner
-    (placed,) = placement.segments
-    inputs: dict[Any, int] = {(given.name, ()): n for n, given in enumerate(placement.inputs)}
+    if check or len(part.segments) != 1 or part.constants:
+        return Runner(part, executables, check=check)
+    (placed,) = part.segments
+    inputs: dict[Any, int] = {(given.name, ()): n for n, given in enumerate(part.inputs)}
     taken = [inputs.get(key) for key in placed.sources]
-    keys = [(o.name, o.path) if isinstance(o, Ref) else None for o in placement.outputs]
+    keys = [(o.name, o.path) if isinstance(o, Ref) else None for o in part.outputs]
     if None in taken or any(key not in placed.results for key in keys):
-        return runner
+        return Runner(part, executables)
     given_back = [placed.results.index(key) for key in keys if key is not None]
-    direct = _direct(*executables[0], taken, given_back, len(placed.results))
-    direct.runner = runner  # type: ignore[attr-defined]  # for those that ask what it runs
-    return direct
+    return _direct(*executables[0], taken, given_back, len(placed.results))
 
 
 def _direct(
@@ -65,28 +62,28 @@ def _direct(
 
 
 class Runner:
-    """A placement and one loaded executable for each of its segments."""
+    """A part and one loaded executable for each of its segments."""
 
     def __init__(
         self,
-        placement: Placement,
+        part: CompiledPart,
         executables: Sequence[tuple[str, Executable]],
         *,
         check: bool = False,
     ) -> None:
-        self.placement = placement
+        self.returned, self.symbol_names = part.outputs, tuple(part.symbols)
         self.check = check
         self.slots: dict[tuple[str, tuple[int, ...]], int] = {}
-        for given in placement.inputs:
+        for given in part.inputs:
             self._slot(given.name)
-        self.input_count = len(placement.inputs)
-        constants = [(self._slot(n), v) for n, v in placement.constants.items()]
-        self.symbols = [(self._slot(s), pos, dim) for s, (pos, dim) in placement.symbols.items()]
+        self.input_count = len(part.inputs)
+        constants = [(self._slot(n), v) for n, v in part.constants.items()]
+        self.symbols = [(self._slot(s), pos, dim) for s, (pos, dim) in part.symbols.items()]
         self.steps = [
             self._step(placed, *executable)
-            for placed, executable in zip(placement.segments, executables, strict=True)
+            for placed, executable in zip(part.segments, executables, strict=True)
         ]
-        self.outputs = [self._getter(out) for out in placement.outputs]
+        self.outputs = [self._getter(out) for out in part.outputs]
         self._template: Registers = [None] * (len(self.slots) - self.input_count)
         for slot, value in constants:
             self._template[slot - self.input_count] = value
@@ -107,7 +104,7 @@ class Runner:
 
     def _run_checked(self, registers: Registers) -> list[Any]:
         """Debug mode: each backend's results are held against what its segment promises."""
-        symbols = {name: registers[self._slot(name)] for name in self.placement.symbols}
+        symbols = {name: registers[self._slot(name)] for name in self.symbol_names}
         for step in self.steps:
             step(registers)
             if step.backend != LAST_BACKEND:  # ATen's own metadata is not always right
@@ -123,10 +120,11 @@ class Runner:
     def _slot(self, name: str, path: tuple[int, ...] = ()) -> int:
         return self.slots.setdefault((name, path), len(self.slots))
 
-    def _step(self, placed: PlacedSegment, backend: str, executable: Executable) -> _Step:
+    def _step(self, placed: CompiledSegment, backend: str, executable: Executable) -> _Step:
         taken = tuple(self._slot(*key) for key in placed.sources)
         given = tuple(self._slot(*key) for key in placed.results)
-        return _Step(backend, executable, taken, given, placed.segment.outputs)
+        outputs = placed.segment.outputs if self.check else ()  # else they stay unread
+        return _Step(backend, executable, taken, given, outputs)
 
     def _getter(self, out: Arg) -> Callable[[Registers], Any]:
         if isinstance(out, Ref):
@@ -140,10 +138,8 @@ class Runner:
         return lambda _: out
 
     def _free_after_last_use(self, constants: set[int]) -> None:
-        kept = {
-            self._slot(out.name, out.path) for out in self.placement.outputs if isinstance(out, Ref)
-        }
-        for out in self.placement.outputs:
+        kept = {self._slot(out.name, out.path) for out in self.returned if isinstance(out, Ref)}
+        for out in self.returned:
             if isinstance(out, Size):
                 kept |= {self._slot(name) for name in out.symbols()}
         for step in reversed(self.steps):
