@@ -8,6 +8,7 @@
 #              JOBS=n: in how many processes, SEED=n: which); make fuzz-coverage: what it reached
 # make spoil   files overwritten, cut and deleted while they run (SPOILT=n: how many)
 # make fuzz-kernels  random kernels through both readers of kernel IR (KERNELS=n: how many)
+# make kill-cache   processes killed while they write to the cache (KILLS=n: how many)
 # make attack  hostile calls of every PyTorch operator that untrusted files may call (takes long)
 # make tsan    the runtime used by several threads at once, under the thread sanitizer
 # make arm     generated code for AArch64, run under qemu's emulation
@@ -60,6 +61,11 @@ GRAPHS ?= 2000
 sweep: $(INSTALLED)
 	@DOVETAIL_RANDOM_GRAPHS=$(GRAPHS) DOVETAIL_OP_DB=alone $(BIN)/python -m pytest -q -n 2 \
 	    tests/codegen/test_random_graphs.py tests/codegen/test_op_db.py $(ARGS)
+
+KILLS ?= 1000
+.PHONY: kill-cache
+kill-cache: $(INSTALLED)
+	@$(BIN)/python -m tests.cache.killed $(KILLS)
 
 test-fast: $(INSTALLED)
 	@$(BIN)/python -m pytest -q -m "not e2e" $(ARGS)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dovetail import cache
-from dovetail.cache import record
+from dovetail.cache import record, remote
 from dovetail.cache.local import Local
 
 
@@ -25,5 +25,17 @@ def local(tmp_path):
         held = cache.configure()
         record.reset()
         yield Local(held.folder, held.size)
+    remote.forget()
     cache.configure()
     record.reset()
+
+
+@pytest.fixture
+def secret(tmp_path):
+    """The secret whose file is configured."""
+    path = tmp_path / "cache.key"
+    path.write_text("5e" * 32 + "\n")
+    path.chmod(0o600)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("DOVETAIL_CACHE_KEY", str(path))
+        yield bytes.fromhex("5e" * 32)

@@ -66,8 +66,8 @@ def test_everything_is_counted_and_logged(caplog):
     assert cache.stats() == cache.Stats(
         hits=1, misses=2, stored=1, bypasses={"a custom operator": 1}
     )
-    said = [message.split(":")[0] for message in caplog.messages]
-    assert said == ["miss", "stored", "hit", "miss", "bypass"]
+    said = [message.partition(":")[0] for message in caplog.messages]
+    assert said == ["miss", "stored", "hit (local)", "miss", "bypass"]
     assert caplog.messages[3].endswith("the nearest key differs in graph")
 
 

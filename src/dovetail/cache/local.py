@@ -63,16 +63,17 @@ class Local:
         except FileNotFoundError:
             return None
 
-    def write(self, key: Key, pieces: Sequence[bytes]) -> None:
-        """Keep an entry; ``OSError`` or ``Untrusted`` where that is not possible."""
+    def write(self, key: Key, pieces: Sequence[bytes]) -> bool:
+        """Keep an entry, unless it alone is too large; ``OSError`` or ``Untrusted`` if it fails."""
         length = sum(map(len, pieces))
         if length > self.size:
             log.info("not kept: %s has %d bytes, the cache may have %d", key, length, self.size)
-            return
+            return False
         with folder.opened(self.path, create=True) as opened:
             self._reserve(opened, length)
             folder.replace(opened, key.digest + ENTRY, pieces, sync=True)
             _append_recent(opened, key)
+        return True
 
     def has(self, digest: str) -> bool:
         """Whether there is an entry of this name, sound or not."""
