@@ -95,13 +95,23 @@ static dvt_status check_bounds(const kernel_plan *plan, const ir_loop *loop, dvt
 static bool access_region(const kernel_plan *plan, const ir_instruction *i, region *made)
 {
     region_dim dims[MAX_TERMS];
+    uint32_t axes[MAX_TERMS], rank = 0;
     if (i->mask != 0 || i->index.value_count != 0)
         return false;
     for (uint32_t t = 0; t < i->index.axis_count; t++) {
-        uint32_t axis = plan->ir->terms[i->index.first + t].place;
-        dims[t] = (region_dim){plan->extents[axis], plan->strides[i->index.first + t]};
+        uint32_t axis = plan->ir->terms[i->index.first + t].place, n = 0;
+        int64_t stride = plan->strides[i->index.first + t];
+        while (n < rank && axes[n] != axis)
+            n++;
+        if (n < rank) { /* format 1.2 allows an axis twice: one walk, both strides at once */
+            if (__builtin_add_overflow(dims[n].stride, stride, &dims[n].stride))
+                return false;
+            continue;
+        }
+        axes[rank] = axis;
+        dims[rank++] = (region_dim){plan->extents[axis], stride};
     }
-    return dvt_region_make(resolve(plan, i->index.offset), dims, i->index.axis_count, made);
+    return dvt_region_make(resolve(plan, i->index.offset), dims, rank, made);
 }
 
 static bool same_index(const kernel_plan *plan, const ir_index *a, const ir_index *b)
