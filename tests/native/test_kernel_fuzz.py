@@ -83,6 +83,40 @@ def test_the_position_of_no_points_is_zero(walk, op):
         compare(case, case.outcome(artifact), expected, "compiled and oracle")
 
 
+BYTES = """
+kernel bytes(in x: int8, in z: int8, out y: int64, out w: int8) over [i: 3, j: 33] {
+  loop [k: 2] {
+    a: int8 = load x[0 | i * (2) | k * (1)]
+    c: int8 = load z[0 | j * (1)]
+    m: int8 = min(a, c)
+    b: uint8 = cast(a)
+    p: int64 = position [0 | j * (2) | k * (1)]
+    r: int64 = reduce argmin(b, p)
+    s: int8 = reduce min(m)
+  }
+  loop [] {
+    store y[0 | i * (33) | j * (1)] = r
+    store w[0 | i * (33) | j * (1)] = s
+  }
+}
+"""
+
+
+def test_a_byte_in_all_lanes_keeps_its_sign():
+    """One number as int8 and as uint8: spread over a vector, each is compared as what it is."""
+    kernel = parse_kernel(BYTES)
+    case = Case(encode_kernels([kernel]), [], [6, 33, 99, 99], np.random.default_rng(0))
+    given, _, _, _ = case.arrays.values()
+    given[PAD:-PAD] = [-1, 1, 5, -128, -3, -2]
+    expected = oracle(case)
+    compare(case, case.outcome(case.artifact()), expected, "interpreted and oracle")
+    code = compiled_code(case)
+    if code is not None:
+        artifact = case.artifact()
+        artifact.use_code(code)
+        compare(case, case.outcome(artifact), expected, "compiled and oracle")
+
+
 def test_a_difference_is_a_finding():
     section = encode_kernels([copy_kernel("float32", "float32")])
     case = Case(section, [4], [4, 4], np.random.default_rng(0))

@@ -179,7 +179,8 @@ class Code:
             return value
         if not value.text.startswith("%"):
             return Val(f"splat ({value.type} {value.text})", value.dtype, lanes)
-        return self.once(f"{lanes} x {value.text}", lambda: self._splat(value, lanes))
+        key = f"{lanes} x {value.dtype} {value.text}"  # int8 and uint8 may share a text
+        return self.once(key, lambda: self._splat(value, lanes))
 
     def _splat(self, value: Val, lanes: int) -> Val:
         empty = f"{vector_type(value.dtype, lanes)} poison"
