@@ -41,6 +41,10 @@ def test_an_unknown_option_is_named_with_the_nearest():
         ({"freeze": 1}, "'freeze' must be True or False, not 1"),
         ({"passes": []}, "'passes' must be a dovetail.passes.PassManager"),
         ({"backend_options": 3}, "'backend_options' must be a dict"),
+        ({"compile": "remote"}, "'compile' must be one of in-process, serialize, subprocess, not"),
+        ({"compile_timeout": 0}, "'compile_timeout' must be a number of seconds above 0, not 0"),
+        ({"compile_memory": 1.5}, "'compile_memory' must be a whole number above 0, or None"),
+        ({"compile_workers": True}, "'compile_workers' must be a whole number above 0, or None"),
     ],
 )
 def test_an_option_of_the_wrong_type_is_named(options, message):
@@ -63,6 +67,18 @@ def test_variables_set_defaults(monkeypatch):
     with pytest.raises(
         errors.InvalidOption, match="'DOVETAIL_FREEZE' must be 1 or 0, not 'perhaps'"
     ):
+        Options.resolve()
+
+
+def test_variables_say_how_to_compile(monkeypatch):
+    monkeypatch.setenv("DOVETAIL_COMPILE", "subprocess")
+    monkeypatch.setenv("DOVETAIL_COMPILE_TIMEOUT", "2.5")
+    monkeypatch.setenv("DOVETAIL_COMPILE_MEMORY", "1000000")
+    options = Options.resolve({"compile_workers": 3})
+    assert (options.compile, options.compile_timeout) == ("subprocess", 2.5)
+    assert (options.compile_memory, options.compile_workers) == (1000000, 3)
+    monkeypatch.setenv("DOVETAIL_COMPILE_MEMORY", "lots")
+    with pytest.raises(errors.InvalidOption, match="'DOVETAIL_COMPILE_MEMORY' must be a whole"):
         Options.resolve()
 
 

@@ -186,6 +186,11 @@ class Backend(ABC):
     # Composite operators that inference graphs should keep for this backend where ``supports``
     # claims the call, such as "aten.linear.default". (Training graphs hold what autograd left.)
     composites: ClassVar[frozenset[str]] = frozenset()
+    # How another process makes this class, where importing it does not: a function, "module:name",
+    # and its keyword arguments, all plain values.
+    made_by: ClassVar[tuple[str, Mapping[str, Any]] | None] = None
+    # The options that the registry made it with; None: somebody else made it.
+    made_with: Mapping[str, Any] | None = None
     # Whether segments may hold in-place variants of operators where that saves a copy.
     writes_in_place: ClassVar[bool] = False
 

@@ -142,6 +142,7 @@ def instantiate(entry: Entry, options: dict[str, Any]) -> Backend:
     backend = cast(Backend, entry.obj(**options))
     if getattr(backend, "name", None) != entry.name:  # registered under another name, or had none
         object.__setattr__(backend, "name", entry.name)
+    object.__setattr__(backend, "made_with", dict(options))
     return backend
 
 

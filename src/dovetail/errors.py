@@ -197,6 +197,10 @@ class BackendFailed(DovetailError, RuntimeError):
         )
 
 
+class CompileFailed(DovetailError, RuntimeError):
+    """A compiler has no code for a segment: it raised, crashed, or took more than it may."""
+
+
 class BackendContract(DovetailError, TypeError):
     """A method of a Backend returned something it may not, or raised where it must answer."""
 

@@ -7,10 +7,12 @@ is generated and enter cache keys. Variables of the process that are no option: 
 
 from __future__ import annotations
 
+import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dovetail.errors import InvalidOption, UnknownOption
 from dovetail.variables import parse_flag
@@ -27,47 +29,110 @@ MODES: Mapping[str, Mapping[str, Any]] = {
 }
 
 
-def _option(default: Any, expected: str, *, env: str | None = None, key: bool = False) -> Any:
-    return field(default=default, metadata={"expected": expected, "env": env, "key": key})
+class Kind(NamedTuple):
+    """What values an option takes, in words and as a test, and how a variable writes one."""
+
+    expected: str
+    fits: Callable[[Any], bool]
+    parse: Callable[[str], Any] = str  # ValueError or InvalidOption where it cannot be one
+    written: str = ""  # what to write in a variable, where that differs from ``expected``
+
+
+def _number(text: str) -> float:
+    return int(text) if text.strip().isdecimal() else float(text)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _is_count(value: Any) -> bool:
+    return value is None or (isinstance(value, int) and _is_number(value) and value > 0)
+
+
+def _is_pass_manager(value: Any) -> bool:
+    return value is None or (hasattr(value, "run") and hasattr(value, "identity"))
+
+
+def _is_backend(value: Any) -> bool:
+    return isinstance(value, str) or (hasattr(value, "supports") and hasattr(value, "name"))
+
+
+def _are_backends(value: Any) -> bool:
+    return value is None or (isinstance(value, list | tuple) and all(map(_is_backend, value)))
+
+
+def _are_named(value: Any) -> bool:
+    return value is None or (isinstance(value, Mapping) and all(isinstance(k, str) for k in value))
+
+
+WAYS = ("in-process", "serialize", "subprocess")
+FLAG = Kind(
+    "True or False", lambda value: isinstance(value, bool), partial(parse_flag, ""), "1 or 0"
+)
+WAY = Kind(f"one of {', '.join(WAYS)}", lambda value: isinstance(value, str) and value in WAYS)
+SECONDS = Kind(
+    "a number of seconds above 0",
+    lambda value: _is_number(value) and 0 < value < math.inf,
+    _number,
+)
+COUNT = Kind("a whole number above 0, or None", _is_count, int, "a whole number above 0")
+BACKENDS = Kind("a list of names of backends, Backend classes or Backend objects", _are_backends)
+PASS_MANAGER = Kind("a dovetail.passes.PassManager", _is_pass_manager)
+NAMED = Kind("a dict, by option name", _are_named)
+
+
+def _option(default: Any, kind: Kind, *, env: str | None = None, key: bool = False) -> Any:
+    return field(default=default, metadata={"kind": kind, "env": env, "key": key})
 
 
 @dataclass(frozen=True)
 class Options:
     """What a user can choose for one compilation."""
 
-    strict: bool = _option(False, "True or False", env="DOVETAIL_STRICT")
+    strict: bool = _option(False, FLAG, env="DOVETAIL_STRICT")
     """Raise where a segment would otherwise fall back to the next backend."""
 
-    backends: Sequence[Any] | None = _option(
-        None, "a list of names of backends, Backend classes or Backend objects", key=True
-    )
+    backends: Sequence[Any] | None = _option(None, BACKENDS, key=True)
     """Who may run what, best first, such as ``["my_accel", "cpu"]``; ``aten`` ends every list."""
 
-    keep_small: bool = _option(False, "True or False", env="DOVETAIL_KEEP_SMALL", key=True)
+    keep_small: bool = _option(False, FLAG, env="DOVETAIL_KEEP_SMALL", key=True)
     """Leave a segment on its accelerator even where its copies take longer than it saves."""
 
-    profile: bool = _option(False, "True or False", env="DOVETAIL_PROFILE")
+    profile: bool = _option(False, FLAG, env="DOVETAIL_PROFILE")
     """Measure each segment at each call, for the report."""
 
-    freeze: bool = _option(False, "True or False", env="DOVETAIL_FREEZE", key=True)
+    freeze: bool = _option(False, FLAG, env="DOVETAIL_FREEZE", key=True)
     """Treat parameters as constants in inference; a change of one is noticed at the next call."""
 
-    check_weights: bool = _option(False, "True or False", env="DOVETAIL_CHECK_WEIGHTS")
+    check_weights: bool = _option(False, FLAG, env="DOVETAIL_CHECK_WEIGHTS")
     """Compare the contents of all weights at each call; warn of writes that nothing else shows."""
 
-    debug: bool = _option(False, "True or False", env="DOVETAIL_DEBUG")
+    debug: bool = _option(False, FLAG, env="DOVETAIL_DEBUG")
     """Verify the graph and its metadata after every pass."""
 
-    keep_graphs: bool = _option(True, "True or False", env="DOVETAIL_KEEP_GRAPHS")
+    keep_graphs: bool = _option(True, FLAG, env="DOVETAIL_KEEP_GRAPHS")
     """Keep each stage's graph, before and after, for ``explain``."""
 
-    cache: bool = _option(True, "True or False")
+    cache: bool = _option(True, FLAG)
     """Look the compiled graph up in the cache and keep it there; ``DOVETAIL_CACHE=0``: never."""
 
-    passes: PassManager | None = _option(None, "a dovetail.passes.PassManager", key=True)
+    compile: str = _option("in-process", WAY, env="DOVETAIL_COMPILE")
+    """Where segments are compiled: see docs/compiling.md."""
+
+    compile_timeout: float = _option(600.0, SECONDS, env="DOVETAIL_COMPILE_TIMEOUT")
+    """Seconds that a compiler in a worker process may take for one segment."""
+
+    compile_memory: int | None = _option(None, COUNT, env="DOVETAIL_COMPILE_MEMORY")
+    """Bytes that a compiler in a worker process may hold; None: half of the machine's."""
+
+    compile_workers: int | None = _option(None, COUNT, env="DOVETAIL_COMPILE_WORKERS")
+    """How many worker processes compile side by side; None: one for each core."""
+
+    passes: PassManager | None = _option(None, PASS_MANAGER, key=True)
     """The passes to run, instead of the default ones."""
 
-    backend_options: Mapping[str, Any] | None = _option(None, "a dict, by option name", key=True)
+    backend_options: Mapping[str, Any] | None = _option(None, NAMED, key=True)
     """The backend's own options: keyword arguments of its class."""
 
     @staticmethod
@@ -86,7 +151,9 @@ class Options:
         for name, value in chosen.items():
             if name not in known:
                 raise UnknownOption("option", name, known)
-            _check(name, value, known[name].metadata["expected"])
+            kind = known[name].metadata["kind"]
+            if not kind.fits(value):
+                raise InvalidOption(name, value, kind.expected)
         return Options(**chosen)
 
     def key_parts(self) -> dict[str, str]:
@@ -101,29 +168,21 @@ def _key_part(value: Any) -> str:
     return str(getattr(value, "identity", None) or repr(value))
 
 
-def _check(name: str, value: Any, expected: str) -> None:
-    if name == "passes":
-        fits = value is None or (hasattr(value, "run") and hasattr(value, "identity"))
-    elif name == "backends":
-        fits = value is None or (isinstance(value, list | tuple) and all(map(_is_backend, value)))
-    elif name == "backend_options":
-        fits = value is None or (
-            isinstance(value, Mapping) and all(isinstance(k, str) for k in value)
-        )
-    else:
-        fits = isinstance(value, bool)
-    if not fits:
-        raise InvalidOption(name, value, expected)
-
-
-def _is_backend(value: Any) -> bool:
-    return isinstance(value, str) or (hasattr(value, "supports") and hasattr(value, "name"))
-
-
-def _from_environment() -> dict[str, bool]:
+def _from_environment() -> dict[str, Any]:
     found = {}
     for option in fields(Options):
         variable = option.metadata["env"]
         if variable and variable in os.environ:
-            found[option.name] = parse_flag(variable, os.environ[variable])
+            found[option.name] = _parse(variable, os.environ[variable], option.metadata["kind"])
     return found
+
+
+def _parse(variable: str, text: str, kind: Kind) -> Any:
+    """What a variable says; InvalidOption, which names the variable, where it says nothing."""
+    try:
+        value = kind.parse(text)
+    except (ValueError, InvalidOption):
+        value = None
+    if value is None or not kind.fits(value):
+        raise InvalidOption(variable, text, kind.written or kind.expected)
+    return value

@@ -20,8 +20,17 @@ from dovetail.capture.aot import Capture, has_calls
 from dovetail.capture.decompose import Opinion, composite_rules, keeping_claimed
 from dovetail.capture.ops import is_random, resolve_op
 from dovetail.compiled import Calls, CompiledGraph, CompiledPart, CompiledSegment
+from dovetail.compilers import (
+    Limits,
+    Outcome,
+    Subprocess,
+    compile_segment,
+    compile_serialized,
+    first_of_its_kind,
+)
 from dovetail.errors import (
     BackendContract,
+    CompileFailed,
     DovetailError,
     FallbackWarning,
     SizeError,
@@ -51,6 +60,8 @@ def compile_dynamo(
     if not has_calls(gm):
         return gm.forward  # type: ignore[no-any-return]
     compiler = Compiler(backends, options, history.begin(*(b.name for b in backends)))
+    if options.compile == "subprocess":
+        compiler.workers.prepare()
     compiler.input_names.extend(_torch.input_names(gm))
     try:
         with without_collection():
@@ -162,7 +173,7 @@ class Compiler:
             with self.record.stage("place", kind):
                 placement = place(gm, self.backends, keep_small=self.options.keep_small)
             with self.record.stage("codegen", kind):
-                segments = tuple(map(self.compile_segment, placement.segments))
+                segments = self.compile_segments(placement.segments)
         except (UnsupportedGraph, SizeError) as error:
             return self.as_captured(gm, error)
         log.info("%s graph: %d calls in %d segments", kind, len(placement.verdicts), len(segments))
@@ -176,11 +187,35 @@ class Compiler:
             hints=placement.hints,
         )
 
-    def compile_segment(self, placed: PlacedSegment) -> CompiledSegment:
-        """Code for a segment from the best backend that manages it; strict mode asks only one."""
+    def compile_segments(self, segments: Sequence[PlacedSegment]) -> tuple[CompiledSegment, ...]:
+        """Code for each segment; those alike but for names are compiled once."""
+        jobs = [(placed.backends[0], placed.segment) for placed in segments]
+        made: dict[int, Outcome] = {}
+        if self.options.compile == "subprocess":  # all at once; the last backend has no compiler
+            ahead = [n for n, placed in enumerate(segments) if placed.backends[1:]]
+            outcomes = self.workers.compile_all([jobs[n] for n in ahead])
+            made.update(zip(ahead, outcomes, strict=True))
+        found: list[CompiledSegment] = []
+        for n, first in enumerate(first_of_its_kind(jobs)):
+            if first < n and found[first].blob.is_portable and not found[first].failures:
+                made.setdefault(n, found[first].blob)
+            found.append(self.compile_segment(segments[n], made.get(n)))
+        return tuple(found)
+
+    def compile_segment(self, placed: PlacedSegment, made: Outcome | None) -> CompiledSegment:
+        """Code for a segment from the best backend that manages it; strict mode asks only one.
+
+        ``made`` is what the first of them has made of it, where that is known.
+        """
         failures: list[tuple[str, str]] = []
         segment, backends = placed.segment, placed.backends
         strict = self.options.strict
+
+        def compile_(backend: Backend, segment: Segment) -> Blob:
+            if made is not None and backend is backends[0]:
+                return code_of(made)
+            return self.compile(backend, segment)
+
         chosen, blob = first_to_compile(backends, segment, compile_, failures, strict=strict)
         return CompiledSegment(
             Calls(segment, segment.name, draws=draws(segment)),
@@ -190,6 +225,22 @@ class Compiler:
             placed.results,
             tuple(failures),
         )
+
+    @cached_property
+    def workers(self) -> Subprocess:
+        """The processes that compile with ``compile="subprocess"``."""
+        chosen = self.options
+        limits = chosen.compile_timeout, chosen.compile_memory, chosen.compile_workers
+        return Subprocess(Limits.chosen(*limits), self.record.notes.append)
+
+    def compile(self, backend: Backend, segment: Segment) -> Blob:
+        """A backend's code for a segment, made in the way that was chosen; it may raise."""
+        if self.options.compile == "serialize":
+            return compile_serialized(backend, segment)
+        if self.options.compile == "in-process" or backend is self.backends[-1]:
+            return compile_segment(backend, segment)
+        (outcome,) = self.workers.compile(backend, [segment])
+        return code_of(outcome)
 
     def as_captured(self, gm: fx.GraphModule, error: DovetailError) -> CompiledPart:
         """A graph we cannot express, to be run as PyTorch captured it; an error in strict mode."""
@@ -203,7 +254,7 @@ class Compiler:
         options = self.options
         linker = Linker(
             {backend.name: backend for backend in self.backends},
-            compile_,
+            self.compile,
             self.instead,
             strict=options.strict,
             check=options.debug,
@@ -281,12 +332,11 @@ class Compiler:
         )
 
 
-def compile_(backend: Backend, segment: Segment) -> Blob:
-    """A backend's code for a segment; BackendContract where it gives something else."""
-    blob = backend.compile(segment)
-    if not isinstance(blob, Blob):
-        raise BackendContract(backend.name, "compile()", f"returned {blob!r}")
-    return blob
+def code_of(outcome: Outcome) -> Blob:
+    """The code that came of a compilation; what failed is raised."""
+    if isinstance(outcome, CompileFailed):
+        raise outcome
+    return outcome
 
 
 def draws(segment: Segment) -> bool:

@@ -56,7 +56,9 @@ def plugin_backend(path: str | PathLike[str], *, name: str | None = None) -> typ
 
 @cache
 def _backend_class(path: Path, name: str) -> type[PluginBackend]:
-    return type(name, (PluginBackend,), {"name": name, "library": path, "__doc__": f"{path}"})
+    made_by = f"{__name__}:plugin_backend", {"path": str(path), "name": name}
+    members = {"name": name, "library": path, "made_by": made_by, "__doc__": f"{path}"}
+    return type(name, (PluginBackend,), members)
 
 
 class PluginBackend(Backend):

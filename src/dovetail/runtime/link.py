@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from dovetail.backend import Backend, Blob, Executable, Fallback, FunctionExecutable
 from dovetail.compiled.graph import Calls, CompiledGraph, CompiledPart, CompiledSegment
-from dovetail.errors import BackendContract, BackendFailed
+from dovetail.errors import BackendContract, BackendFailed, CompileFailed
 from dovetail.ir.segment import Segment
 from dovetail.runtime.checked import CheckedRunner
 from dovetail.runtime.frozen import FrozenRunner
@@ -142,7 +142,8 @@ def note_failure(
     failures: list[tuple[str, str]], backend: str, what: str, error: Exception, *, strict: bool
 ) -> None:
     """Remember why a backend does not run a segment; BackendFailed in strict mode."""
-    reason = f"{type(error).__name__}: {error}"
+    told = isinstance(error, CompileFailed)  # in words, and of whatever class there was
+    reason = str(error) if told else f"{type(error).__name__}: {error}"
     if strict:
         raise BackendFailed(backend, what, reason) from error
     failures.append((backend, reason))
