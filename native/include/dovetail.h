@@ -219,9 +219,9 @@ typedef struct {
     /* The most that one call may take; 0: no limit for a file that is trusted, else 2^46 steps
      * and three quarters of the machine's memory. UINT64_MAX: no limit. Steps are the points of
      * iteration spaces; memory is what the runtime allocates for a call and keeps for the next:
-     * temporaries, outputs, copies of inputs, and the file's state; copied constants count for
-     * themselves. A call that would take more
-     * is DVT_ERROR_LIMIT before it starts. */
+     * temporaries, outputs, copies of inputs, what interpreted kernels hold in each thread, and
+     * the file's state; copied constants count for themselves. A call that would take more is
+     * DVT_ERROR_LIMIT before it starts. */
     uint64_t max_work, max_memory;
 } dvt_open_options;
 

@@ -82,7 +82,7 @@ kernel k(in x: float32, out y: float32) over [i: 4, j: 4] {
 
 @pytest.mark.filterwarnings("ignore::dovetail.errors.InterpretedKernels")
 def test_an_axis_twice_in_an_index_is_one_walk():
-    """Format 1.2 allows it. Taken for two, the store seemed to fill a buffer that was not cleared."""
+    """Format 1.2 allows it. Taken for two, the store seemed to fill what was not cleared then."""
     described = encode_named([parse_kernel(DIAGONAL)])
     i_and_j, i_twice = (bytes([2, 0, 0, 8, j, 0, 2]) for j in (1, 0))
     assert described.count(i_and_j) == 1
