@@ -55,8 +55,11 @@ extern PyTypeObject *tensor_type, *source_type;
 /* The source that a Source object holds, or NULL if it is none; no exception is set. */
 dvt_source *source_of(PyObject *object);
 
-/* states(tensors, how) -> bytes, see state.c */
+/* hold(tensor) -> Tensor, see tensor.c */
+PyObject *hold_tensor(PyObject *module, PyObject *object);
+/* states(tensors, how) -> bytes and unchanged(tensors, how, kept) -> bool, see state.c */
 PyObject *tensor_states(PyObject *module, PyObject *args);
+PyObject *states_unchanged(PyObject *module, PyObject *const *args, Py_ssize_t given);
 
 /* The plug-in that a Plugin object holds, or NULL with an exception set. */
 struct dvt_plugin *plugin_of(PyObject *object);

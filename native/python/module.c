@@ -288,9 +288,13 @@ static PyMethodDef functions[] = {
      "processor() -> its number in code sections; 0: none"},
     {"set_threads", set_threads, METH_O, "set_threads(count) -> count now; 0: the default"},
     {"states", tensor_states, METH_VARARGS,
-     "states(tensors, how) -> 32 bytes a tensor that change when it is written to: address, "
+     "states(tensors, how) -> 88 bytes a tensor that change when it is written to: address, "
      "version, layout, contents; of how's byte for each, 0 reads eight words, 1 the whole of "
      "a small tensor, 2 the whole of any"},
+    {"unchanged", (PyCFunction)(void (*)(void))states_unchanged, METH_FASTCALL,
+     "unchanged(tensors, how, kept) -> whether states(tensors, how) is what it was"},
+    {"hold", hold_tensor, METH_O,
+     "hold(tensor) -> Tensor of the same memory, which programs read faster as an argument"},
     {"prefers_onednn", prefers_onednn, METH_NOARGS,
      "whether PyTorch's large matrix products are faster by oneDNN on this processor"},
     {NULL, NULL, 0, NULL},

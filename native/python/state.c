@@ -2,7 +2,9 @@
  *
  * PyTorch counts writes in a tensor's version, but not all of them: `.data`, NumPy arrays,
  * batch norm's running statistics and collectives go uncounted. A state has the version, and
- * words of the contents beside it: all of a small tensor, or a few spread over it.
+ * words of the contents beside it: all of a small tensor, or a few spread over it. A frozen
+ * model compares the states of all its weights at each call, so a state is quick to make and
+ * `states_unchanged` allocates nothing.
  */
 #include "bindings.h"
 
@@ -17,9 +19,10 @@ enum {
 };
 enum { KEY_SAMPLE = 0, KEY_SMALL_WHOLE = 1, KEY_WHOLE = 2 };
 
-/* One tensor's part of the result. No padding: compared with memcmp. */
+/* One tensor's part of the result. No padding: compared with memcmp. Of a tensor that is read
+ * whole, the last word is a digest of it and the others are zero. */
 typedef struct {
-    uint64_t address, version, layout, contents;
+    uint64_t address, version, layout, words[SAMPLES];
 } tensor_state;
 
 /* ---- hashing: each step is a bijection of the word, so no change of one word goes unseen ----
@@ -149,51 +152,53 @@ static uint64_t hash_strided(const dvt_tensor *t, const uint8_t *data)
     }
 }
 
-static uint64_t hash_samples(const dvt_tensor *t, const uint8_t *data, int64_t count,
-                             bool dense)
+static void read_samples(const dvt_tensor *t, const uint8_t *data, int64_t count, bool dense,
+                         uint64_t *words)
 {
     const size_t element = element_size(t), size = (size_t)count * element;
-    uint64_t digest = 1;
     for (size_t i = 0; i < SAMPLES; i++) {
-        uint64_t word = 0;
         if (dense) {
-            word = load(data + (size - 8) * i / (SAMPLES - 1));
+            words[i] = load(data + (size - 8) * i / (SAMPLES - 1));
         } else {
             int64_t place = place_of(t, (count - 1) * (int64_t)i / (SAMPLES - 1));
-            memcpy(&word, data + (size_t)place * element, element < 8 ? element : 8);
+            memcpy(&words[i], data + (size_t)place * element, element < 8 ? element : 8);
         }
-        digest = mix(digest, word);
     }
-    return digest;
 }
 
-static uint64_t hash_contents(const dvt_tensor *t, int how)
+/* Fills words that are zero. */
+static void read_contents(const dvt_tensor *t, int how, uint64_t *words)
 {
     const int64_t count = element_count(t);
     const bool on_host = t->device.type == DVT_CPU || t->device.type == DLPACK_CUDA_HOST;
     if (count == 0 || t->data == NULL || !on_host)
-        return 0;
+        return;
     const uint8_t *data = (const uint8_t *)t->data + t->byte_offset;
     const size_t size = (size_t)count * element_size(t);
     const bool dense = is_dense(t, count);
     const size_t limit = how == KEY_WHOLE         ? SIZE_MAX
                          : how == KEY_SMALL_WHOLE ? (size_t)WHOLE_BYTES
                                                   : (size_t)SAMPLES * 8;
-    if (size > limit)
-        return hash_samples(t, data, count, dense);
-    if (!dense)
-        return hash_strided(t, data);
-    hasher h = start();
-    absorb(&h, data, size);
-    return finish(&h);
+    if (size > limit) {
+        read_samples(t, data, count, dense, words);
+    } else if (!dense) {
+        words[SAMPLES - 1] = hash_strided(t, data);
+    } else {
+        hasher h = start();
+        absorb(&h, data, size);
+        words[SAMPLES - 1] = finish(&h);
+    }
 }
 
 static uint64_t hash_layout(const dvt_tensor *t)
 {
-    uint64_t digest = mix(t->dtype.code, ((uint64_t)t->dtype.bits << 16) | t->dtype.lanes);
-    for (int32_t i = 0; i < t->ndim; i++)
-        digest = mix(mix(digest, (uint64_t)t->shape[i]), (uint64_t)t->strides[i]);
-    return digest;
+    uint64_t sizes = mix(t->dtype.code, ((uint64_t)t->dtype.bits << 16) | t->dtype.lanes);
+    uint64_t strides = (uint64_t)t->ndim;
+    for (int32_t i = 0; i < t->ndim; i++) {
+        sizes = mix(sizes, (uint64_t)t->shape[i]);
+        strides = mix(strides, (uint64_t)t->strides[i]);
+    }
+    return mix(sizes, strides);
 }
 
 /* ---- Python ---- */
@@ -235,7 +240,8 @@ static int read_state(PyObject *tensor, int how, tensor_state *out)
         return -1;
     out->address = (uint64_t)(uintptr_t)t.data + t.byte_offset;
     out->layout = hash_layout(&t);
-    out->contents = hash_contents(&t, out->version == UINT64_MAX ? KEY_WHOLE : how);
+    memset(out->words, 0, sizeof out->words);
+    read_contents(&t, out->version == UINT64_MAX ? KEY_WHOLE : how, out->words);
     return 0;
 }
 
@@ -264,4 +270,34 @@ PyObject *tensor_states(PyObject *module, PyObject *args)
         memcpy(out + i * (Py_ssize_t)sizeof state, &state, sizeof state);
     }
     return result;
+}
+
+/* Whether states(tensors, how) would give these bytes: 1, 0, or -1 with an exception set. */
+static int compare_states(PyObject *tensors, const char *how, const char *kept)
+{
+    const Py_ssize_t count = PyTuple_Size(tensors);
+    for (Py_ssize_t i = 0; i < count; i++) {
+        tensor_state state;
+        if (read_state(PyTuple_GetItem(tensors, i), how[i], &state) != 0)
+            return -1;
+        if (memcmp(kept + i * (Py_ssize_t)sizeof state, &state, sizeof state) != 0)
+            return 0;
+    }
+    return 1;
+}
+
+PyObject *states_unchanged(PyObject *module, PyObject *const *args, Py_ssize_t given)
+{
+    (void)module;
+    if (given != 3 || !PyTuple_Check(args[0]) || !PyBytes_Check(args[1]) ||
+        !PyBytes_Check(args[2])) {
+        PyErr_SetString(PyExc_TypeError, "give a tuple of tensors, bytes and bytes");
+        return NULL;
+    }
+    const Py_ssize_t count = PyTuple_Size(args[0]);
+    int same = 0;
+    if (PyBytes_Size(args[1]) == count &&
+        PyBytes_Size(args[2]) == count * (Py_ssize_t)sizeof(tensor_state))
+        same = compare_states(args[0], PyBytes_AsString(args[1]), PyBytes_AsString(args[2]));
+    return same < 0 ? NULL : PyBool_FromLong(same);
 }

@@ -540,6 +540,18 @@ int read_argument(PyObject *object, argument *a, bool plain)
     return -1;
 }
 
+PyObject *hold_tensor(PyObject *module, PyObject *object)
+{
+    (void)module;
+    const exchange_api *api = exchange_of(Py_TYPE(object));
+    dvt_managed *managed = NULL;
+    if (api != NULL && api->managed_from_object(object, &managed) == 0)
+        return wrap_managed(managed);
+    if (!PyErr_Occurred())
+        PyErr_Format(PyExc_TypeError, "a %R cannot be held", (PyObject *)Py_TYPE(object));
+    return NULL;
+}
+
 void release_argument(argument *a)
 {
     if (a->through_buffer)

@@ -151,6 +151,13 @@ class Executable(ABC):
         """
         return None
 
+    def binding(self, positions: Sequence[int], values: Mapping[int, Any]) -> Run | None:  # noqa: ARG002
+        """The same of a list without the inputs that always have these values, by position.
+
+        None: there is no faster form of this kind.
+        """
+        return None
+
     def transfers(self) -> tuple[Sequence[int], Sequence[int]] | None:
         """Positions of the inputs sent to the device and of the outputs fetched; None: all."""
         return None

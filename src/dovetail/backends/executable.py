@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from operator import itemgetter
 from typing import Any
 
+from dovetail import _native
 from dovetail.backend import Executable, Fallback
 from dovetail.errors import (
     DividedByZero,
@@ -175,6 +176,42 @@ class NativeExecutable(Executable):
 
         return run
 
+    def binding(
+        self, positions: Sequence[int], values: Mapping[int, Any]
+    ) -> Callable[[list[Any]], list[Any]] | None:
+        """``picking`` for inputs without those at the positions of ``values``, which are held.
+
+        The runtime reads what it holds itself in a tenth of the time that a tensor takes it.
+        """
+        if self.results is not None or self.from_nothing:
+            return None
+        taken = [positions[n] for n in self.given]
+        places = _places_without(values, positions)
+        varying = [(n, places[at]) for n, at in enumerate(taken) if at not in values]
+        inputs = self.native.inputs()
+        if not any(inputs[n][3] or inputs[n][1] != _INT for n, _ in varying):
+            return None  # no tensor tells the runtime what kind it should hand out
+        native = self.run
+        try:
+            held = [_held(values[at]) if at in values else None for at in taken]
+        except (TypeError, BufferError, RuntimeError):  # no strided memory
+            return None
+
+        def run(rest: list[Any]) -> list[Any]:
+            given = held.copy()
+            for n, place in varying:
+                given[n] = rest[place]
+            try:
+                made = native(*given)
+            except NOT_AS_PLANNED as error:
+                own = [values[at] if at in values else rest[places[at]] for at in positions]
+                rest.clear()
+                return self._otherwise(error, own)
+            rest.clear()
+            return made  # type: ignore[no-any-return]
+
+        return run
+
     def __call__(self, inputs: list[Any]) -> list[Any]:
         """Run; the list is emptied."""
         try:
@@ -246,3 +283,16 @@ class NativeExecutable(Executable):
             return lambda _, value=size: value  # type: ignore[misc]
         index = self.sizes.setdefault(size, len(self.sizes))
         return lambda sizes: sizes[index]
+
+
+def _places_without(values: Mapping[int, Any], positions: Sequence[int]) -> dict[int, int]:
+    """Where inputs that are not among the values lie in a list without those."""
+    others = [at for at in range(max(positions, default=-1) + 1) if at not in values]
+    return {at: place for place, at in enumerate(others)}
+
+
+def _held(value: Any) -> Any:
+    """A tensor as the runtime's own, of the same memory; a number as it is."""
+    if isinstance(value, int):
+        return value
+    return _native.hold(value.detach().resolve_conj().resolve_neg())

@@ -15,10 +15,10 @@ from dovetail.compiled.graph import Calls, CompiledGraph, CompiledPart, Compiled
 from dovetail.errors import BackendContract, BackendFailed, CompileFailed
 from dovetail.ir.segment import Segment
 from dovetail.runtime.checked import CheckedRunner
-from dovetail.runtime.frozen import FrozenRunner
-from dovetail.runtime.runner import Timed, runner_for
+from dovetail.runtime.frozen import Bind, FrozenRunner
+from dovetail.runtime.runner import Timed, binder_for, runner_for
 
-Run = Callable[[list[Any]], list[Any]]
+Run = Callable[[list[Any]], Any]
 Compile = Callable[[Backend, Segment], Blob]
 
 
@@ -68,7 +68,7 @@ class Linker:
         parts = tuple(self.part(kind, part) for kind, part in graph.parts())
         run = parts[-1].run
         if graph.once is not None:
-            run = FrozenRunner(parts[0].run, run, graph.frozen)
+            run = FrozenRunner(parts[0].run, run, graph.frozen, self.binder(parts[-1]))
         if self.check_weights:
             run = CheckedRunner(run, graph.labels)
         once = parts[0].compiled if graph.once is not None else None
@@ -82,6 +82,11 @@ class Linker:
         executables = [(each.backend.name, each.executable) for each in segments]
         part = replace(part, segments=tuple(each.compiled for each in segments))
         return LinkedPart(kind, part, segments, runner_for(part, executables, check=self.check))
+
+    def binder(self, part: LinkedPart) -> Bind:
+        """What makes a function of a part for values that stay the same."""
+        executables = [(each.backend.name, each.executable) for each in part.segments]
+        return binder_for(part.compiled, executables, check=self.check)
 
     def segment(self, compiled: CompiledSegment) -> LinkedSegment:
         """Load a segment's code; where that fails, that of the next backend that may run it."""

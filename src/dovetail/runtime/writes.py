@@ -92,6 +92,16 @@ def state(tensors: tuple[Any, ...], how: bytes) -> object:
         return tuple(map(_slow_state, tensors))
 
 
+def is_unchanged(tensors: tuple[Any, ...], how: bytes, kept: object) -> bool:
+    """Whether the state of these tensors is still ``kept``; the quick way to ask."""
+    if not isinstance(kept, bytes):
+        return state(tensors, how) == kept
+    try:
+        return _native.unchanged(tensors, how, kept)
+    except TypeError:  # one has no strided memory any more
+        return False
+
+
 def contents(tensor: Any) -> bytes | None:
     """A digest of all a tensor holds; None where it has no strided memory."""
     if tensor.device.type != "cpu":
