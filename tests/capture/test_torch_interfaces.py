@@ -122,6 +122,17 @@ def test_decompositions():
         pass
 
 
+def test_what_is_left_out_of_core_decompositions_is_taken_apart_by_autograd():
+    table = _torch.core_aten_decompositions()
+    whole = dict(torch._decomp.core_aten_decompositions().items())
+    both = _torch.export_composites() | table
+    assert [str(op) for op in whole if op not in both] == []
+    has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
+    left_out = [op.name() for op in whole if op not in table]
+    assert len(left_out) > 100
+    assert not [name for name in left_out if has_kernel(name, "CPU") or has_kernel(name, "Meta")]
+
+
 def test_decompositions_by_name():
     found = _torch.named_decompositions(["silu", "no_such_operator"])
     assert aten.silu.default in found

@@ -356,10 +356,48 @@ def boxed(fn: Callable[[list[Any]], Any]) -> Callable[[list[Any]], Any]:
 
 
 def core_aten_decompositions() -> dict[Any, Callable[..., Any]]:
-    """PyTorch's own table from ATen to core ATen."""
-    from torch._decomp import core_aten_decompositions as core
+    """PyTorch's own table from ATen to core ATen, for what is left once autograd was applied.
 
-    return dict(core().items())
+    That takes composite operators apart, unless they have kernels of their own. PyTorch's function
+    of this name lists the others too, which takes it a tenth of a second; export alone needs them
+    (``composite_operators``).
+    """
+    from torch._decomp import _core_aten_decompositions_post_autograd
+    from torch._export.utils import _get_decomp_for_cia, _is_preservable_cia_op
+    from torch.export.decomp_utils import PRESERVED_ATEN_CIA_OPS
+
+    table = dict(_core_aten_decompositions_post_autograd())
+    for op in _composites_with_kernels():
+        if op not in table and op not in PRESERVED_ATEN_CIA_OPS and _is_preservable_cia_op(op):
+            table[op] = _get_decomp_for_cia(op)
+    return table
+
+
+def _composites_with_kernels() -> Iterator[Any]:
+    """Composite operators, defined as such in C++ or in Python, that a device has a kernel for."""
+    import torch
+    from torch._decomp import decomposition_table
+
+    registered = torch._C._dispatch_get_registrations_for_dispatch_key
+    composite = set(registered("CompositeImplicitAutograd"))
+    for name in composite & {name for key in _DEVICE_KEYS for name in registered(key)}:
+        namespace, _, rest = name.partition("::")
+        packet, _, overload = rest.partition(".")
+        yield getattr(getattr(getattr(torch.ops, namespace), packet), overload or "default")
+    key = torch._C.DispatchKey.CompositeImplicitAutograd
+    yield from (op for op in decomposition_table if key in op.py_kernels)
+
+
+# Dispatch keys of devices whose dense tensors torch.compile may meet.
+_DEVICE_KEYS = ("CPU", "CUDA", "XPU", "MPS", "HPU", "MTIA", "XLA", "PrivateUse1", "Meta")
+
+
+def export_composites() -> dict[Any, Callable[..., Any]]:
+    """What core ATen has for composite operators beyond ``core_aten_decompositions``."""
+    from torch.export.decomp_utils import PRESERVED_ATEN_CIA_OPS
+
+    found = (op for op in composite_operators() if op not in PRESERVED_ATEN_CIA_OPS)
+    return {op: composite_decomposition(op) for op in found}
 
 
 def named_decompositions(names: Iterable[str]) -> dict[Any, Callable[..., Any]]:

@@ -88,7 +88,16 @@ def export_table(opinions: Sequence[Opinion], composites: frozenset[str]) -> dic
         for op in _torch.composite_operators()
         if op_name(op) not in composites
     }
+    opinions = [(_with_composites(table), claims) for table, claims in opinions]
     return rules | composite_rules(composites, opinions[0][1]) | keeping_claimed(opinions)
+
+
+def _with_composites(table: Mapping[Any, Rule]) -> Mapping[Any, Rule]:
+    """A table that has core ATen's rules has those of composite operators too."""
+    if not core_decompositions().keys() <= table.keys():
+        return table
+    rules = _torch.export_composites()
+    return {op: rule for op, rule in rules.items() if not is_random(op)} | dict(table)
 
 
 def _unless_claimed(
