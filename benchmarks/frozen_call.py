@@ -2,7 +2,8 @@
 
 ``python benchmarks/frozen_call.py`` prints, for models of 12 and 144 parameters, a call of the
 unfrozen and of the frozen model at batch 1, and the comparison of the weights alone; then what the
-hook on optimisers adds to a step. Target: a frozen call takes at most 2 µs more. All take turns; the figure is that of the fastest batch of calls.
+hook on optimisers adds to a step. Target: a frozen call takes at most 2 µs more. All take turns;
+the figure is that of the fastest batch of calls.
 """
 
 from __future__ import annotations
