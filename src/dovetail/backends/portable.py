@@ -6,6 +6,7 @@ becomes an artifact that runs where there is no PyTorch.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -68,8 +69,12 @@ class PortableBackend(Backend):
         """Core ATen's, and attention as products and a softmax."""
         import torch
 
+        from dovetail.capture import _torch
+
         attention = torch.ops.aten.scaled_dot_product_attention.default
-        return {**super().decompositions(), attention: _attention}
+        # Asked for now: while a program is decomposed, the rule stands in for PyTorch's own.
+        rule = functools.partial(_attention, _torch.composite_decomposition(attention))
+        return {**super().decompositions(), attention: rule}
 
     def compile(self, segment: Segment) -> Blob:
         """A program of kernels, as the bytes of an artifact."""
@@ -129,19 +134,39 @@ class _Windows:
         return self.handed_out.index(owner.name)
 
 
-def _attention(query: Any, key: Any, value: Any, *args: Any, **kwargs: Any) -> Any:
+def _attention(
+    whole: Callable[..., Any], query: Any, key: Any, value: Any, *args: Any, **kwargs: Any
+) -> Any:
     """Scaled dot-product attention written out, for the types that the kernels have.
 
-    Others stay PyTorch's: its kernels keep the scores of bfloat16 in float32, which this does not.
+    Others stay PyTorch's (``whole``): its kernels keep the scores of bfloat16 in float32, which
+    this does not.
     """
     import torch
 
+    if query.dtype not in (torch.float32, torch.float64):
+        return whole(query, key, value, *args, **kwargs)
+    result = _written_out(query, key, value, *args, **kwargs)
+    if kwargs.get("dropout_p", args[1] if len(args) > 1 else 0.0) > 0.0:
+        return result
+    return _laid_out_as(whole(query, key, value, *args, **kwargs), result)
+
+
+def _laid_out_as(promised: Any, result: Any) -> Any:
+    """The result of attention, its dimensions in the order in which PyTorch's kernel lays them out.
+
+    That follows the layout of the query, so what comes next may be a view that no other layout
+    allows. Nothing but the layout of ``promised`` is used, so the calls that make it leave the
+    program.
+    """
     from dovetail.capture import _torch
 
-    if query.dtype in (torch.float32, torch.float64):
-        return _written_out(query, key, value, *args, **kwargs)
-    whole = torch.ops.aten.scaled_dot_product_attention.default
-    return _torch.composite_decomposition(whole)(query, key, value, *args, **kwargs)
+    strides = promised.stride()
+    steps = [s if isinstance(s, int) else _torch.size_hint(s) or 0 for s in strides]
+    order = sorted(range(len(steps)), key=lambda d: -steps[d])
+    if order == sorted(order) or not promised.permute(order).is_contiguous():
+        return result
+    return result.permute(order).contiguous().permute([order.index(d) for d in range(len(order))])
 
 
 def _written_out(
