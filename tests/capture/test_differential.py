@@ -311,11 +311,12 @@ def test_tied_weights(backend):
     assert_same(Tied(), t(3, 5, dtype=torch.int64), backend=backend, grad=True, calls=2)
 
 
-def test_lstm(backend):
+@pytest.mark.parametrize("grad", [False, True], ids=["inference", "training"])
+def test_lstm(grad, backend):
     # Dynamo leaves nn.LSTM to eager by default; its parts still compile around it.
     model = nn.LSTM(4, 5, num_layers=2, batch_first=True)
     with torch._dynamo.config.patch(allow_rnn=True):
-        assert_same(model, t(2, 3, 4), backend=backend)
+        assert_same(model, t(2, 3, 4, grad=grad), backend=backend, grad=grad)
 
 
 def test_frozen_parameters_get_no_gradient(backend):

@@ -25,6 +25,7 @@ from dovetail.artifact.sign import Key
 from dovetail.backend import Backend
 from dovetail.capture import _torch
 from dovetail.capture.decompose import export_table
+from dovetail.capture.metadata import correct
 from dovetail.compiled import CompiledGraph
 from dovetail.errors import DovetailError, ExportFailed, GuardFailed
 from dovetail.options import Options
@@ -54,6 +55,7 @@ def export(
     a name or a class that need not be registered; ``options={"backends": […]}`` gives several.
     """
     chosen = Options.resolve(options)
+    _torch.correct_lstm()
     program = _capture(model, tuple(args), dict(kwargs or {}), dynamic_shapes)
     if backend is None and not chosen.backends:
         backend = registry.default_backend(_device_of(program))
@@ -188,6 +190,7 @@ def _compile(program: Any, compiler: Compiler, name: str) -> Artifact:
     roles = [_role(spec, written) for spec in signature.input_specs]
     tensors = _tensors(program, roles)
     gm = program.graph_module
+    correct(gm)
     frozen = [i for i, role in enumerate(roles) if role.kind == "constant"]
     linked = compiler.link(compiler.compile_graph(gm, "inference", frozen))
     in_spec = program.call_spec.in_spec

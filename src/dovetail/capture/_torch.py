@@ -8,6 +8,7 @@ so that a move shows as one clear failure. Importing this module imports nothing
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib
 import importlib.util
 import re
@@ -431,6 +432,26 @@ def composite_decomposition(op: Any) -> Callable[..., Any]:
     from torch._export.utils import _get_decomp_for_cia
 
     return _get_decomp_for_cia(op)  # type: ignore[no-any-return]
+
+
+@functools.cache
+def correct_lstm() -> None:
+    """Give the final states of a decomposed LSTM eager's shape, for the rest of the process.
+
+    PyTorch 2.11 takes the wrong one of two dimensions of one away, in one function for all that
+    take an LSTM apart. Where the shape is right, the function that stands in for it adds nothing.
+    """
+    from torch._decomp import decompositions
+
+    layer = decompositions.one_layer_lstm
+
+    @functools.wraps(layer)
+    def corrected(inp: Any, hidden: Any, *args: Any, **kwargs: Any) -> Any:
+        out, final = layer(inp, hidden, *args, **kwargs)
+        pairs = zip(final, hidden, strict=True)
+        return out, tuple(f if f.dim() == h.dim() else f.view(h.shape) for f, h in pairs)
+
+    decompositions.one_layer_lstm = corrected
 
 
 def composite_operators() -> list[Any]:

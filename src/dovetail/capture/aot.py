@@ -11,6 +11,7 @@ import torch
 from torch import fx
 
 from dovetail.capture import _torch
+from dovetail.capture.metadata import correct
 from dovetail.capture.ops import is_random
 
 # Compiles one functional graph: (graph, example inputs, kind) -> function of one list of inputs.
@@ -40,6 +41,7 @@ class Capture:
 
     def run(self, gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
         """Capture and compile; the result takes and returns what ``gm`` does."""
+        _torch.correct_lstm()
         plain: list[_Plain] = []
         aot = _torch.aot_autograd(
             fw_compiler=self._compiler("forward"),
@@ -75,11 +77,13 @@ class Capture:
 
     def _compiler(self, kind: str) -> Callable[..., Any]:
         def compiler(gm: fx.GraphModule, inputs: Sequence[Any]) -> Callable[[list[Any]], Any]:
+            correct(gm)
             return _torch.boxed(self.compile_graph(gm, inputs, kind))
 
         return compiler
 
     def _partition(self, joint: fx.GraphModule, inputs: Any, **kwargs: Any) -> tuple[Any, Any]:
+        correct(joint)
         joint = self.joint_passes(joint)
         unused = [n for n in joint.graph.nodes if is_random(n.target) and not n.users]
         following = {n.name: [m.name for m in _after(joint, n)] for n in unused}

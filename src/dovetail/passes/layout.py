@@ -20,12 +20,12 @@ import torch
 from torch import fx
 
 from dovetail.capture import _torch
+from dovetail.capture.metadata import compute
 from dovetail.capture.ops import OpOverload
 from dovetail.passes.base import Pass
 from dovetail.passes.constants import constant_nodes
 from dovetail.passes.graphs import calls, insert_call, is_view, value_of
 from dovetail.passes.strides import copy_with_strides
-from dovetail.passes.verify import compute
 
 aten = torch.ops.aten
 _LAST = torch.channels_last

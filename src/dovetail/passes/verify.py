@@ -9,10 +9,9 @@ from torch import fx
 
 from dovetail.capture import _torch
 from dovetail.capture.from_fx import describe, is_unknown
+from dovetail.capture.metadata import compute
 from dovetail.capture.ops import HigherOrderOperator
 from dovetail.passes.graphs import subgraphs
-
-_ABSENT = object()
 
 
 def check_structure(gm: Any, inputs: int | None = None) -> str:
@@ -100,14 +99,3 @@ def _is_checkable(node: fx.Node) -> bool:
         return False
     inputs_known = all("val" in n.meta or n.op == "get_attr" for n in node.all_input_nodes)
     return inputs_known and not node.meta.get("unbacked_bindings")
-
-
-def compute(gm: fx.GraphModule, node: fx.Node) -> Any:
-    """A call's fake value from its arguments'; to be called within their fake mode."""
-
-    def value(arg: fx.Node) -> Any:
-        found = arg.meta.get("val", _ABSENT)
-        return getattr(gm, str(arg.target)) if found is _ABSENT else found
-
-    args, kwargs = fx.node.map_arg((node.args, dict(node.kwargs)), value)
-    return node.target(*args, **kwargs)
