@@ -109,6 +109,23 @@ def test_index_out_of_range_raises_as_eager(fn, bad):
     assert_same(fn, x, torch.tensor([0, 2, 1]), backend="cpu")
 
 
+@pytest.mark.parametrize(
+    "fn",
+    [
+        lambda x, i, y: x.index_add(0, i, y) + 1,
+        lambda x, i, y: x.index_copy(0, i, y) + 1,
+        lambda x, i, y: x.index_fill(0, i, 2.0) + 1,
+        lambda x, i, y: x.index_fill(0, i, torch.tensor(2.0)) + 1,
+        lambda x, i, y: torch.index_put(x, (i,), y, accumulate=True) + 1,
+    ],
+    ids=["add", "copy", "fill", "fill_tensor", "put"],
+)
+@pytest.mark.parametrize("last", [3, 9, -1, -9])
+def test_index_to_write_to_raises_as_eager(fn, last):
+    """Some count negative places from the end, others refuse them; each raises its own class."""
+    assert_same(fn, data(4, 3), torch.tensor([0, 2, last]), data(3, 3), backend="cpu")
+
+
 def test_many_sizes_with_one_compilation():
     compiled = torch.compile(
         lambda x, y: (x * 2 + y).softmax(-1).sum(0), backend="cpu", dynamic=True, fullgraph=True

@@ -27,12 +27,23 @@ def core_decompositions() -> Mapping[Any, Rule]:
     A decomposed random operator would draw other numbers than eager for the same seed.
     """
     table = _torch.core_aten_decompositions()
-    rules = {op: rule for op, rule in table.items() if not is_random(op)}
+    whole = set(map(resolve_op, _WHOLE))
+    rules = {op: rule for op, rule in table.items() if not is_random(op) and op not in whole}
     own: dict[str, Rule] = {
         "aten._efficientzerotensor.default": _zeros,
         "aten.roll.default": _roll,
     }
     return rules | {resolve_op(name): rule for name, rule in own.items()}
+
+
+# Taken apart, the first two are index_put, which counts negative indices from the end where eager
+# refuses them; the others are index_copy, which refuses them where eager counts.
+_WHOLE = (
+    "aten.index_add.default",
+    "aten.index_copy.default",
+    "aten.index_fill.int_Scalar",
+    "aten.index_fill.int_Tensor",
+)
 
 
 def _zeros(size: Sequence[int], **kwargs: Any) -> Any:
