@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from dovetail import cache as cache
     from dovetail import errors as errors
     from dovetail import history as history
     from dovetail import passes as passes
@@ -121,6 +122,7 @@ __all__ = [
     "Transfer",
     "backend_info",
     "backend_table",
+    "cache",
     "explain",
     "export",
     "get_backend",
@@ -144,7 +146,7 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     from importlib import import_module
 
-    if name in ("errors", "history", "passes", "testing"):
+    if name in ("cache", "errors", "history", "passes", "testing"):
         return import_module(f"dovetail.{name}")
     if name not in _HOME:
         raise AttributeError(f"module 'dovetail' has no attribute {name!r}")

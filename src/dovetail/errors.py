@@ -333,6 +333,10 @@ class InvalidBundle(DovetailError, ValueError):
     """A file given to ``dovetail cache import`` is no bundle of entries, or a damaged one."""
 
 
+class UntrustedBundle(DovetailError, PermissionError):
+    """Nothing shows who made a bundle of cache entries, whose code would run."""
+
+
 class CacheUnusable(DovetailError, OSError):
     """The ``dovetail cache`` command cannot use the cache's folder; the message says why."""
 

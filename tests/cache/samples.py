@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
-
-import pytest
 
 from dovetail.cache import Key
 from dovetail.cache.local import Local
@@ -13,7 +10,6 @@ from dovetail.cache.local import Local
 NOBODY = 65534
 PARTS = {"graph": "add(a, b)", "options": "freeze=False", "dovetail": "0.1.0"}
 KEY = Key.of(PARTS)
-needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
 
 
 def key(**changed: str) -> Key:

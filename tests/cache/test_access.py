@@ -52,7 +52,7 @@ def test_many_keys_are_remembered_in_little_space(local, monkeypatch):
     monkeypatch.setattr(os, "fsync", lambda _: None)  # 2,500 waits for a disk
     for i in range(2500):
         local.write(key(graph=str(i)), [b""])
-    assert Path(local.path, "recent").stat().st_size <= 256 << 10
+    assert Path(local.path, "recent").stat().st_size <= 128 << 10
     assert cache.lookup(key(graph="2499", options="new")).nearest == ("options",)
 
 

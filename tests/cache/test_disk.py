@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
 
 from dovetail import cache
 from dovetail.cache import Hit
-from tests.cache.samples import KEY, NOBODY, path_of
+from tests.cache.samples import KEY, NOBODY
 
 pytestmark = pytest.mark.e2e
 
@@ -79,14 +80,17 @@ def test_a_disk_that_may_only_be_read_still_gives_hits(local):
     assert "compiled code is not kept in the cache: Read-only file system" in warning
 
 
-def test_a_folder_that_may_only_be_read_still_gives_hits(local, tmp_path):
+def test_a_folder_that_may_only_be_read_still_gives_hits():
     """As a container has it whose image brings a filled cache: root's, and for others to read."""
-    cache.store(KEY, b"small")
-    path_of(local).chmod(0o444)
-    Path(local.path).chmod(0o555)
-    for above in (tmp_path, tmp_path.parent, tmp_path.parent.parent):
-        above.chmod(0o755)
-    plain = f"import os; os.geteuid() or os.setuid({NOBODY})"
-    [warning] = use(HIT, plain)
-    assert "compiled code is not kept in the cache: Permission denied" in warning
-    assert cache.lookup(KEY) == Hit(b"small", "local")
+    with tempfile.TemporaryDirectory() as place:  # pytest's folders are for their user alone
+        Path(place).chmod(0o755)
+        folder = Path(place, "cache")
+        cache.configure(folder=folder)
+        cache.store(KEY, b"small")
+        (folder / f"{KEY.digest}.entry").chmod(0o444)
+        folder.chmod(0o555)
+        plain = f"import os; os.geteuid() or os.setuid({NOBODY})"
+        [warning] = use(HIT, plain, DOVETAIL_CACHE_DIR=str(folder))
+        assert "compiled code is not kept in the cache: Permission denied" in warning
+        assert cache.lookup(KEY) == Hit(b"small", "local")
+        folder.chmod(0o700)

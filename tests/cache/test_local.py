@@ -13,8 +13,9 @@ import pytest
 from dovetail import cache
 from dovetail.cache import Bypass, Hit, Miss
 from dovetail.errors import CacheWarning
-from tests.cache.samples import KEY, NOBODY, key, needs_root, path_of
+from tests.cache.samples import KEY, NOBODY, key, path_of
 
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
 PAYLOAD = bytes(range(256)) * 4
 
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 import hashlib
 import struct
 import time
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from dovetail.cache.key import FORMAT, Key
@@ -55,24 +55,38 @@ def encode(key: Key, payload: bytes, *, seconds: float = 0.0, label: str = "") -
     """The bytes of an entry, in pieces that are written one after the other."""
     header = _encode_header(key, seconds, label)
     front = _FRONT.pack(_MAGIC, FORMAT, len(header), len(payload))
-    total = hashlib.sha256(front)
-    total.update(header)
-    total.update(payload)
-    return [front + header, payload, total.digest()]
+    return [front + header, payload, _hash(front, header, payload)]
+
+
+def read_payload(take: Callable[[int], bytes], size: int, digest: str) -> bytes:
+    """The payload of the entry of this key, every byte of the entry checked; or ``Damaged``.
+
+    ``take`` gives the next bytes of the ``size`` that there are: a large payload is never copied.
+    """
+    front = take(FRONT)
+    header = take(header_length(front))
+    length = _FRONT.unpack(front)[3]
+    missing = FRONT + len(header) + length + _HASH - size
+    if missing:
+        raise Damaged("it is cut short" if missing > 0 else "something follows it")
+    payload = take(length)
+    if _hash(front, header, payload) != take(_HASH):
+        raise Damaged("its bytes are not those that were written")
+    if header[:_HASH].hex() != digest:
+        raise Damaged("it is the entry of another key")
+    return payload
 
 
 def payload_of(data: bytes, digest: str) -> bytes:
-    """The payload of the entry of this key, every byte of the entry checked; or ``Damaged``."""
-    start, end = _checked_bounds(data)
-    if data[FRONT : FRONT + _HASH].hex() != digest:
-        raise Damaged("it is the entry of another key")
-    return data[start:end]
+    """The same of an entry in memory."""
+    return read_payload(_Reader(data, 0).take, len(data), digest)
 
 
 def header_of(data: bytes) -> Header:
     """The header of a whole entry, every byte of the entry checked; or ``Damaged``."""
-    _checked_bounds(data)
-    return decode_header(data)
+    header = decode_header(data)
+    payload_of(data, header.key.digest)
+    return header
 
 
 def header_length(front: bytes) -> int:
@@ -119,15 +133,11 @@ def _encode_header(key: Key, seconds: float, label: str) -> bytes:
     return header + _string(label) + encode_key(key)
 
 
-def _checked_bounds(data: bytes) -> Sequence[int]:
-    """Where the payload starts and ends."""
-    start = FRONT + header_length(data)
-    end = start + _FRONT.unpack_from(data)[3]
-    if len(data) != end + _HASH:
-        raise Damaged("it is cut short" if len(data) < end + _HASH else "something follows it")
-    if hashlib.sha256(memoryview(data)[:end]).digest() != data[end:]:
-        raise Damaged("its bytes are not those that were written")
-    return start, end
+def _hash(*pieces: bytes) -> bytes:
+    total = hashlib.sha256()
+    for piece in pieces:
+        total.update(piece)
+    return total.digest()
 
 
 def _string(text: str) -> bytes:

@@ -11,7 +11,7 @@ import fcntl
 import os
 import stat
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 
 _WRITABLE_BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
@@ -47,29 +47,41 @@ def opened(path: str, *, create: bool = False) -> Iterator[int]:
         os.close(folder)
 
 
-def read(folder: int, name: str, *, limit: int, touch: bool = False) -> bytes | None:
-    """The contents of a file; None where there is none, ``Untrusted`` where it may be another's.
+def read(folder: int, name: str, *, limit: int) -> bytes | None:
+    """The contents of a file; None where there is none, ``Untrusted`` where it may be another's."""
+    with reading(folder, name, limit=limit) as handle:
+        return None if handle is None else taker(handle)(os.fstat(handle).st_size)
 
-    With ``touch`` it becomes the one that was used last.
-    """
+
+@contextmanager
+def reading(folder: int, name: str, *, limit: int) -> Iterator[int | None]:
+    """A file open for reading, checked, of at most ``limit`` bytes; None where there is none."""
     try:
         handle = os.open(name, _READ, dir_fd=folder)
     except FileNotFoundError:
-        return None
+        yield None
+        return
     except OSError as error:
         if error.errno == errno.ELOOP:
             raise Untrusted("it is a symbolic link") from None
         raise
     try:
         _check_file(os.fstat(handle), limit)
-        with open(handle, "rb", buffering=0, closefd=False) as file:
-            data = file.readall()
-        if touch:
-            with suppress(OSError):  # a folder that may only be read
-                os.utime(handle)
-        return data
+        yield handle
     finally:
         os.close(handle)
+
+
+def taker(handle: int) -> Callable[[int], bytes]:
+    """A function that gives the next bytes of a file: as many as asked for, or all there are."""
+
+    def take(count: int) -> bytes:
+        data = os.read(handle, count)
+        while len(data) < count and (more := os.read(handle, count - len(data))):
+            data += more  # the system gives at most two gigabytes at a time
+        return data
+
+    return take
 
 
 def replace(folder: int, name: str, pieces: Sequence[bytes], *, sync: bool) -> None:
@@ -86,6 +98,8 @@ def replace(folder: int, name: str, pieces: Sequence[bytes], *, sync: bool) -> N
                 _write_all(handle, piece)
             if sync:
                 os.fsync(handle)
+            else:  # to replace a file, ext4 would first wait for the disk
+                remove(folder, name)
             os.rename(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
     except BaseException:
         remove(folder, temporary)

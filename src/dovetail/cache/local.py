@@ -23,8 +23,8 @@ from dovetail.cache.record import log
 
 ENTRY, LOCK = ".entry", ".lock"
 _SIZE, _RECENT, _LAST_MISS = "size", "recent", "last_miss"
-# Bytes of ``recent``: some three hundred keys, read and compared in a millisecond.
-_LONGEST_RECENT = 256 << 10
+# Bytes of ``recent``: one to two hundred keys, read and compared in two milliseconds.
+_LONGEST_RECENT = 128 << 10
 # Of a hash, in ``recent``: enough to tell parts apart, for words only.
 _HEX = 16
 # Seconds. Counting takes microseconds, looking at ten thousand entries a tenth of a second.
@@ -135,17 +135,15 @@ class Local:
         """The key of the last miss and when it was, in seconds since 1970."""
         try:
             with folder.opened(self.path) as opened:
-                data = folder.read(opened, _LAST_MISS, limit=_LONGEST_RECENT)
-                when = os.stat(_LAST_MISS, dir_fd=opened).st_mtime
-            return None if data is None else (entry.decode_key(data), when)
-        except (OSError, Damaged, Untrusted):
+                return _read_last_miss(opened)
+        except FileNotFoundError:
             return None
 
     def _read(self, opened: int, digest: str) -> bytes | None:
         name = digest + ENTRY
         try:
-            data = folder.read(opened, name, limit=self.size, touch=True)
-            return None if data is None else entry.payload_of(data, digest)
+            with folder.reading(opened, name, limit=self.size) as handle:
+                return None if handle is None else _read_and_touch(handle, digest)
         except (Damaged, Untrusted) as error:
             folder.remove(opened, name)
             raise Damaged(f"the entry was refused: {error}") from None
@@ -172,6 +170,14 @@ class Local:
             os.pwrite(handle, b"%020d\n" % (total + length), 0)
         finally:
             os.close(handle)
+
+
+def _read_and_touch(handle: int, digest: str) -> bytes:
+    """The payload of an entry, which becomes the one that was used last."""
+    payload = entry.read_payload(folder.taker(handle), os.fstat(handle).st_size, digest)
+    with suppress(OSError):  # a folder that may only be read
+        os.utime(handle)
+    return payload
 
 
 def _make_room(opened: int, size: int, length: int) -> int:
@@ -215,6 +221,15 @@ def _read_header(opened: int, name: str) -> Header | None:
     with os.fdopen(handle, "rb") as file:
         front = file.read(entry.FRONT)
         return entry.decode_header(front + file.read(entry.header_length(front)))
+
+
+def _read_last_miss(opened: int) -> tuple[Key, float] | None:
+    try:
+        data = folder.read(opened, _LAST_MISS, limit=_LONGEST_RECENT)
+        when = os.stat(_LAST_MISS, dir_fd=opened).st_mtime
+        return None if data is None else (entry.decode_key(data), when)
+    except (OSError, Damaged, Untrusted):
+        return None
 
 
 def _append_recent(opened: int, key: Key) -> None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
+from itertools import compress
 
 
 def differing(ours: Mapping[str, str], theirs: Mapping[str, str]) -> list[str]:
@@ -18,12 +18,11 @@ def nearest(ours: Mapping[str, str], others: Sequence[Mapping[str, str]]) -> int
     that they are of one model, a version that all have says nothing. Of equally near ones the
     first is taken that differs latest in the parts' order.
     """
-    holders = Counter(part for other in others for part in other.items())
+    alike = [[other.get(name) == hashed for name, hashed in ours.items()] for other in others]
+    worth = [1 / max(1, sum(column)) for column in zip(*alike, strict=True)]
 
-    def nearness(other: Mapping[str, str]) -> tuple[float, int]:
-        alike = [ours[name] == other.get(name) for name in ours]
-        shared = sum(1 / holders[part] for part in ours.items() & other.items())
-        return shared, [*alike, False].index(False)
+    def nearness(index: int) -> tuple[float, int]:
+        return sum(compress(worth, alike[index])), [*alike[index], False].index(False)
 
     candidates = [index for index, other in enumerate(others) if other != ours]
-    return max(candidates, key=lambda index: nearness(others[index]), default=None)
+    return max(candidates, key=nearness, default=None)

@@ -16,6 +16,7 @@ from dovetail.errors import DovetailError
 COMMANDS = {
     "backends": "list what torch.compile(backend=...) can be given here",
     "bench": "time kernels and models against eager and Inductor",
+    "cache": "show, clear, explain and carry the cache of compiled graphs",
     "compile": "compile a model to a .dvt file",
     "explain": "compile a model and show what runs where, and why",
     "inspect": "show what a .dvt file holds",

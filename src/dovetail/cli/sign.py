@@ -7,11 +7,11 @@ comments.
 from __future__ import annotations
 
 import argparse
-import os
 from pathlib import Path
 
 from dovetail.artifact.sign import new_key, read_private_key, sign_file
-from dovetail.errors import ArtifactNotFound, InvalidKey
+from dovetail.cli.keyfile import write_key
+from dovetail.errors import ArtifactNotFound
 from dovetail.runtime.trust import FILE, config_directory
 
 
@@ -27,7 +27,7 @@ def run(arguments: argparse.Namespace) -> int:
     from dovetail import _native
 
     if arguments.new_key:
-        _write_key(arguments.key)
+        write_key(arguments.key, new_key())
     key = read_private_key(arguments.key)
     for path in arguments.files:
         if not Path(path).is_file():
@@ -37,13 +37,3 @@ def run(arguments: argparse.Namespace) -> int:
     print(f"# to trust its key, add this line to {config_directory() / FILE}")
     print(f"{_native.public_key(key).hex()}  # {Path(arguments.key).name}")
     return 0
-
-
-def _write_key(path: str) -> None:
-    """A new key, readable by its owner alone; an existing file is never replaced."""
-    try:
-        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    except OSError as error:
-        raise InvalidKey(f"cannot create {path!r}: {error.strerror}") from None
-    with os.fdopen(handle, "w") as file:
-        file.write(new_key().hex() + "\n")
