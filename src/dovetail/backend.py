@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from dovetail.errors import InvalidOption
@@ -174,6 +176,18 @@ class FunctionExecutable(Executable):
         return self.run(inputs)
 
 
+def _remembering(init: Callable[..., None]) -> Callable[..., None]:
+    """``__init__`` such that the instance has the arguments of the outermost one as ``given``."""
+
+    @functools.wraps(init)
+    def remember(self: Backend, *args: Any, **options: Any) -> None:
+        if "given" not in vars(self):
+            self.given = (args, options)
+        init(self, *args, **options)
+
+    return remember
+
+
 class Backend(ABC):
     """A place where operations run.
 
@@ -200,13 +214,25 @@ class Backend(ABC):
     made_with: Mapping[str, Any] | None = None
     # Whether segments may hold in-place variants of operators where that saves a copy.
     writes_in_place: ClassVar[bool] = False
+    # The arguments an instance was made with, which enter cache keys.
+    given: tuple[tuple[Any, ...], Mapping[str, Any]] = ((), MappingProxyType({}))
+
+    def __init_subclass__(cls, **keywords: Any) -> None:
+        """Let instances remember their arguments."""
+        super().__init_subclass__(**keywords)
+        if "__init__" in vars(cls):
+            cls.__init__ = _remembering(cls.__init__)  # type: ignore[method-assign]
 
     def available(self) -> Availability:
         """Whether this backend can run here; called before first use."""
         return Availability(True)
 
     def fingerprint(self) -> str:
-        """What compiled code depends on: toolchain, target, options. Enters cache keys."""
+        """What compiled code depends on beside sources and options: toolchain and target.
+
+        Enters cache keys, where the backend's class, the sources of its package (``sources.py``
+        says which) and its options stand already.
+        """
         return f"{type(self).__module__}.{type(self).__qualname__}"
 
     @abstractmethod

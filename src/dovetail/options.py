@@ -1,8 +1,9 @@
 """Every option of a compilation and its DOVETAIL_* variable, typed, in one place.
 
 An option comes from ``torch.compile(…, options={…})``, else from its variable
-(``DOVETAIL_STRICT=1``), else from its default. Options marked ``key=True`` change the code that
-is generated and enter cache keys. Variables of the process that are no option: ``variables.py``.
+(``DOVETAIL_STRICT=1``), else from its default. Options marked ``key=True`` change what is
+compiled and enter cache keys; passes and backends do so by identities of their own. Variables of
+the process that are no option: ``variables.py``.
 """
 
 from __future__ import annotations
@@ -51,7 +52,8 @@ def _is_count(value: Any) -> bool:
 
 
 def _is_pass_manager(value: Any) -> bool:
-    return value is None or (hasattr(value, "run") and hasattr(value, "identity"))
+    cls = type(value)  # an identity may be slow to tell, or impossible
+    return value is None or (hasattr(cls, "run") and hasattr(cls, "identity"))
 
 
 def _is_backend(value: Any) -> bool:
@@ -90,10 +92,10 @@ def _option(default: Any, kind: Kind, *, env: str | None = None, key: bool = Fal
 class Options:
     """What a user can choose for one compilation."""
 
-    strict: bool = _option(False, FLAG, env="DOVETAIL_STRICT")
+    strict: bool = _option(False, FLAG, env="DOVETAIL_STRICT", key=True)
     """Raise where a segment would otherwise fall back to the next backend."""
 
-    backends: Sequence[Any] | None = _option(None, BACKENDS, key=True)
+    backends: Sequence[Any] | None = _option(None, BACKENDS)
     """Who may run what, best first, such as ``["my_accel", "cpu"]``; ``aten`` ends every list."""
 
     keep_small: bool = _option(False, FLAG, env="DOVETAIL_KEEP_SMALL", key=True)
@@ -129,10 +131,10 @@ class Options:
     compile_workers: int | None = _option(None, COUNT, env="DOVETAIL_COMPILE_WORKERS")
     """How many worker processes compile side by side; None: one for each core."""
 
-    passes: PassManager | None = _option(None, PASS_MANAGER, key=True)
+    passes: PassManager | None = _option(None, PASS_MANAGER)
     """The passes to run, instead of the default ones."""
 
-    backend_options: Mapping[str, Any] | None = _option(None, NAMED, key=True)
+    backend_options: Mapping[str, Any] | None = _option(None, NAMED)
     """The backend's own options: keyword arguments of its class."""
 
     @staticmethod
@@ -157,15 +159,8 @@ class Options:
         return Options(**chosen)
 
     def key_parts(self) -> dict[str, str]:
-        """The options that change generated code, for a cache key."""
-        values = {f.name: getattr(self, f.name) for f in fields(self) if f.metadata["key"]}
-        return {name: _key_part(value) for name, value in values.items()}
-
-
-def _key_part(value: Any) -> str:
-    if isinstance(value, list | tuple):  # of backends, whose own fingerprints enter keys too
-        return ", ".join(each if isinstance(each, str) else str(each.name) for each in value)
-    return str(getattr(value, "identity", None) or repr(value))
+        """The options that change what is compiled, for a cache key."""
+        return {f.name: repr(getattr(self, f.name)) for f in fields(self) if f.metadata["key"]}
 
 
 def _from_environment() -> dict[str, Any]:

@@ -296,3 +296,83 @@ def test_the_rest():
     with FakeTensorMode(), _torch.no_dispatch_modes():
         assert type(torch.ones(1)) is torch.Tensor
     assert _torch.static_input_positions() == frozenset()
+
+
+# ---- what cache keys ask -----------------------------------------------------------------------
+
+
+def test_tensors_are_described_for_keys():
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    x = torch.ones(4)
+    assert _torch.storage_id(x) == _torch.storage_id(x[1:])
+    assert _torch.storage_id(x) != _torch.storage_id(torch.ones(4))
+    assert _torch.is_view(x[1:])
+    assert not _torch.is_view(x)
+    assert _torch.tensor_flags(x) == ""
+    assert _torch.tensor_flags(torch.ones(2, requires_grad=True)[:1]) == "requires_grad view"
+    fake = FakeTensorMode().from_tensor(x)
+    assert _torch.is_plain_tensor(fake)
+    assert _torch.is_fake(fake)
+    assert not _torch.is_fake(x)
+    assert not _torch.is_plain_tensor(x.as_subclass(type("Mine", (torch.Tensor,), {})))
+    assert list(_torch.own_tensors(torch.nn.BatchNorm1d(2))) == [
+        *("weight", "bias", "running_mean", "running_var", "num_batches_tracked")
+    ]
+
+
+def test_static_inputs_are_marked_by_dynamo():
+    found = []
+
+    def backend(gm, _):
+        found.extend(map(_torch.static_kind, gm.graph.find_nodes(op="placeholder")))
+        return gm.forward
+
+    model = torch.nn.BatchNorm1d(2).eval()
+    torch.compile(model, backend=backend)(torch.ones(3, 2))
+    assert "" in found
+    assert set(found) > {""}
+
+
+def test_what_is_known_of_symbols():
+    found = []
+
+    def backend(gm, inputs):
+        value = next(x for x in inputs if isinstance(x, torch.SymInt))
+        found.append((_torch.sym_expr(value), _torch.symbol_facts(_torch.shape_env(value))))
+        return gm.forward
+
+    def fn(x):
+        return x + 1 if x.shape[0] > 3 else x
+
+    torch.compile(fn, backend=backend, dynamic=True)(torch.ones(7, 2))
+    ((symbol, facts),) = found
+    assert facts.hints[symbol] == 7
+    assert facts.ranges[symbol][0] in (2, 4)
+    assert any(symbol in expr.free_symbols for expr in facts.known)
+
+
+def test_state_that_keys_hold():
+    state = _torch.global_state()
+    assert state["grad mode"] == "True, inference False"
+    assert state["autocast"].startswith("off")
+    with torch.autocast("cpu"):
+        assert _torch.global_state()["autocast"].startswith("on for cpu")
+    assert "activation_memory_budget" in _torch.compiler_settings()
+    assert _torch.unseen_state() == ""
+    with torch.autograd.graph.save_on_cpu():
+        assert _torch.unseen_state() == "hooks on saved tensors are active"
+
+
+def test_functions_of_custom_operators():
+    @torch.library.custom_op("interfaces::same", mutates_args=())
+    def same(x: torch.Tensor) -> torch.Tensor:
+        return x.clone()
+
+    def fake(x):
+        return torch.empty_like(x)
+
+    same.register_fake(fake)
+    op = torch.ops.interfaces.same.default
+    assert fake in (_torch.custom_operator_functions(op) or ())
+    assert _torch.custom_operator_functions(torch.ops.aten.sin.default) is None

@@ -31,11 +31,10 @@ class CpuBackend(Backend):
         return Availability(not reason, reason)
 
     def fingerprint(self) -> str:
-        """The processor the code is for."""
-        from dovetail.codegen.llvm.target import host
+        """What makes the code; the processor that it is for enters every key."""
+        from dovetail.codegen.llvm.target import version
 
-        target = host()
-        return f"cpu-2 {target.triple} {target.cpu} {target.features}"
+        return version()
 
     def supports(self, call: OpCall) -> Support:
         """What has a rule for its types, and library calls that fit between kernels."""

@@ -53,7 +53,7 @@ class OpenCLBackend(RendererBackend):
     def fingerprint(self) -> str:
         """The device and its driver."""
         device = self.device_of().device
-        return f"opencl-1 {device.name} {device.version} {device.driver_version}"
+        return f"{device.name} {device.version} {device.driver_version}"
 
 
 def find_device() -> Any:

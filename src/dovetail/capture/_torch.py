@@ -14,6 +14,7 @@ import importlib.util
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from dovetail.locks import ForkLock
@@ -543,6 +544,33 @@ def sympy_functions() -> Any:
     return functions
 
 
+@dataclass(frozen=True)
+class SymbolFacts:
+    """What a ShapeEnv knows of its symbols, as sympy expressions without the symbols replaced."""
+
+    ranges: Mapping[Any, tuple[Any, Any]]
+    hints: Mapping[Any, Any]
+    known: Sequence[Any]  # guards, assertions and divisibilities
+    like_sizes: frozenset[Any]
+
+
+def symbol_facts(env: Any) -> SymbolFacts:
+    """The facts of a ShapeEnv."""
+    asserts = (each for held in env.deferred_runtime_asserts.values() for each in held)
+    known = [*(guard.expr for guard in env.guards), *(each.expr for each in asserts)]
+    return SymbolFacts(
+        ranges={s: (r.lower, r.upper) for s, r in env.var_to_range.items()},
+        hints=env.backed_var_to_val,
+        known=[env.replace(expr) for expr in (*known, *env.divisible, *env.axioms)],
+        like_sizes=frozenset(env.size_like),
+    )
+
+
+def shape_env(value: Any) -> Any:
+    """The ShapeEnv of a SymInt, SymFloat or SymBool."""
+    return value.node.shape_env
+
+
 def tensor_version(tensor: Any) -> int:
     """How often a tensor was written in place."""
     return int(tensor._version)
@@ -553,6 +581,163 @@ def pytree() -> Any:
     from torch.utils import _pytree
 
     return _pytree
+
+
+# ---- what cache keys ask -----------------------------------------------------------------------
+
+
+def static_kind(node: Any) -> str:
+    """How Dynamo marks an input that is the same tensor at every call; empty: it does not."""
+    return str((node.meta.get("tensor_dict") or {}).get("_dynamo_static_input_type") or "")
+
+
+def own_tensors(module: Any) -> dict[str, Any]:
+    """A module's own parameters and buffers by name, without those of its submodules."""
+    held = {**module._parameters, **module._buffers}
+    return {name: tensor for name, tensor in held.items() if tensor is not None}
+
+
+def storage_id(tensor: Any) -> int:
+    """A number that tensors share as long as they share memory."""
+    return int(tensor.untyped_storage()._cdata)
+
+
+def is_plain_tensor(value: Any) -> bool:
+    """Whether a tensor, real or fake, is of no class of its own."""
+    import torch
+    from torch._subclasses.fake_tensor import FakeTensor
+
+    return type(value) in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer, FakeTensor)
+
+
+def is_fake(value: Any) -> bool:
+    """Whether a tensor has no contents."""
+    from torch._subclasses.fake_tensor import FakeTensor
+
+    return isinstance(value, FakeTensor) or bool(value.is_meta)
+
+
+def is_view(tensor: Any) -> bool:
+    """Whether autograd knows a tensor as a view of another."""
+    return bool(tensor._is_view())
+
+
+def tensor_flags(tensor: Any) -> str:
+    """What else AOTAutograd looks at in an input, a word each."""
+    flags = (
+        ("requires_grad", tensor.requires_grad),
+        ("leaf", tensor.requires_grad and tensor.is_leaf),
+        ("view", tensor.requires_grad and tensor._is_view()),
+        ("conj", tensor.is_conj()),
+        ("neg", tensor.is_neg()),
+        ("inference", tensor.is_inference()),
+    )
+    return " ".join(name for name, holds in flags if holds)
+
+
+def custom_operator_functions(op: Any) -> tuple[Any, ...] | None:
+    """The Python functions that tracing a ``torch.library.custom_op`` runs; None for others."""
+    from torch._library.custom_ops import OPDEFS
+
+    held = OPDEFS.get(op._schema.name)
+    if held is None:
+        return None
+    return (held._abstract_fn, held._backward_fn, held._setup_context_fn, held._vmap_fn)
+
+
+_PRECISIONS = (
+    *(("generic", "all"), ("mkldnn", "all"), ("mkldnn", "matmul"), ("mkldnn", "conv")),
+    *(("mkldnn", "rnn"), ("cuda", "all"), ("cuda", "matmul"), ("cuda", "conv"), ("cuda", "rnn")),
+)
+_SWITCHES = {
+    "attention": [
+        *("flash_sdp_enabled", "mem_efficient_sdp_enabled", "math_sdp_enabled"),
+        *("cudnn_sdp_enabled", "overrideable_sdp_enabled", "sdp_priority_order"),
+        "math_sdp_allow_fp16_bf16_reduction",
+    ],
+    "libraries": [
+        *("mkldnn_enabled", "mkldnn_deterministic", "nnpack_enabled", "cudnn_enabled"),
+        *("cudnn_benchmark", "cudnn_deterministic", "linalg_preferred_backend"),
+        "blas_preferred_backend",
+    ],
+    "reduced precision": [
+        "cublas_allow_fp16_reduced_precision_reduction",
+        "cublas_allow_bf16_reduced_precision_reduction",
+        "cublas_allow_fp16_accumulation",
+        "cpu_allow_fp16_reduced_precision_reduction",
+    ],
+}
+_AUTOCAST_DEVICES = ("cpu", "cuda", "xpu", "mps")
+
+
+def global_state() -> dict[str, str]:
+    """The state of the process and thread that tracing and kernels depend on, by name."""
+    import torch
+    from torch.backends import mha, opt_einsum
+
+    c = torch._C
+    state = {
+        "grad mode": f"{torch.is_grad_enabled()}, inference {torch.is_inference_mode_enabled()}",
+        "autocast": _autocast_state(),
+        "deterministic": f"{torch.are_deterministic_algorithms_enabled()}"
+        f", warn only {torch.is_deterministic_algorithms_warn_only_enabled()}"
+        f", fill {torch.utils.deterministic.fill_uninitialized_memory}",
+        "default dtype": f"{torch.get_default_dtype()} on {torch.get_default_device()}",
+        "matmul precision": _matmul_precision(),
+        "einsum": f"{opt_einsum.enabled} {opt_einsum.strategy}, {mha.get_fastpath_enabled()}",
+    }
+    for name, switches in _SWITCHES.items():
+        held = ((each, getattr(c, f"_get_{each}", None)) for each in switches)
+        state[name] = ", ".join(f"{each} {get()}" for each, get in held if get is not None)
+    return state
+
+
+def _matmul_precision() -> str:
+    import torch
+
+    try:
+        whole = torch.get_float32_matmul_precision()
+    except RuntimeError:  # it was set by backend, in ways that this getter has no word for
+        whole = "mixed"
+    each = (f", {b} {op} {torch._C._get_fp32_precision_getter(b, op)}" for b, op in _PRECISIONS)
+    return f"{whole}{''.join(each)}"
+
+
+def _autocast_state() -> str:
+    import torch
+
+    devices = _AUTOCAST_DEVICES
+    on = [d for d in devices if autocast_is_on() and torch.is_autocast_enabled(d)]
+    dtypes = ", ".join(f"{d} {str(torch.get_autocast_dtype(d))[6:]}" for d in devices)
+    return f"{'on for ' + ' and '.join(on) if on else 'off'}; {dtypes}" + (
+        "" if torch.is_autocast_cache_enabled() else "; no cache"
+    )
+
+
+def compiler_settings() -> str:
+    """PyTorch's own settings of AOTAutograd and of symbolic shapes."""
+    from torch._functorch import config as aot
+    from torch.fx.experimental import _config as shapes
+
+    held = {**aot.save_config_portable(), **shapes.save_config_portable()}
+    return "\n".join(f"{name} = {value!r}" for name, value in sorted(held.items()))
+
+
+def unseen_state() -> str:
+    """What is active around a compilation that a graph does not show; empty: nothing."""
+    import torch
+    from torch.overrides import _get_current_function_mode_stack
+    from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
+
+    modes = [*_get_current_function_mode_stack(), *_get_current_dispatch_mode_stack()]
+    for mode in modes:
+        if not type(mode).__module__.startswith("torch."):
+            return f"{type(mode).__qualname__} is active"
+    if torch._C._functorch.peek_interpreter_stack() is not None:
+        return "a transform of torch.func is active"
+    if torch._C._autograd._top_saved_tensors_default_hooks(True) is not None:
+        return "hooks on saved tensors are active"
+    return ""
 
 
 # ---- logging -----------------------------------------------------------------------------------

@@ -5,8 +5,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import importlib
+import itertools
 import platform
+from pathlib import Path
 
 from dovetail.errors import InvalidOption
 from dovetail.variables import variable
@@ -28,6 +32,11 @@ def family() -> str:
     return _FAMILIES.get(platform.machine().lower(), "")
 
 
+# Of /proc/cpuinfo, on x86-64 and on AArch64.
+_FIELDS = (
+    *("vendor_id", "cpu family", "model", "stepping", "flags"),
+    *("cpu implementer", "cpu architecture", "cpu variant", "cpu part", "features"),
+)
 _FORBIDDEN = (
     "it needs a system that lets a process make memory executable, which this one forbids (MDWE, "
     "SELinux's execmem)"
@@ -52,6 +61,26 @@ def processor_here() -> int:
     number: int = importlib.import_module("dovetail._native").processor()
     held = processor_held()
     return number if held is None else min(number, PROCESSORS[held])
+
+
+def processor_identity() -> str:
+    """The processor that code is made for here, as far as code depends on it.
+
+    That is all that the system says of this machine's, unless it is held to a smaller one.
+    """
+    level = processor_name(processor_here())
+    return level if processor_held() else f"{level} {_details()}"
+
+
+@functools.cache
+def _details() -> str:
+    """The processor's model and instruction sets."""
+    with contextlib.suppress(OSError), Path("/proc/cpuinfo").open() as file:
+        first = itertools.takewhile(str.strip, file)  # of many alike
+        fields = dict(line.partition(":")[::2] for line in first)
+        held = {name.strip().lower(): text.strip() for name, text in fields.items()}
+        return " ".join(held[name] for name in _FIELDS if name in held)
+    return f"{platform.system()} {platform.processor()}"
 
 
 def no_code_here() -> str:

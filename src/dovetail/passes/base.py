@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import inspect
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
+
+from dovetail.sources import identity
 
 PassFn = Callable[[Any], Any]
 
@@ -28,8 +29,12 @@ class Pass:
 
     @functools.cached_property
     def identity(self) -> str:
-        """``name-hash``: the same in every process as long as the source is the same."""
-        return f"{self.name}-{hashlib.sha256(source_of(self.fn).encode()).hexdigest()[:16]}"
+        """``name-hash``: the same in every process as long as the sources are the same.
+
+        ``sources.py`` says which; an object that stands for several functions has the text that
+        is hashed as its ``identity_source``. Unidentified where there is no such text.
+        """
+        return f"{self.name}-{hashlib.sha256(identity(self.fn).encode()).hexdigest()[:16]}"
 
     def __call__(self, graph_module: Any) -> Any:
         """Run the pass."""
@@ -66,34 +71,3 @@ class Passes:
 def _name(fn: PassFn) -> str:
     name = getattr(fn, "__name__", None) or type(fn).__name__
     return str(name)
-
-
-def source_of(fn: Any) -> str:
-    """The text a pass's identity is taken from: its source, and what it closes over.
-
-    An object that stands for several functions has it as its ``identity_source``.
-    """
-    if hasattr(fn, "identity_source"):
-        return str(fn.identity_source)
-    target = fn.func if isinstance(fn, functools.partial) else fn
-    if not inspect.isroutine(target):
-        target = type(target)
-    try:
-        text = inspect.getsource(target)
-    except (OSError, TypeError):  # typed at a prompt, or compiled: its code object must do
-        code = getattr(target, "__code__", None)
-        text = f"{code.co_code!r}{code.co_consts!r}" if code else repr(target)
-    bound = getattr(fn, "args", ()), getattr(fn, "keywords", {})
-    cells = [c.cell_contents for c in getattr(target, "__closure__", None) or ()]
-    return f"{target.__module__}.{target.__qualname__}\n{text}\n{_stable(bound)}\n{_stable(cells)}"
-
-
-def _stable(value: Any) -> str:
-    """A repr without addresses: functions by name, other objects by type."""
-    if isinstance(value, dict):
-        return repr(sorted((str(k), _stable(v)) for k, v in value.items()))
-    if isinstance(value, list | tuple | set | frozenset):
-        return repr([_stable(v) for v in value])
-    if isinstance(value, str | int | float | bool | bytes | None):
-        return repr(value)
-    return str(getattr(value, "__qualname__", type(value).__qualname__))

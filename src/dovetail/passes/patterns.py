@@ -24,8 +24,9 @@ from torch import fx
 
 from dovetail.capture.ops import OpOverload, OpOverloadPacket
 from dovetail.errors import PassFailed
-from dovetail.passes.base import Pass, source_of
+from dovetail.passes.base import Pass
 from dovetail.passes.graphs import is_pure
+from dovetail.sources import identity
 
 Match = dict[str, Any]
 
@@ -45,9 +46,13 @@ class Rewrite:
         if self.parameters != list(inspect.signature(replacement).parameters):
             problem = "has a pattern and a replacement with different parameters"
             raise PassFailed(name, "rewrite", problem)
-        functions = [f for f in (pattern, replacement, where) if f is not None]
-        self.identity_source = "\n".join(map(source_of, functions))
+        self.functions = (pattern, replacement, where)
         self.root = _root(fx.symbolic_trace(pattern).graph, name)
+
+    @property
+    def identity_source(self) -> str:
+        """The functions that make up the rewrite, for its pass's identity."""
+        return identity(self.functions)
 
     def __call__(self, gm: fx.GraphModule) -> fx.GraphModule:
         """Replace every occurrence, from the inputs on; what was put in is not matched again."""

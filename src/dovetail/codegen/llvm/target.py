@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import importlib.util
 from dataclasses import dataclass
 from typing import Any
 
@@ -46,10 +47,11 @@ class Target:
 
 
 def missing() -> str:
-    """Why code cannot be generated here; empty when it can."""
-    try:
-        import llvmlite.binding  # noqa: F401
-    except ImportError:
+    """Why code cannot be generated here; empty when it can.
+
+    LLVM takes long to load, and code from a cache does without: it is only looked for.
+    """
+    if importlib.util.find_spec("llvmlite") is None:
         return "it needs llvmlite: pip install 'dovetail[cpu]'"
     return no_code_here()
 
@@ -73,6 +75,13 @@ def _held(level: int) -> Target:
     """Any processor of a level of this machine's family."""
     cpu = "generic" if level == AARCH64 else processor_name(level)
     return Target(_llvm().get_default_triple(), cpu, "", _WIDTHS[level], level)
+
+
+def version() -> str:
+    """The version of llvmlite, whose wheels bring their LLVM; nothing of LLVM is loaded."""
+    import llvmlite
+
+    return f"llvmlite {llvmlite.__version__}"
 
 
 def named(name: str) -> Target:

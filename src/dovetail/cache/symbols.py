@@ -1,0 +1,62 @@
+"""Symbolic sizes under names that do not depend on where PyTorch found them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import sympy
+
+from dovetail.capture import _torch
+
+
+class Symbols:
+    """Symbols renamed ``s0``, ``s1``, … in the order in which a graph's inputs show them."""
+
+    def __init__(self) -> None:
+        self.env: Any = None
+        self._renamed: dict[Any, Any] = {}  # PyTorch's symbol → ours
+        self._texts: dict[Any, str] = {}
+
+    def text(self, value: Any) -> str:
+        """A SymInt, SymFloat or SymBool by its expression."""
+        if self.env is None:
+            self.env = _torch.shape_env(value)
+        return self.expression(_torch.sym_expr(value))
+
+    def expression(self, expr: Any) -> str:
+        """A sympy expression in our names; its terms are in the order of those."""
+        found = self._texts.get(expr)
+        if found is None:
+            new = [s for s in expr.free_symbols if s not in self._renamed]
+            for symbol in sorted(new, key=str):  # one at a time but where a size is a compound
+                self._rename(symbol)
+            found = self._texts[expr] = str(expr.xreplace(self._renamed))
+        return found
+
+    def facts(self, *, with_hints: bool) -> list[str]:
+        """What is known of the symbols so far: ranges, hints, guards that hold, a line each."""
+        if self.env is None or not self._renamed:
+            return []
+        facts = _torch.symbol_facts(self.env)
+        lines = [self._fact(s, facts, with_hints) for s in list(self._renamed)]
+        return lines + sorted(set(self._known(facts.known)))
+
+    def _known(self, expressions: Iterable[Any]) -> Iterable[str]:
+        for expr in expressions:
+            symbols = getattr(expr, "free_symbols", ())
+            if symbols and symbols <= self._renamed.keys():
+                yield self.expression(expr)
+
+    def _fact(self, symbol: Any, facts: _torch.SymbolFacts, with_hints: bool) -> str:
+        low, high = facts.ranges.get(symbol, ("?", "?"))
+        text = f"{self._renamed[symbol]} in [{low}, {high}]"
+        if symbol in facts.like_sizes:
+            text += ", a size"
+        if symbol not in facts.hints:
+            return f"{text}, from data"
+        return f"{text}, {facts.hints[symbol]} in the example" if with_hints else text
+
+    def _rename(self, symbol: Any) -> None:
+        name = f"s{len(self._renamed)}"
+        self._renamed[symbol] = sympy.Symbol(name, **symbol.assumptions0)

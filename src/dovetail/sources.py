@@ -1,0 +1,270 @@
+"""What code is, in terms of its sources: the same text in every process and every checkout.
+
+The rule. What belongs to dovetail, PyTorch or Python is known by its name; their own versions
+enter cache keys apart. Anything else is known by its name, by its own code with all it closes
+over, and by the files it comes from: its module's, and those of all modules of the same
+top-level package that the module imports, directly or by way of others. What a package uses of
+other packages is for its backend's ``fingerprint`` to tell. An object is known by its class and
+its attributes. What cannot be told that way raises ``Unidentified``, and nothing is cached.
+"""
+
+from __future__ import annotations
+
+import ast
+import enum
+import functools
+import hashlib
+import os
+import sys
+import types
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from dovetail.errors import DovetailError
+
+# Folders above the pipeline in the import contract: nothing that compiles imports them.
+_BESIDE = frozenset({"bench", "cli", "report", "testing"})
+_KNOWN = frozenset({"dovetail", "torch", *sys.stdlib_module_names}) - {"__main__"}
+_TORCH_NAMES = ("dtype", "device", "layout", "memory_format", "OpOverload", "OpOverloadPacket")
+_PLAIN = (str, int, float, bool, complex, bytes, types.NoneType, types.EllipsisType, range)
+
+
+_BUILTINS = (
+    types.BuiltinFunctionType,
+    types.MethodDescriptorType,
+    types.WrapperDescriptorType,
+    types.GetSetDescriptorType,
+    types.ClassMethodDescriptorType,
+)
+
+
+class Unidentified(DovetailError):
+    """Code or a value has no text that would be the same in another process."""
+
+
+# ---- dovetail's own sources ----------------------------------------------------------------------
+
+
+@functools.cache
+def package_digest() -> str:
+    """A hash of dovetail's own sources and its extension module."""
+    return digest_files(_package_files(Path(__file__).parent))
+
+
+def _package_files(folder: Path, inner: str = "") -> Iterator[tuple[str, Path]]:
+    """Names within the package and paths, of all that compiled code can depend on."""
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            name = f"{inner}{entry.name}"
+            if entry.name.endswith((".py", ".so", ".pyd")):
+                yield name, Path(entry.path)
+            elif name not in _BESIDE and entry.name != "__pycache__" and entry.is_dir():
+                yield from _package_files(Path(entry.path), f"{name}/")
+
+
+def digest_files(files: Iterable[tuple[str, Path]]) -> str:
+    """A hash of files by name and contents, in whatever order they are given."""
+    whole = hashlib.sha256()
+    for name, path in sorted(files):
+        whole.update(f"{name}\n{hashlib.sha256(path.read_bytes()).hexdigest()}\n".encode())
+    return whole.hexdigest()
+
+
+# ---- functions, classes and values ---------------------------------------------------------------
+
+
+def identity(value: Any) -> str:
+    """A text for a function, a class, an object or a plain value; Unidentified if there is none."""
+    return _Reader().text(value)
+
+
+def known_name(value: Any) -> str | None:
+    """The name that finds a function or class of PyTorch or Python in every process, if it has one.
+
+    Nothing but a name that leads to the very object counts: wrappers bear the names of others.
+    """
+    module, qualified = getattr(value, "__module__", None), getattr(value, "__qualname__", None)
+    if not module or not qualified or _top(module) not in _KNOWN:
+        return None
+    found: Any = sys.modules.get(module)
+    for name in qualified.split("."):
+        found = getattr(found, name, None)
+    return f"{module}.{qualified}" if found is value else None
+
+
+class _Reader:
+    """Texts of values, each object being read once."""
+
+    def __init__(self) -> None:
+        self.seen: dict[int, int] = {}  # id → number, also for what refers to itself
+
+    def text(self, value: Any) -> str:
+        if type(value) in _PLAIN:
+            return repr(value)
+        if isinstance(value, enum.Enum):
+            return f"{type(value).__qualname__}.{value.name}"
+        if type(value) in (list, tuple):
+            return f"{type(value).__name__}({', '.join(map(self.text, value))})"
+        if type(value) in (set, frozenset):
+            return f"{type(value).__name__}({', '.join(sorted(map(self.text, value)))})"
+        if type(value) in (dict, types.MappingProxyType):
+            pairs = (f"{self.text(key)}: {self.text(held)}" for key, held in value.items())
+            return f"{{{', '.join(pairs)}}}"
+        if id(value) in self.seen:
+            return f"#{self.seen[id(value)]}"
+        self.seen[id(value)] = len(self.seen)
+        return known_name(value) or self.code(value)
+
+    def code(self, value: Any) -> str:
+        if isinstance(value, types.ModuleType):
+            return f"module {value.__name__} {_files_of(value.__name__)}"
+        if isinstance(value, type):
+            return self.cls(value)
+        if isinstance(value, functools.partial):
+            return f"partial {self.text((value.func, value.args, value.keywords))}"
+        if isinstance(value, types.MethodType):
+            return f"method {self.text((value.__func__, value.__self__))}"
+        if isinstance(value, types.FunctionType):
+            return self.function(value)
+        if isinstance(value, _BUILTINS):
+            return _builtin(value)
+        if isinstance(value, types.MethodWrapperType):  # such as a property's __get__
+            return f"{_builtin(value.__self__)}.{value.__name__}"
+        return self.object(value)
+
+    def cls(self, cls: type) -> str:
+        """A class by its files, its bases outside of what versions tell, and its own members."""
+        bases = [b for b in cls.__mro__[1:] if _top(b.__module__) not in _KNOWN]
+        members = [
+            f"{name} {self.text(held)}"
+            for name, held in sorted(vars(cls).items())
+            if isinstance(held, types.FunctionType | bool | int | float | str)
+            and _top(cls.__module__) not in _KNOWN
+            and name not in ("__module__", "__doc__", "__qualname__")
+        ]
+        parts = (_qualified(cls), _files_of(cls.__module__), *map(self.text, bases), *members)
+        return " ".join(parts)
+
+    def function(self, fn: types.FunctionType) -> str:
+        cells = [self.text(_contents(cell)) for cell in fn.__closure__ or ()]
+        defaults = self.text((fn.__defaults__, fn.__kwdefaults__))
+        parts = (_qualified(fn), code_digest(fn.__code__), *cells, defaults)
+        return f"{' '.join(parts)} {_files_of(fn.__module__)}"
+
+    def object(self, value: Any) -> str:
+        """An object of its own kind by what it says of itself, else by class and attributes."""
+        cls = type(value)
+        if (told := getattr(value, "identity_source", None)) is not None:
+            return f"{_qualified(cls)} {told}"
+        if cls.__module__ in ("torch", "torch._ops") and cls.__name__ in _TORCH_NAMES:
+            return str(value)
+        if not hasattr(value, "__dict__") or _top(cls.__module__) in _KNOWN:
+            raise Unidentified(f"a value of type {_qualified(cls)} cannot be told apart by text")
+        return f"{self.text(cls)} {self.text(vars(value))}"
+
+
+def _top(module: str | None) -> str:
+    return (module or "").partition(".")[0]
+
+
+def _contents(cell: Any) -> Any:
+    try:
+        return cell.cell_contents
+    except ValueError:  # a name that is not bound yet
+        return None
+
+
+def _qualified(value: Any) -> str:
+    return f"{value.__module__}.{value.__qualname__}"
+
+
+def _builtin(value: Any) -> str:
+    owner = getattr(value, "__objclass__", None) or type(getattr(value, "__self__", None))
+    home = getattr(value, "__module__", None) or owner.__module__
+    if _top(home) not in _KNOWN:
+        raise Unidentified(f"{home}.{value.__qualname__} is compiled code of another package")
+    return f"{home}.{value.__qualname__}"
+
+
+def code_digest(code: types.CodeType) -> str:
+    """A hash of what a code object does, whatever file and line it comes from."""
+    consts = [
+        code_digest(c) if isinstance(c, types.CodeType) else _const(c) for c in code.co_consts
+    ]
+    names = (code.co_names, code.co_varnames, code.co_freevars, code.co_cellvars)
+    counts = (code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount, code.co_flags)
+    return hashlib.sha256(repr((code.co_code, consts, names, counts)).encode()).hexdigest()[:32]
+
+
+def _const(value: Any) -> str:
+    return repr(sorted(map(repr, value))) if isinstance(value, frozenset) else repr(value)
+
+
+# ---- files of a package --------------------------------------------------------------------------
+
+
+def _files_of(module: str | None) -> str:
+    """A hash of the files that code of a module comes from; empty where versions tell."""
+    return "" if _top(module) in _KNOWN else _module_digest(str(module))
+
+
+@functools.cache
+def _module_digest(module: str) -> str:
+    """A hash of a module's file and of those of its package that it imports.
+
+    Read once a process: what is imported does not change with its file.
+    """
+    found: dict[str, Path] = {}
+    todo = [module]
+    while todo:
+        name = todo.pop()
+        path = _path_of(name)
+        if name in found or path is None:
+            continue
+        found[name] = path
+        todo += _parents(name)
+        if path.suffix == ".py":
+            todo += _imports(name, path)
+    return digest_files(found.items())
+
+
+def _path_of(module: str) -> Path | None:
+    """The file of a module, loaded or not; None for what is no module or was typed at a prompt."""
+    loaded = getattr(sys.modules.get(module), "__file__", None)
+    if loaded is not None and Path(loaded).is_file():
+        return Path(loaded)
+    top, *inner = module.split(".")
+    for folder in getattr(sys.modules.get(top), "__path__", None) or ():
+        stem = Path(folder, *inner)
+        for candidate in (stem.with_suffix(".py"), stem / "__init__.py"):
+            if candidate.is_file():
+                return candidate
+    return None
+
+
+def _parents(module: str) -> list[str]:
+    parts = module.split(".")
+    return [".".join(parts[:n]) for n in range(1, len(parts))]
+
+
+def _imports(module: str, path: Path) -> Iterator[str]:
+    """Names that may be modules of the same top-level package, from a file's import statements."""
+    top = module.partition(".")[0]
+    package = module if path.name == "__init__.py" else module.rpartition(".")[0]
+    for node in ast.walk(_parsed(path)):
+        names: list[str] = []
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            above = package.split(".")[: len(package.split(".")) - node.level + 1]
+            base = ".".join([*(above if node.level else ()), *filter(None, [node.module])])
+            names = [base, *(f"{base}.{alias.name}" for alias in node.names)]
+        yield from (name for name in names if name.partition(".")[0] == top)
+
+
+def _parsed(path: Path) -> ast.Module:
+    try:
+        return ast.parse(path.read_bytes())
+    except SyntaxError:  # not a file that was imported
+        return ast.Module(body=[], type_ignores=[])

@@ -1,0 +1,69 @@
+"""Graphs as the pipeline hands them to ``graph_key``, and their keys."""
+
+from dataclasses import dataclass, replace
+
+import torch
+
+from dovetail import history
+from dovetail.cache import Bypass
+from dovetail.cache.graph_key import graph_key
+from dovetail.options import Options
+from dovetail.pipeline import Compiler
+from dovetail.place.priority import priority_list
+
+
+@dataclass
+class Captured:
+    """A graph at a stage, and what it was captured with."""
+
+    stage: str
+    gm: torch.fx.GraphModule
+    inputs: list
+
+    def key(self, *, backends=None, first="aten", **options):
+        chosen = Options.resolve(options)
+        backends = priority_list(chosen, first) if backends is None else backends
+        return graph_key(self.gm, self.inputs, backends, chosen, stage=self.stage)
+
+
+def capture(fn, *args, first="aten", at=None, dynamic=None, fullgraph=True, **options):
+    """Every graph that a call, and backward where it has one, gives to the compiler.
+
+    ``at`` is called on each graph while its context is still that of the compilation.
+    """
+    found = []
+
+    def note(stage, gm, inputs):
+        found.append(Captured(stage, gm, list(inputs)))
+        if at is not None:
+            found[-1] = at(found[-1])
+
+    def backend(gm, inputs):
+        note("dynamo", gm, inputs)
+        chosen = Options.resolve(options)
+        names = priority_list(chosen, first)
+        compiler = Compiler(names, chosen, history.begin(*(b.name for b in names)))
+
+        def compile_graph(graph, graph_inputs, kind):
+            compiler.mark_kept(graph, kind)
+            note(kind, graph, graph_inputs)
+            graph.recompile()
+            return lambda values: list(graph.forward(*values))
+
+        return replace(compiler.capture(), compile_graph=compile_graph).run(gm, inputs)
+
+    torch.compiler.reset()
+    result = torch.compile(fn, backend=backend, dynamic=dynamic, fullgraph=fullgraph)(*args)
+    if isinstance(result, torch.Tensor) and result.requires_grad:
+        result.sum().backward()
+    history.clear()
+    return found
+
+
+def keys(fn, *args, **how):
+    """The keys of all graphs of a call, by stage."""
+    found = {}
+    for stage, key in capture(fn, *args, at=lambda c: (c.stage, c.key()), **how):
+        assert not isinstance(key, Bypass), key.reason
+        found[stage] = key
+    return found
