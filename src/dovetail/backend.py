@@ -263,6 +263,9 @@ class Backend(ABC):
         """Passes of this backend's own, run after the built-in ones of each stage."""
         return Passes()
 
+    def prepare(self) -> None:  # noqa: B027  # a default, not a stub
+        """Load what ``compile`` needs; a worker process does this before there is a segment."""
+
     @abstractmethod
     def compile(self, segment: Segment) -> Blob:
         """Turn a segment of supported calls into code."""

@@ -61,7 +61,7 @@ def compile_dynamo(
         return gm.forward  # type: ignore[no-any-return]
     compiler = Compiler(backends, options, history.begin(*(b.name for b in backends)))
     if options.compile == "subprocess":
-        compiler.workers.prepare()
+        compiler.workers.prepare(backends[:-1])
     compiler.input_names.extend(_torch.input_names(gm))
     try:
         with without_collection():

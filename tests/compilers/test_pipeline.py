@@ -88,6 +88,20 @@ def test_one_segment_falls_back_and_the_others_stay(trouble):
     assert names.count("trouble") == 3
 
 
+@pytest.mark.parametrize("way", WAYS)
+def test_identical_segments_are_compiled_once(trouble, monkeypatch, way):
+    compiled = []
+    compile_segment = Trouble.compile
+    monkeypatch.setattr(
+        Trouble, "compile", lambda self, s: compiled.append(s) or compile_segment(self, s)
+    )
+    x = torch.randn(5)
+    for n in (5, 6):
+        x = torch.randn(n)
+        torch.testing.assert_close(run(blocks, x, compile=way), blocks(x))
+    assert len(compiled) == (0 if way == "subprocess" else 2)
+
+
 def test_a_second_backend_gets_what_the_first_cannot_compile(trouble):
     class Second(Trouble):
         name = "second"

@@ -322,8 +322,28 @@ def test_a_worker_that_died_while_idle_is_replaced(workers, trouble):
 
 def test_a_worker_is_started_ahead(workers, trouble):
     limited = workers()
-    limited.prepare()
-    limited.prepare()
+    for _ in range(2):
+        limited.prepare([trouble()])
     (worker,) = process.every_worker
     (blob,) = limited.compile(trouble(), [PLAIN])
     assert maker(blob) == worker.process.pid
+
+
+def test_a_worker_loads_the_code_generator_ahead(workers):
+    workers().prepare([dovetail.get_backend("cpu")])
+    (worker,) = process.every_worker
+    maps = Path(f"/proc/{worker.process.pid}/maps")
+    wait_until(lambda: "libllvmlite" in maps.read_text())
+
+
+def test_trouble_ahead_is_told_when_it_matters(workers, trouble):
+    limited = workers(1.0)
+    backends = [trouble(ahead="refuse"), trouble(ahead="segfault")]
+    limited.prepare(backends[:1])
+    (blob,) = limited.compile(backends[0], [PLAIN])
+    assert isinstance(blob, Blob)
+    process.end_all()
+    limited.prepare(backends)
+    wait_until(lambda: not children(os.getpid()) or all(w.exited() for w in process.every_worker))
+    (blob,) = limited.compile(backends[1], [PLAIN])
+    assert isinstance(blob, Blob)

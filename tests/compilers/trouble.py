@@ -136,8 +136,8 @@ class Trouble(Backend):
 
     name = "trouble"
 
-    def __init__(self, how="", blob="portable"):
-        self.how, self.blob = how, blob
+    def __init__(self, how="", blob="portable", ahead="nothing"):
+        self.how, self.blob, self.ahead = how, blob, ahead
 
     def supports(self, call):
         ok = call.op in (*QUIET, *BY_OPERATOR)
@@ -145,6 +145,9 @@ class Trouble(Backend):
 
     def keeps_whole(self, call):
         return call.op in BY_OPERATOR
+
+    def prepare(self):
+        TROUBLES[self.ahead]()
 
     def compile(self, segment):
         how = [BY_OPERATOR[c.op] for c in segment.calls if c.op in BY_OPERATOR]

@@ -62,6 +62,13 @@ class CpuBackend(Backend):
 
         return Passes(pre_grad=(INSTANCE_NORM,), post_grad=(CHANNELS_LAST,))
 
+    def prepare(self) -> None:
+        """Import the code generator and start LLVM."""
+        import dovetail.backends.cpu_program  # noqa: F401
+        from dovetail.codegen.llvm.target import host
+
+        host()
+
     def compile(self, segment: Segment) -> Blob:
         """An artifact with generated kernels; what no plan is found for stays a segment."""
         from dovetail.backends.cpu_program import segment_artifact

@@ -6,6 +6,8 @@ import atexit
 import os
 import threading
 import time
+from collections.abc import Mapping
+from typing import Any
 
 from dovetail.compilers.process import GRACE_SECONDS, Worker, end_all, every_worker, starting
 
@@ -22,14 +24,16 @@ class Pool:
         self._waiting = 0
         self._keeper: threading.Thread | None = None
 
-    def prepare(self) -> None:
-        """Start a worker where there is none, and do not wait for it."""
+    def prepare(self, head: Mapping[str, Any]) -> None:
+        """Start a worker where there is none, tell it this, and do not wait for it."""
         with self._changed:
             if self._lent or not all(worker.exited() for worker in self._idle):
                 return
             self._lent += 1
         try:
             worker = Worker()
+            worker.ask(head)
+            worker.exchange()
         except BaseException:
             self._count_back(None)
             raise

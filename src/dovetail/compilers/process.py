@@ -50,13 +50,13 @@ class Worker:
 
     # ---- talking ---------------------------------------------------------------------------
 
-    def ask(self, head: Mapping[str, Any], body: bytes, longest_answer: int) -> None:
+    def ask(self, head: Mapping[str, Any], body: bytes = b"", longest_answer: int = 0) -> None:
         """Have ``exchange`` send a request; an answer of more bytes than this is refused."""
         self._reader.longest_body = longest_answer
         state = _state_of_this_process()
         news = {} if state == self._state else {"state": state}
         self._state, self._heard = state, bytearray()
-        self._outgoing = memoryview(pack({**head, **news}, body))
+        self._outgoing = memoryview(bytes(self._outgoing) + pack({**head, **news}, body))
 
     def exchange(self) -> bool:
         """Send and receive what can be without waiting; False once the worker closed its pipe."""

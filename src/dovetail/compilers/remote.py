@@ -72,10 +72,12 @@ class Subprocess:
         self._note = note
         self._here: dict[int, Backend] = {}  # kept, so that no other gets its id
 
-    def prepare(self) -> None:
-        """Start a worker now, so that it comes up while a graph is being captured."""
+    def prepare(self, backends: Sequence[Backend]) -> None:
+        """Start a worker for these now, so that it comes up while a graph is being captured."""
+        recipes = [r for r in map(self._recipe, backends) if r is not None]
         with contextlib.suppress(process.WorkerNotStarted):  # it is said when it is needed
-            pool().prepare()
+            if recipes:
+                pool().prepare({"prepare": recipes})
 
     def compile(self, backend: Backend, segments: Sequence[Segment]) -> list[Outcome]:
         """Code for each segment, or why there is none."""

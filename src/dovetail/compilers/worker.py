@@ -33,6 +33,9 @@ def main() -> None:
     send(answers, pack({"ready": True}))
     reader, backends, own = FrameReader(), dict[str, Backend](), os.getpid()
     while (request := receive(requests, reader)) is not None:
+        if "prepare" in request.head:
+            prepare(request, backends)
+            continue
         answer = pack(*answer_to(request, backends))
         if os.getpid() != own:  # a compiler forked, and its child came back here
             os._exit(0)
@@ -89,16 +92,29 @@ def send(fd: int, data: bytes) -> None:
         rest = rest[os.write(fd, rest) :]
 
 
+def prepare(request: Frame, backends: dict[str, Backend]) -> None:
+    """Make backends and let them load what they need, while nobody waits for it."""
+    adopt(request.head)
+    for each in request.head["prepare"]:
+        with contextlib.suppress(Exception):  # it is raised again, and told, when it matters
+            made(each, backends).prepare()
+
+
+def made(described: recipe.Recipe, backends: dict[str, Backend]) -> Backend:
+    """The backend of a recipe, which is made once."""
+    key = str(described)
+    if key not in backends:
+        backends[key] = recipe.make(described)
+    return backends[key]
+
+
 def answer_to(request: Frame, backends: dict[str, Backend]) -> tuple[dict[str, Any], bytes]:
     """The blob of a segment, or why there is none."""
-    if "state" in request.head:
-        adopt(request.head["state"])
-    key = str(request.head["backend"])
+    adopt(request.head)
     try:
-        backend = backends[key] if key in backends else recipe.make(request.head["backend"])
+        backend = made(request.head["backend"], backends)
     except Exception as error:  # a plug-in may raise anything
         return {"elsewhere": f"a worker cannot make it: {_told(error)}"}, b""
-    backends[key] = backend
     try:
         blob: object = backend.compile(segment_from_bytes(request.body))
     except (Exception, SystemExit, KeyboardInterrupt) as error:  # so may its compiler
@@ -110,8 +126,11 @@ def answer_to(request: Frame, backends: dict[str, Backend]) -> tuple[dict[str, A
     return {"blob": True}, blob.data
 
 
-def adopt(state: dict[str, Any]) -> None:
-    """Take on the parent's environment, folder and places to import from."""
+def adopt(head: dict[str, Any]) -> None:
+    """Take on the parent's environment, folder and places to import from, where they changed."""
+    state = head.get("state")
+    if state is None:
+        return
     environment = state["environment"]
     for name in os.environ.keys() - environment.keys():
         del os.environ[name]
