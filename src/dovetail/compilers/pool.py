@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import os
 import threading
 import time
@@ -90,8 +91,10 @@ class Pool:
         """See to it that somebody ends idle workers in time."""
         if self._keeper is None:
             name = "dovetail-idle-workers"
-            self._keeper = threading.Thread(target=self._end_idle, name=name, daemon=True)
-            self._keeper.start()
+            keeper = threading.Thread(target=self._end_idle, name=name, daemon=True)
+            with contextlib.suppress(RuntimeError):  # no thread starts while Python shuts down
+                keeper.start()
+                self._keeper = keeper
 
     def _end_idle(self) -> None:
         while True:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import select
 import signal
@@ -17,6 +18,7 @@ from dovetail.compilers.frames import CHUNK, Frame, FrameReader, pack
 from dovetail.errors import CompileFailed
 from dovetail.locks import ForkLock
 
+log = logging.getLogger(__name__)
 _PIECES = 256  # read at once from a pipe that somebody may fill without end
 _HEARD = 4096  # bytes kept of what a worker printed last
 GRACE_SECONDS = 1.0  # for an idle worker to leave by itself, before it is killed
@@ -65,6 +67,7 @@ class Worker:
                 self._outgoing = self._outgoing[os.write(self._requests, self._outgoing) :]
         for data in _available(self._printed) if self._hears else ():
             self._hears = bool(data)
+            log.debug("a worker printed %r", data)
             self._heard = (self._heard + data)[-_HEARD:]
         is_open = True
         for data in _available(self._answers):
