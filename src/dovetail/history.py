@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import math
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -16,6 +17,7 @@ from dovetail.locks import ForkLock
 _numbers = itertools.count()
 _recent: deque[Compilation] = deque(maxlen=256)
 _lock = ForkLock()
+_here = threading.local()  # ``steps``: milliseconds of each step of the stage this thread is in
 
 
 @dataclass
@@ -123,6 +125,16 @@ class GraphRecord:
         return counts
 
 
+class CacheVerdict(NamedTuple):
+    """What the cache said of a graph."""
+
+    graph: str  # "dynamo", before AOTAutograd; else the functional graph
+    state: str  # "hit", "miss" or "bypass"
+    reason: str = ""
+    key: str = ""  # in hex
+    nearest: tuple[str, ...] = ()  # parts of the key in which the nearest entry differs
+
+
 Details = tuple[tuple[Any, ...], tuple[SegmentRecord, ...]]  # verdicts, segments
 
 
@@ -136,6 +148,7 @@ class Compilation:
     stages: list[Stage] = field(default_factory=list)
     graphs: list[GraphRecord] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    cache: list[CacheVerdict] = field(default_factory=list)
 
     @contextlib.contextmanager
     def stage(self, name: str, graph: str) -> Iterator[Stage]:
@@ -148,10 +161,42 @@ class Compilation:
         finally:
             record.ms = (time.perf_counter() - start) * 1e3
 
+    @contextlib.contextmanager
+    def stages_within(self, name: str, graph: str) -> Iterator[None]:
+        """Time what ``step`` names in the body, each as a stage of its own, and the rest as one."""
+        outer, _here.steps = getattr(_here, "steps", None), {}
+        before = len(self.stages)
+        try:
+            with self.stage(name, graph) as whole:
+                yield
+        finally:
+            steps, _here.steps = _here.steps, outer
+            made = [Stage(step, graph, ms=ms) for step, ms in steps.items()]
+            self.stages[before:before] = made
+            whole.ms -= sum(stage.ms for stage in made)
+
     @property
     def ms(self) -> float:
         """Milliseconds over all stages."""
         return sum(stage.ms for stage in self.stages)
+
+
+@contextlib.contextmanager
+def step(name: str) -> Iterator[None]:
+    """Time a step of a stage, wherever in the compiler it is; steps of one name add up.
+
+    A step within another counts for itself alone. Nothing happens where nobody compiles.
+    """
+    steps: dict[str, float] | None = getattr(_here, "steps", None)
+    if steps is None:
+        yield
+        return
+    start, inner = time.perf_counter(), sum(steps.values())
+    try:
+        yield
+    finally:
+        within = sum(steps.values()) - inner
+        steps[name] = steps.get(name, 0.0) + (time.perf_counter() - start) * 1e3 - within
 
 
 def begin(*backends: str) -> Compilation:

@@ -6,17 +6,18 @@ import functools
 import logging
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch import fx
 
-from dovetail import history
+from dovetail import cache, history
 from dovetail.backend import Backend, Blob, Fallback
 from dovetail.backends.instead import CallByCall
+from dovetail.cache.graphs import GraphCache
 from dovetail.capture import _torch
-from dovetail.capture.aot import Capture, has_calls
+from dovetail.capture.aot import Capture, Runnable, as_plain, has_calls, may_be_plain
 from dovetail.capture.decompose import Opinion, composite_rules, keeping_claimed
 from dovetail.capture.ops import is_random, resolve_op
 from dovetail.compiled import Calls, CompiledGraph, CompiledPart, CompiledSegment
@@ -41,13 +42,14 @@ from dovetail.options import Options
 from dovetail.passes import constants, manager, steps, strides
 from dovetail.passes.base import Pass, Passes
 from dovetail.passes.text import graph_text
-from dovetail.place import PlacedSegment, place, without_collection
+from dovetail.place import PlacedSegment, Placement, place, without_collection
 from dovetail.place.summary import Ran, record_graph
 from dovetail.runtime.link import Linked, LinkedPart, Linker, first_to_compile
 
 log = logging.getLogger(__name__)
 
-Run = Callable[[list[Any]], list[Any]]
+# Why a graph is not stored: who finds it would have to add them too.
+GUARDS_ADDED = "compiling it added guards on its sizes"
 
 
 def compile_dynamo(
@@ -65,11 +67,36 @@ def compile_dynamo(
     compiler.input_names.extend(_torch.input_names(gm))
     try:
         with without_collection():
-            gm = compiler.run_passes("pre_grad", gm, "dynamo")
-            return compiler.capture().run(gm, example_inputs)
+            return compiler.compile_captured(gm, example_inputs)
     except BaseException:
         history.discard(compiler.record)
         raise
+
+
+class LookedUp(NamedTuple):
+    """A key that the cache was asked for in vain, and what was known of sizes then."""
+
+    key: cache.Key
+    stage: str
+    guards: object
+
+
+class PlannedPart(NamedTuple):
+    """A part of a graph, placed; or why our IR cannot express it."""
+
+    gm: fx.GraphModule
+    placement: Placement | None
+    problem: str = ""
+
+
+class PlannedGraph(NamedTuple):
+    """A functional graph after passes and placement, before there is code."""
+
+    kind: str
+    every: PlannedPart
+    once: PlannedPart | None
+    frozen: tuple[int, ...]
+    labels: Mapping[int, str]
 
 
 @dataclass(frozen=True)
@@ -107,13 +134,37 @@ class Compiler:
             found.append((table, backend.keeps_whole))
         return found
 
-    def capture(self) -> Capture:
-        """How a Dynamo graph becomes functional graphs for these backends."""
+    @cached_property
+    def cache(self) -> GraphCache:
+        """The cache, for this compilation."""
+        return GraphCache(self.backends, self.options, self.record)
+
+    def compile_captured(self, gm: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
+        """Compile a Dynamo graph, or find it in the cache where AOTAutograd adds nothing to it."""
+        key = self.cache.key(gm, inputs, "dynamo") if may_be_plain(gm, inputs) else None
+        if key is not None:
+            found = self.cache.find(key, "dynamo", self.link_found)
+            if found is not None:
+                return as_plain(found)
+        looked_up = None if key is None else LookedUp(key, "dynamo", _torch.size_guards())
+        gm = self.run_passes("pre_grad", gm, "dynamo")
+        return self.capture(looked_up).run(gm, inputs)
+
+    def capture(self, looked_up: LookedUp | None) -> Capture:
+        """How a Dynamo graph becomes functional graphs for these backends.
+
+        ``looked_up``: the key of the Dynamo graph, which the cache does not have.
+        """
         first = self.backends[0]
+
+        def compile_graph(
+            gm: fx.GraphModule, inputs: Sequence[Any], kind: str, *, plain: bool
+        ) -> Runnable:
+            under = looked_up if plain else None
+            return self.compile_linked(gm, inputs, kind, self.frozen(kind), under)
+
         return Capture(
-            compile_graph=lambda gm, _, kind: (
-                self.link(self.compile_graph(gm, kind, self.frozen(kind))).run
-            ),
+            compile_graph=compile_graph,
             joint_passes=lambda gm: self.run_passes("joint", gm, "joint"),
             decompositions=keeping_claimed(self.opinions),
             composites=composite_rules(first.composites, first.keeps_whole),
@@ -137,34 +188,82 @@ class Compiler:
             names = [node.name for node in gm.graph.find_nodes(op="placeholder")]
             constants.mark_kept(gm, [n for n, name in enumerate(names) if name in self.kept_names])
 
+    def compile_linked(
+        self,
+        gm: fx.GraphModule,
+        inputs: Sequence[Any],
+        kind: str,
+        frozen: Iterable[int] = (),
+        looked_up: LookedUp | None = None,
+    ) -> Linked:
+        """One functional graph, from the cache or compiled, ready to run.
+
+        ``looked_up``: it is to be kept under this key, where it is not yet.
+        """
+        self.mark_inputs(gm, kind, frozen)
+        labels = constants.kept_labels(gm, self.input_names)
+
+        def link(graph: CompiledGraph) -> Linked:
+            return self.link(replace(graph, labels=labels))  # not those of who stored it
+
+        if looked_up is None:
+            key = self.cache.key(gm, inputs, kind)
+            found = None if key is None else self.cache.find(key, kind, link)
+            if found is not None:
+                return found
+            looked_up = None if key is None else LookedUp(key, kind, _torch.size_guards())
+        planned = self.plan_graph(gm, kind)
+
+        def compile_() -> tuple[Linked, CompiledGraph]:
+            linked = self.link(self.compile_planned(planned))
+            return linked, linked.graph
+
+        if looked_up is None:
+            return compile_()[0]
+        reason = GUARDS_ADDED if _torch.size_guards() != looked_up.guards else ""
+        return self.cache.fill(looked_up.key, looked_up.stage, link, compile_, reason)
+
+    def link_found(self, graph: CompiledGraph) -> Linked:
+        """Link a graph that stands for a whole Dynamo graph, with this one's names of inputs."""
+        names = self.input_names
+        labels = {n: names[n] for n in graph.labels if n < len(names)}
+        return self.link(replace(graph, labels=labels))
+
+    def mark_inputs(self, gm: fx.GraphModule, kind: str, frozen: Iterable[int]) -> None:
+        """Mark inputs that are the same at every call, and those that are the module's own."""
+        gm.meta["kind"] = kind
+        constants.mark_constants(gm, frozen)
+        self.mark_kept(gm, kind)
+
     def compile_graph(
         self, gm: fx.GraphModule, kind: str, frozen: Iterable[int] = ()
     ) -> CompiledGraph:
         """Compile one functional graph: passes, constants, placement, code."""
-        with without_collection():
-            return self._compile_graph(gm, kind, frozen)
+        self.mark_inputs(gm, kind, frozen)
+        return self.compile_planned(self.plan_graph(gm, kind))
 
-    def _compile_graph(self, gm: fx.GraphModule, kind: str, frozen: Iterable[int]) -> CompiledGraph:
+    def plan_graph(self, gm: fx.GraphModule, kind: str) -> PlannedGraph:
+        """Passes and placement; from here on nothing is of FX."""
+        with without_collection():
+            return self._plan_graph(gm, kind)
+
+    def _plan_graph(self, gm: fx.GraphModule, kind: str) -> PlannedGraph:
         expected = strides.output_descs(gm)
-        gm.meta["kind"] = kind
-        constants.mark_constants(gm, frozen)
-        self.mark_kept(gm, kind)
         gm = self.run_passes("post_grad", gm, kind)
         gm = self.run_step(steps.STRIDES, gm, kind, expected)
         positions = constants.constant_inputs(gm)
         labels = constants.kept_labels(gm, self.input_names)
         once, every = self.run_step(steps.SPLIT, gm, kind) if positions else (None, gm)
-        return CompiledGraph(
+        return PlannedGraph(
             kind,
-            once=None if once is None else self.compile_part(once, f"{kind}, once"),
-            every=self.compile_part(every, kind),
+            once=None if once is None else self.plan_part(once, f"{kind}, once"),
+            every=self.plan_part(every, kind),
             frozen=tuple(positions),
             labels=labels,
-            backends=tuple((b.name, b.fingerprint()) for b in self.backends),
         )
 
-    def compile_part(self, gm: fx.GraphModule, kind: str) -> CompiledPart:
-        """Place each call and compile each segment."""
+    def plan_part(self, gm: fx.GraphModule, kind: str) -> PlannedPart:
+        """Place each call."""
         if all(backend.writes_in_place for backend in self.backends):
             gm = self.run_step(steps.REINPLACE, gm, kind)
         _torch.trace_artifact(f"dovetail_{kind.replace(', ', '_')}_graph", lambda: graph_text(gm))
@@ -172,10 +271,42 @@ class Compiler:
         try:
             with self.record.stage("place", kind):
                 placement = place(gm, self.backends, keep_small=self.options.keep_small)
-            with self.record.stage("codegen", kind):
-                segments = self.compile_segments(placement.segments)
         except (UnsupportedGraph, SizeError) as error:
-            return self.as_captured(gm, error)
+            return PlannedPart(gm, None, self.inexpressible(error))
+        return PlannedPart(gm, placement)
+
+    def inexpressible(self, error: DovetailError) -> str:
+        """Why PyTorch runs a graph as captured; an error in strict mode."""
+        if self.options.strict:
+            raise error
+        return str(error)
+
+    def compile_planned(self, planned: PlannedGraph) -> CompiledGraph:
+        """Code for each segment."""
+        once, kind = planned.once, planned.kind
+        with without_collection():
+            return CompiledGraph(
+                kind,
+                once=None if once is None else self.compile_part(once, f"{kind}, once"),
+                every=self.compile_part(planned.every, kind),
+                frozen=planned.frozen,
+                labels=planned.labels,
+                backends=tuple((b.name, b.fingerprint()) for b in self.backends),
+            )
+
+    def compile_part(self, planned: PlannedPart, kind: str) -> CompiledPart:
+        """Code for each segment; what cannot be expressed stays as PyTorch captured it."""
+        placement, problem = planned.placement, planned.problem
+        if placement is not None:
+            try:
+                with self.record.stages_within("compile", kind):  # lower, schedule, codegen, encode
+                    segments = self.compile_segments(placement.segments)
+            except (UnsupportedGraph, SizeError) as error:
+                placement, problem = None, self.inexpressible(error)
+        if placement is None:
+            planned.gm.recompile()
+            forward = planned.gm.forward
+            return CompiledPart((), (), (), {}, captured=forward, why_captured=problem)
         log.info("%s graph: %d calls in %d segments", kind, len(placement.verdicts), len(segments))
         return CompiledPart(
             inputs=placement.inputs,
@@ -241,13 +372,6 @@ class Compiler:
             return compile_segment(backend, segment)
         (outcome,) = self.workers.compile(backend, [segment])
         return code_of(outcome)
-
-    def as_captured(self, gm: fx.GraphModule, error: DovetailError) -> CompiledPart:
-        """A graph we cannot express, to be run as PyTorch captured it; an error in strict mode."""
-        if self.options.strict:
-            raise error
-        gm.recompile()
-        return CompiledPart((), (), (), {}, captured=gm.forward, why_captured=str(error))
 
     def link(self, graph: CompiledGraph) -> Linked:
         """Make a compiled graph runnable, record what runs where, warn of what fell back."""

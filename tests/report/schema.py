@@ -54,6 +54,10 @@ def _additional(value, wanted, schema, where):
     return [p for name in others for p in problems(value[name], wanted, f"{where}.{name}")]
 
 
+def _enum(value, wanted, schema, where):
+    return [] if value in wanted else [f"{where}: {value!r} is none of {wanted}"]
+
+
 def _items(value, wanted, schema, where):
     return [p for n, item in enumerate(value) for p in problems(item, wanted, f"{where}[{n}]")]
 
@@ -74,6 +78,7 @@ def _check(fits, what):
 
 
 _CHECKS = {
+    "enum": _enum,
     "properties": _properties,
     "required": _required,
     "additionalProperties": _additional,

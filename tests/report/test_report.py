@@ -207,3 +207,12 @@ def test_the_command_with_a_mistake(factory, capsys):
     assert "has no function 'nothing'" in capsys.readouterr().err
     assert cli.main(["explain", factory, "--backends", "referense"]) == 2
     assert "did you mean 'reference'" in capsys.readouterr().err
+
+
+def test_the_stages_down_to_code_are_shown():
+    report = dovetail.explain(lambda x: (x @ x).softmax(-1), torch.randn(4, 4), backend="cpu")
+    (compilation,) = report.compilations
+    names = [stage.name for stage in compilation.stages if stage.graph == "inference"]
+    shown = ["place", "lower", "schedule", "codegen", "encode", "compile", "link"]
+    assert names[-len(shown) :] == shown
+    assert all(stage.ms >= 0 for stage in compilation.stages)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from operator import itemgetter
 from typing import Any
 
-from dovetail import _native
+from dovetail import _native, history
 from dovetail.backend import Executable, Fallback
 from dovetail.errors import (
     DividedByZero,
@@ -60,17 +60,18 @@ def artifact_bytes(
     more: Sequence[Section] = (),
 ) -> bytes:
     """The bytes of an artifact that ``load`` makes a function of."""
-    contents = {name: scalar_bytes(*scalar) for name, scalar in lowered.scalars.items()}
-    manifest = {
-        "given": _given(segment, lowered),
-        "results": list(results),
-        "symbols": _symbols(segment, results),
-        "writes": when_it_writes(lowered.program),
-    }
-    sections, features = encode_program(
-        lowered.program, contents, manifest, generated=generated, debug=False
-    )
-    return b"".join(chunks(*lay_out([*sections, *more], features)))
+    with history.step("encode"):
+        contents = {name: scalar_bytes(*scalar) for name, scalar in lowered.scalars.items()}
+        manifest = {
+            "given": _given(segment, lowered),
+            "results": list(results),
+            "symbols": _symbols(segment, results),
+            "writes": when_it_writes(lowered.program),
+        }
+        sections, features = encode_program(
+            lowered.program, contents, manifest, generated=generated, debug=False
+        )
+        return b"".join(chunks(*lay_out([*sections, *more], features)))
 
 
 def _given(segment: Segment, lowered: Lowered) -> list[int]:

@@ -276,6 +276,16 @@ def static_input_positions() -> frozenset[int]:
     return frozenset(getattr(metadata, "static_input_indices", None) or ())
 
 
+def size_guards() -> object:
+    """What is known of symbolic sizes so far: it differs once something is decided by a size."""
+    from torch._guards import TracingContext
+
+    env = getattr(getattr(TracingContext.try_get(), "fake_mode", None), "shape_env", None)
+    if env is None:
+        return None
+    return len(env.guards), dict(env.replacements), dict(env.var_to_range)
+
+
 def input_names(gm: Any) -> list[str]:
     """What a user calls each input of a Dynamo graph: ``0.weight``, or the name in the graph."""
     nodes = gm.graph.find_nodes(op="placeholder")

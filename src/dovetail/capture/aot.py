@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import fx
@@ -14,24 +14,33 @@ from dovetail.capture import _torch
 from dovetail.capture.metadata import correct
 from dovetail.capture.ops import is_random
 
-# Compiles one functional graph: (graph, example inputs, kind) -> function of one list of inputs.
-CompileGraph = Callable[[fx.GraphModule, Sequence[Any], str], Callable[[list[Any]], list[Any]]]
+
+class Runnable(Protocol):
+    """A compiled graph that can be called."""
+
+    @property
+    def run(self) -> Callable[[list[Any]], Any]:
+        """It as a function of one list of inputs."""
 
 
-@dataclass(frozen=True)
-class _Plain:
-    """A compiled inference graph that takes and returns just what its Dynamo graph does."""
+class CompileGraph(Protocol):
+    """Compiles one functional graph of a kind: "inference", "forward" or "backward".
 
-    run: Callable[[list[Any]], Any]
-    count: int
+    ``plain`` says that it takes and returns just what its Dynamo graph does.
+    """
+
+    def __call__(
+        self, gm: fx.GraphModule, inputs: Sequence[Any], kind: str, *, plain: bool
+    ) -> Runnable:
+        """The graph, compiled."""
 
 
 @dataclass(frozen=True)
 class Capture:
     """How a Dynamo graph is turned into functional ones.
 
-    ``compile_graph`` gets each functional graph with its kind, "inference", "forward" or
-    "backward"; ``joint_passes`` gets the joint graph of a training step before it is cut in two.
+    ``compile_graph`` gets each functional graph; ``joint_passes`` gets the joint graph of a
+    training step before it is cut in two.
     """
 
     compile_graph: CompileGraph
@@ -42,15 +51,15 @@ class Capture:
     def run(self, gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
         """Capture and compile; the result takes and returns what ``gm`` does."""
         _torch.correct_lstm()
-        plain: list[_Plain] = []
+        plain: list[Runnable] = []
+        count = len(example_inputs)
         aot = _torch.aot_autograd(
             fw_compiler=self._compiler("forward"),
             bw_compiler=self._compiler("backward"),
-            inference_compiler=self._inference_compiler(plain),
+            inference_compiler=self._inference_compiler(plain, count),
             partition_fn=self._partition,
             decompositions=dict(self.decompositions),
         )
-        wrapped = _torch.autocast_is_on() or has_state(gm)
         trains = needs_grad(gm, example_inputs)
         keep = self.composites and not trains
         composites = _torch.keep_composites(self.composites) if keep else nullcontext()
@@ -58,27 +67,28 @@ class Capture:
         gradients = _torch.whole_upsampling() if fixed else nullcontext()
         with composites, gradients, _torch.keep_random_draws():
             compiled = aot(gm, example_inputs)
-        if not wrapped and len(plain) == 1 and plain[0].count == len(example_inputs):
-            return _torch.without_grad(plain[0].run)
+        if len(plain) == 1 and may_be_plain(gm, example_inputs):
+            return as_plain(plain[0])
         return compiled  # type: ignore[no-any-return]
 
-    def _inference_compiler(self, plain: list[_Plain]) -> Callable[..., Any]:
+    def _inference_compiler(self, found: list[Runnable], count: int) -> Callable[..., Any]:
         """Compiles, and notes the result if it can be called without AOTAutograd around it."""
-        compile_inference = self._compiler("inference")
 
         def compiler(gm: fx.GraphModule, inputs: Sequence[Any]) -> Callable[[list[Any]], Any]:
-            simple = _torch.inference_is_plain() and not calls_custom_operators(gm)
-            run = compile_inference(gm, inputs)
-            if simple:
-                plain.append(_Plain(run, len(inputs)))
-            return run  # type: ignore[no-any-return]
+            plain = _torch.inference_is_plain() and len(inputs) == count
+            plain = plain and not calls_custom_operators(gm)
+            correct(gm)
+            compiled = self.compile_graph(gm, inputs, "inference", plain=plain)
+            if plain:
+                found.append(compiled)
+            return _torch.boxed(compiled.run)
 
         return compiler
 
     def _compiler(self, kind: str) -> Callable[..., Any]:
         def compiler(gm: fx.GraphModule, inputs: Sequence[Any]) -> Callable[[list[Any]], Any]:
             correct(gm)
-            return _torch.boxed(self.compile_graph(gm, inputs, kind))
+            return _torch.boxed(self.compile_graph(gm, inputs, kind, plain=False).run)
 
         return compiler
 
@@ -107,6 +117,16 @@ def _put_back(forward: fx.GraphModule, draw: fx.Node, following: Sequence[str]) 
     with forward.graph.inserting_before(place):
         copy = forward.graph.node_copy(draw, lambda n: names[n.name])
     copy.meta = dict(draw.meta)
+
+
+def may_be_plain(gm: fx.GraphModule, inputs: Sequence[Any]) -> bool:
+    """Whether a Dynamo graph may be one functional graph that needs nothing around it."""
+    return not (_torch.autocast_is_on() or has_state(gm) or needs_grad(gm, inputs))
+
+
+def as_plain(compiled: Runnable) -> Callable[..., Any]:
+    """A functional graph as the function that its Dynamo graph is."""
+    return _torch.without_grad(compiled.run)
 
 
 def needs_grad(gm: fx.GraphModule, inputs: Sequence[Any]) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from dovetail import __version__
-from dovetail.history import Compilation, Copies, GraphRecord, SegmentRecord, Stage
+from dovetail.history import CacheVerdict, Compilation, Copies, GraphRecord, SegmentRecord, Stage
 
 FORMAT = "dovetail.report/1"  # the number changes when a field changes its meaning or goes
 
@@ -26,8 +26,19 @@ def _compilation(compilation: Compilation) -> dict[str, Any]:
         "backends": list(compilation.backends or (compilation.backend,)),
         "milliseconds": compilation.ms,
         "notes": list(compilation.notes),
+        "cache": [_cache(found) for found in compilation.cache],
         "stages": [_stage(stage) for stage in compilation.stages],
         "graphs": [_graph(graph) for graph in compilation.graphs],
+    }
+
+
+def _cache(found: CacheVerdict) -> dict[str, Any]:
+    return {
+        "graph": found.graph,
+        "state": found.state,
+        "reason": found.reason,
+        "key": found.key,
+        "nearest": list(found.nearest),
     }
 
 

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from dovetail import history
 from dovetail.errors import DovetailError
 from dovetail.ir.affine import product
 from dovetail.ir.call import OpCall, Ref, leaves
@@ -105,15 +106,17 @@ def _tensors(desc: object, path: tuple[int, ...]) -> Iterable[tuple[tuple[int, .
 
 def make_plan(segment: Segment) -> Plan:
     """Lower, fuse, decide what is stored, and build the kernels."""
-    lower, order = lower_segment(segment)
-    clusterer = Clusterer()
-    for item in order:
-        if isinstance(item, LibraryCall):
-            clusterer.add_library(item, writes=is_write(item.call))
-        else:
-            clusterer.require(item)
-    plan = Plan(segment, lower.values)
-    plan.steps = _Storage(clusterer, _wanted(segment, lower)).steps()
+    with history.step("lower"):
+        lower, order = lower_segment(segment)
+    with history.step("schedule"):
+        clusterer = Clusterer()
+        for item in order:
+            if isinstance(item, LibraryCall):
+                clusterer.add_library(item, writes=is_write(item.call))
+            else:
+                clusterer.require(item)
+        plan = Plan(segment, lower.values)
+        plan.steps = _Storage(clusterer, _wanted(segment, lower)).steps()
     return plan
 
 

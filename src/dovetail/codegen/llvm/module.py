@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from dovetail import history
 from dovetail.codegen.llvm import render
 from dovetail.codegen.llvm.cost import GRAIN, cost
 from dovetail.codegen.llvm.emit import Code, Val
@@ -75,7 +76,8 @@ class Rendered:
 
 def generate(kernels: Mapping[str, Kernel], target: Target, *, guarded: bool = False) -> bytes:
     """Object code with a function of each kernel's name; ``guarded``: nobody vouches for them."""
-    return assemble(module_text(kernels, target.lanes, guarded=guarded), target)
+    with history.step("codegen"):
+        return assemble(module_text(kernels, target.lanes, guarded=guarded), target)
 
 
 def module_text(kernels: Mapping[str, Kernel], lanes: int, *, guarded: bool = False) -> str:

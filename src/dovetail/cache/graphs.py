@@ -1,0 +1,122 @@
+"""Compiled graphs through the cache: looked up under a graph's key, else compiled and stored."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from dovetail import cache
+from dovetail.backend import Backend
+from dovetail.cache.settings import current
+from dovetail.compiled import CompiledGraph, decode, encode
+from dovetail.errors import DovetailError
+from dovetail.history import CacheVerdict, Compilation
+from dovetail.options import Options
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class GraphCache:
+    """The cache as one compilation uses it; each answer goes to the compilation's record."""
+
+    backends: tuple[Backend, ...]
+    options: Options
+    record: Compilation
+
+    def key(
+        self, gm: Any, inputs: Sequence[Any], stage: str, static: Iterable[int] = ()
+    ) -> cache.Key | None:
+        """The key of a graph; None where it has none or the cache is off, with the reason kept."""
+        if not (current().enabled and self.options.cache):
+            if not self.record.cache:  # once will do
+                self._note(stage, "bypass", "the cache is off")
+            return None
+        from dovetail.cache.graph_key import graph_key
+
+        with self.record.stage("cache key", stage):
+            key = graph_key(gm, inputs, self.backends, self.options, stage=stage, static=static)
+        if isinstance(key, cache.Bypass):
+            cache.bypass(key.reason)
+            self._note(stage, "bypass", key.reason)
+            return None
+        return key
+
+    def find(self, key: cache.Key, stage: str, link: Callable[[CompiledGraph], T]) -> T | None:
+        """What ``link`` makes of the stored graph; None where nothing is stored that it can use."""
+        with self.record.stage("cache", stage):
+            found = cache.lookup(key)
+        if isinstance(found, cache.Hit):
+            return self._read(found.payload, key, stage, link)
+        state = "bypass" if isinstance(found, cache.Bypass) else "miss"
+        self._note(stage, state, found.reason, key, found.nearest)
+        return None
+
+    def fill(
+        self,
+        key: cache.Key,
+        stage: str,
+        link: Callable[[CompiledGraph], T],
+        compile_: Callable[[], tuple[T, CompiledGraph]],
+        reason: str = "",
+    ) -> T:
+        """What ``compile_`` gives, kept for others, or what another process has just kept.
+
+        With a ``reason`` not to, nothing is kept.
+        """
+        if reason:
+            self._stand_aside(key, stage, reason)
+            return compile_()[0]
+        with cache.compiling(key) as payload:
+            linked = None if payload is None else self._read(payload, key, stage, link)
+            if linked is not None:
+                return linked
+            start = time.perf_counter()
+            made, graph = compile_()
+            reason = why_not_stored(graph)
+            if reason:
+                self._stand_aside(key, stage, reason)
+            else:
+                self._store(key, graph, time.perf_counter() - start)
+            return made
+
+    def _stand_aside(self, key: cache.Key, stage: str, reason: str) -> None:
+        cache.bypass(reason)
+        self._note(stage, "bypass", reason, key)
+
+    def _read(
+        self, payload: bytes, key: cache.Key, stage: str, link: Callable[[CompiledGraph], T]
+    ) -> T | None:
+        try:
+            linked = link(decode(payload))
+        except DovetailError as error:  # of another machine, or damaged before it was stored
+            self._note(stage, "miss", f"what is stored does not load: {error}", key)
+            return None
+        self._note(stage, "hit", "", key)
+        return linked
+
+    def _store(self, key: cache.Key, graph: CompiledGraph, seconds: float) -> None:
+        names = ", ".join(name for name, _ in graph.backends)
+        cache.store(key, encode(graph), seconds=seconds, label=f"{graph.kind} graph for {names}")
+
+    def _note(
+        self,
+        stage: str,
+        state: str,
+        reason: str,
+        key: cache.Key | None = None,
+        nearest: tuple[str, ...] = (),
+    ) -> None:
+        digest = "" if key is None else key.digest
+        self.record.cache.append(CacheVerdict(stage, state, reason, digest, nearest))
+
+
+def why_not_stored(graph: CompiledGraph) -> str:
+    """Why a graph is not worth keeping, or cannot be; empty: it can."""
+    for _, part in graph.parts():
+        for segment in part.segments:
+            for backend, _ in segment.failures:
+                return f"the backend {backend!r} failed to compile a segment"
+    return graph.not_portable()
