@@ -66,3 +66,22 @@ def test_states_of_what_has_no_strided_memory():
     assert writes.state((sparse,), b"\0") == before
     sparse.mul_(2)
     assert writes.state((sparse,), b"\0") != before
+
+
+def test_versions_of_many_types():
+    """How a version is read is kept for two types; a subclass may answer for itself."""
+
+    class Counted(torch.Tensor):
+        writes = 0
+        _version = property(lambda self: Counted.writes)
+
+    kinds = (torch.Tensor, torch.nn.Parameter, type("Own", (torch.Tensor,), {}), Counted)
+    tensors = [torch.zeros(1000).as_subclass(kind) for kind in kinds]
+    tensors[1] = torch.nn.Parameter(torch.zeros(1000))
+    for tensor in tensors * 2:
+        before = _native.states((tensor,), b"\0")
+        assert _native.states((tensor,), b"\0") == before
+        with torch.no_grad():
+            torch.Tensor.__setitem__(tensor, 1, 1.0)  # an element that is not among the samples
+        Counted.writes += 1
+        assert _native.states((tensor,), b"\0") != before
