@@ -46,21 +46,17 @@ class Unidentified(DovetailError):
 # ---- dovetail's own sources ----------------------------------------------------------------------
 
 
-@functools.cache
-def package_digest() -> str:
-    """A hash of dovetail's own sources and its extension module."""
-    return digest_files(_package_files(Path(__file__).parent))
-
-
-def _package_files(folder: Path, inner: str = "") -> Iterator[tuple[str, Path]]:
-    """Names within the package and paths, of all that compiled code can depend on."""
+def package_files(
+    folder: Path = Path(__file__).parent, inner: str = ""
+) -> Iterator[tuple[str, Path]]:
+    """Names within dovetail's package and paths, of all that compiled code can depend on."""
     with os.scandir(folder) as entries:
         for entry in entries:
             name = f"{inner}{entry.name}"
             if entry.name.endswith((".py", ".so", ".pyd")):
                 yield name, Path(entry.path)
             elif name not in _BESIDE and entry.name != "__pycache__" and entry.is_dir():
-                yield from _package_files(Path(entry.path), f"{name}/")
+                yield from package_files(Path(entry.path), f"{name}/")
 
 
 def digest_files(files: Iterable[tuple[str, Path]]) -> str:

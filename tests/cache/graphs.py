@@ -1,6 +1,7 @@
 """Graphs as the pipeline hands them to ``graph_key``, and their keys."""
 
 from dataclasses import dataclass, replace
+from types import SimpleNamespace
 
 import torch
 
@@ -44,13 +45,13 @@ def capture(fn, *args, first="aten", at=None, dynamic=None, fullgraph=True, **op
         names = priority_list(chosen, first)
         compiler = Compiler(names, chosen, history.begin(*(b.name for b in names)))
 
-        def compile_graph(graph, graph_inputs, kind):
+        def compile_graph(graph, graph_inputs, kind, **_):
             compiler.mark_kept(graph, kind)
             note(kind, graph, graph_inputs)
             graph.recompile()
-            return lambda values: list(graph.forward(*values))
+            return SimpleNamespace(run=lambda values: list(graph.forward(*values)))
 
-        return replace(compiler.capture(), compile_graph=compile_graph).run(gm, inputs)
+        return replace(compiler.capture(None), compile_graph=compile_graph).run(gm, inputs)
 
     torch.compiler.reset()
     result = torch.compile(fn, backend=backend, dynamic=dynamic, fullgraph=fullgraph)(*args)

@@ -21,6 +21,7 @@ from dovetail.backend import Backend
 from dovetail.cache.access import Bypass
 from dovetail.cache.graph_parts import GraphText
 from dovetail.cache.key import Key
+from dovetail.cache.own_sources import own_digest
 from dovetail.cache.symbols import Symbols
 from dovetail.capture import _torch
 from dovetail.capture.from_fx import KEPT
@@ -30,7 +31,7 @@ from dovetail.passes import manager
 from dovetail.passes.base import STAGES
 from dovetail.passes.constants import CONSTANT
 from dovetail.passes.steps import STEPS
-from dovetail.sources import Unidentified, identity, package_digest
+from dovetail.sources import Unidentified, identity
 
 # Inputs with parts of their own; more are told by one part.
 _MOST_INPUTS = 32
@@ -211,7 +212,7 @@ def _summary(counts: dict[str, int]) -> str:
 def _versions() -> dict[str, str]:
     """What does not change within a process."""
     return {
-        "dovetail": f"sources {package_digest()}",
+        "dovetail": f"sources {own_digest()}",
         "torch": f"{torch.__version__} ({torch.version.git_version}), sympy {sympy.__version__}",
         "python": f"{sys.implementation.name} {sys.version_info.major}.{sys.version_info.minor}",
     }
