@@ -376,3 +376,11 @@ def test_functions_of_custom_operators():
     op = torch.ops.interfaces.same.default
     assert fake in (_torch.custom_operator_functions(op) or ())
     assert _torch.custom_operator_functions(torch.ops.aten.sin.default) is None
+
+
+def test_composite_operators_are_listed_before_some_are_set_aside():
+    """PyTorch lists them once: a list from within would lack upsampling in every later export."""
+    collected = torch._export.utils._collect_all_valid_cia_ops_for_aten_namespace
+    collected.cache_clear()
+    with _torch.whole_upsampling():
+        assert aten.upsample_nearest1d.default in collected()

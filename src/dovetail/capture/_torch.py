@@ -233,6 +233,7 @@ class _SetAside:
             self.users += 1
             if self.users > 1:
                 return
+            composite_operators()  # PyTorch keeps the list: it must not lack what is taken out
             for op in _upsampling():
                 kernels = op.py_kernels
                 self.held.append((op, {key: kernels.pop(key) for key in keys if key in kernels}))
