@@ -259,6 +259,13 @@ class Backend(ABC):
 
         return core_decompositions()
 
+    def quick(self) -> Backend | None:
+        """A backend of this kind that compiles sooner what runs slower, for ``progressive``.
+
+        This one loads its code. None: there is none.
+        """
+        return None
+
     def passes(self) -> Passes:
         """Passes of this backend's own, run after the built-in ones of each stage."""
         return Passes()

@@ -21,12 +21,16 @@ from dovetail.variables import parse_flag
 if TYPE_CHECKING:
     from dovetail.passes.manager import PassManager
 
-# torch.compile's modes. Each is a set of options; today's backends need none of them to differ.
+# torch.compile's modes, each a set of options; docs/compiling.md says what they are for.
 MODES: Mapping[str, Mapping[str, Any]] = {
     "default": {},
-    "reduce-overhead": {},
-    "max-autotune": {},
-    "max-autotune-no-cudagraphs": {},
+    "reduce-overhead": {"freeze": True},
+}
+# Modes that PyTorch has and we do not, and why.
+_NO_MODES: Mapping[str, str] = {
+    "max-autotune": "nothing is chosen by measuring yet",
+    "max-autotune-no-cudagraphs": "nothing is chosen by measuring yet",
+    "lite": "nothing is left out to compile sooner; see the options background and progressive",
 }
 
 
@@ -122,6 +126,12 @@ class Options:
     compile: str = _option("in-process", WAY, env="DOVETAIL_COMPILE")
     """Where segments are compiled: see docs/compiling.md."""
 
+    background: bool = _option(False, FLAG, env="DOVETAIL_BACKGROUND")
+    """Return at once: calls run uncompiled until the code is there, then switch between two."""
+
+    progressive: bool = _option(False, FLAG, env="DOVETAIL_PROGRESSIVE")
+    """Make quick code first, for the first calls, and the chosen one in the background."""
+
     compile_timeout: float = _option(600.0, SECONDS, env="DOVETAIL_COMPILE_TIMEOUT")
     """Seconds that a compiler in a worker process may take for one segment."""
 
@@ -140,6 +150,9 @@ class Options:
     @staticmethod
     def resolve(given: Mapping[str, Any] | None = None, mode: str | None = None) -> Options:
         """Options from ``torch.compile``'s arguments and the environment, checked."""
+        if mode is not None and mode in _NO_MODES:
+            wanted = f"{' or '.join(map(repr, MODES))}: {_NO_MODES[mode]}"
+            raise InvalidOption("mode", mode, wanted)
         if mode is not None and mode not in MODES:
             raise UnknownOption("mode", mode, MODES)
         if given is not None and not isinstance(given, Mapping):

@@ -29,6 +29,7 @@ from dovetail.compilers import (
     compile_serialized,
     first_of_its_kind,
 )
+from dovetail.compilers.background import Switch, background
 from dovetail.errors import (
     BackendContract,
     CompileFailed,
@@ -71,6 +72,9 @@ def compile_dynamo(
     except BaseException:
         history.discard(compiler.record)
         raise
+
+
+CompileSegments = Callable[[Sequence[PlacedSegment]], tuple[CompiledSegment, ...]]
 
 
 class LookedUp(NamedTuple):
@@ -195,10 +199,13 @@ class Compiler:
         kind: str,
         frozen: Iterable[int] = (),
         looked_up: LookedUp | None = None,
+        *,
+        now: bool = False,
     ) -> Linked:
         """One functional graph, from the cache or compiled, ready to run.
 
-        ``looked_up``: it is to be kept under this key, where it is not yet.
+        ``looked_up``: it is to be kept under this key, where it is not yet. ``now``: compiled
+        before this returns, whatever the options say.
         """
         self.mark_inputs(gm, kind, frozen)
         labels = constants.kept_labels(gm, self.input_names)
@@ -214,14 +221,54 @@ class Compiler:
             looked_up = None if key is None else LookedUp(key, kind, _torch.size_guards())
         planned = self.plan_graph(gm, kind)
 
+        reason = GUARDS_ADDED if looked_up and _torch.size_guards() != looked_up.guards else ""
+
         def compile_() -> tuple[Linked, CompiledGraph]:
             linked = self.link(self.compile_planned(planned))
             return linked, linked.graph
 
-        if looked_up is None:
-            return compile_()[0]
-        reason = GUARDS_ADDED if _torch.size_guards() != looked_up.guards else ""
-        return self.cache.fill(looked_up.key, looked_up.stage, link, compile_, reason)
+        def compile_or_wait() -> Linked:
+            """Compile and keep the graph, or take what another process is about to keep."""
+            if looked_up is None:
+                return compile_()[0]
+            return self.cache.fill(looked_up.key, looked_up.stage, link, compile_, reason)
+
+        if now or not (self.options.background or self.options.progressive):
+            return compile_or_wait()
+        return self.compile_later(planned, compile_or_wait)
+
+    def compile_later(self, planned: PlannedGraph, compile_: Callable[[], Linked]) -> Linked:
+        """A first version that is there at once, exchanged for the compiled one between calls."""
+        first = self.linker().link(self.first_version(planned))
+        switch = Switch(first.run)
+
+        def exchange() -> None:
+            try:
+                switch.to(compile_().run)
+            except Exception as error:  # a vendor's compiler may raise anything
+                if self.options.strict:
+                    switch.fail(error)
+                else:
+                    self.warn(f"the {planned.kind} graph stays uncompiled: {error}")
+
+        background.submit(exchange)
+        return Linked(first.graph, switch, first.parts)
+
+    def first_version(self, planned: PlannedGraph) -> CompiledGraph:
+        """What is there at once: PyTorch's calls one by one, or with ``progressive`` quick code."""
+        return self.compile_planned(planned, lambda placed: tuple(map(self.quickly, placed)))
+
+    def quickly(self, placed: PlacedSegment) -> CompiledSegment:
+        """Quick code for a segment, or none: PyTorch's calls."""
+        first, last = placed.backends[0], self.backends[-1]
+        quick = first.quick() if self.options.progressive else None
+        if quick is not None:
+            try:
+                blob = compile_segment(quick, placed.segment)
+                return compiled_segment(placed, (first.name, last.name), blob)
+            except Exception as error:  # a vendor's compiler may raise anything
+                log.info("no quick code for %s: %s", placed.segment.name, error)
+        return compiled_segment(placed, (last.name,), compile_segment(last, placed.segment))
 
     def link_found(self, graph: CompiledGraph) -> Linked:
         """Link a graph that stands for a whole Dynamo graph, with this one's names of inputs."""
@@ -281,26 +328,31 @@ class Compiler:
             raise error
         return str(error)
 
-    def compile_planned(self, planned: PlannedGraph) -> CompiledGraph:
-        """Code for each segment."""
+    def compile_planned(
+        self, planned: PlannedGraph, compile_: CompileSegments | None = None
+    ) -> CompiledGraph:
+        """Code for each segment, as the options say or by ``compile_``."""
         once, kind = planned.once, planned.kind
+        by = compile_ or self.compile_segments
         with without_collection():
             return CompiledGraph(
                 kind,
-                once=None if once is None else self.compile_part(once, f"{kind}, once"),
-                every=self.compile_part(planned.every, kind),
+                once=None if once is None else self.compile_part(once, f"{kind}, once", by),
+                every=self.compile_part(planned.every, kind, by),
                 frozen=planned.frozen,
                 labels=planned.labels,
                 backends=tuple((b.name, b.fingerprint()) for b in self.backends),
             )
 
-    def compile_part(self, planned: PlannedPart, kind: str) -> CompiledPart:
+    def compile_part(
+        self, planned: PlannedPart, kind: str, compile_: CompileSegments
+    ) -> CompiledPart:
         """Code for each segment; what cannot be expressed stays as PyTorch captured it."""
         placement, problem = planned.placement, planned.problem
         if placement is not None:
             try:
                 with self.record.stages_within("compile", kind):  # lower, schedule, codegen, encode
-                    segments = self.compile_segments(placement.segments)
+                    segments = compile_(placement.segments)
             except (UnsupportedGraph, SizeError) as error:
                 placement, problem = None, self.inexpressible(error)
         if placement is None:
@@ -348,14 +400,8 @@ class Compiler:
             return self.compile(backend, segment)
 
         chosen, blob = first_to_compile(backends, segment, compile_, failures, strict=strict)
-        return CompiledSegment(
-            Calls(segment, segment.name, draws=draws(segment)),
-            tuple(backend.name for backend in backends[chosen:]),
-            blob,
-            placed.sources,
-            placed.results,
-            tuple(failures),
-        )
+        names = tuple(backend.name for backend in backends[chosen:])
+        return compiled_segment(placed, names, blob, tuple(failures))
 
     @cached_property
     def workers(self) -> Subprocess:
@@ -375,8 +421,16 @@ class Compiler:
 
     def link(self, graph: CompiledGraph) -> Linked:
         """Make a compiled graph runnable, record what runs where, warn of what fell back."""
+        with self.record.stage("link", graph.kind):
+            linked = self.linker().link(graph)
+        for part in linked.parts:
+            self.record_part(part)
+        return linked
+
+    def linker(self) -> Linker:
+        """What makes compiled graphs run, as the options say."""
         options = self.options
-        linker = Linker(
+        return Linker(
             {backend.name: backend for backend in self.backends},
             self.compile,
             self.instead,
@@ -385,11 +439,6 @@ class Compiler:
             profile=options.profile,
             check_weights=options.check_weights,
         )
-        with self.record.stage("link", graph.kind):
-            linked = linker.link(graph)
-        for part in linked.parts:
-            self.record_part(part)
-        return linked
 
     def instead(self, calls: Calls, backend: str) -> Fallback:
         """What runs a segment whose inputs are not what the graph says of them."""
@@ -454,6 +503,18 @@ class Compiler:
             debug=self.options.debug,
             keep_graphs=self.options.keep_graphs,
         )
+
+
+def compiled_segment(
+    placed: PlacedSegment,
+    backends: tuple[str, ...],
+    blob: Blob,
+    failures: tuple[tuple[str, str], ...] = (),
+) -> CompiledSegment:
+    """A placed segment with its code, that of the first of ``backends``."""
+    segment = placed.segment
+    calls = Calls(segment, segment.name, draws=draws(segment))
+    return CompiledSegment(calls, backends, blob, placed.sources, placed.results, failures)
 
 
 def code_of(outcome: Outcome) -> Blob:

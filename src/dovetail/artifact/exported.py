@@ -192,7 +192,7 @@ def _compile(program: Any, compiler: Compiler, name: str) -> Artifact:
     gm = program.graph_module
     correct(gm)
     frozen = [i for i, role in enumerate(roles) if role.kind == "constant"]
-    linked = compiler.compile_linked(gm, (), "inference", frozen)
+    linked = compiler.compile_linked(gm, (), "inference", frozen, now=True)
     in_spec = program.call_spec.in_spec
     inputs = [
         (node, spec.arg)

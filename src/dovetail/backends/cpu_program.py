@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from dovetail.backends.executable import Entry, artifact_bytes, dim_entry, window
 from dovetail.codegen.llvm.module import generate
 from dovetail.codegen.llvm.target import host
@@ -16,8 +18,11 @@ from dovetail.schedule.plan import Plan, Unschedulable, make_plan
 from dovetail.schedule.program import Kernels, PlanWriter
 
 
-def segment_artifact(segment: Segment) -> bytes:
-    """The bytes of an artifact for this machine; Unschedulable where there is no program."""
+def segment_artifact(segment: Segment, effort: int = 1) -> bytes:
+    """The bytes of an artifact for this machine; Unschedulable where there is no program.
+
+    ``effort`` is LLVM's level of optimisation.
+    """
     for given in segment.inputs:
         dtype = getattr(given.desc, "dtype", "int64")
         if dtype not in DTYPES:
@@ -36,7 +41,7 @@ def segment_artifact(segment: Segment) -> bytes:
     generated = {f"{name}@1": name for name in kernels.by_name}
     code = []
     if generated:
-        target = host()
+        target = replace(host(), effort=effort)
         code = [code_section({target.level: generate(kernels.by_name, target)})]
     return artifact_bytes(segment, lowered, entries, generated, code)
 

@@ -39,6 +39,7 @@ class Target:
     features: str
     vector_bytes: int
     level: int
+    effort: int = 1  # LLVM's level of optimisation
 
     @property
     def lanes(self) -> int:
@@ -117,7 +118,7 @@ def _machine(target: Target) -> Any:
         llvm.initialize_all_asmprinters()
     found = llvm.Target.from_triple(target.triple)
     return found.create_target_machine(
-        cpu=target.cpu, features=target.features, opt=1, reloc="pic", codemodel="small"
+        cpu=target.cpu, features=target.features, opt=target.effort, reloc="pic", codemodel="small"
     )
 
 
