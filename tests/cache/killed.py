@@ -46,11 +46,13 @@ def kill_one(after: float) -> None:
     child = os.fork()
     if not child:
         store_forever()
-    end = time.monotonic() + after
-    while time.monotonic() < end:
-        check()
-    os.kill(child, signal.SIGKILL)
-    os.waitpid(child, 0)
+    try:
+        end = time.monotonic() + after
+        while time.monotonic() < end:
+            check()
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
     check()
 
 

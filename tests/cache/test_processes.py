@@ -149,7 +149,7 @@ def test_a_child_that_was_forked_within_gives_no_lock_back(local):
 
 
 def test_a_child_that_lives_on_holds_nothing_up():
-    """The lock's descriptor is the child's too; the parent's word frees it nevertheless."""
+    """The lock's descriptor is the child's too; it is free nevertheless."""
     with cache.compiling(KEY):
         child = os.fork()
         if not child:

@@ -7,7 +7,6 @@ settings say.
 
 from __future__ import annotations
 
-import fcntl
 import os
 import threading
 import time
@@ -60,13 +59,14 @@ class _Lock:
         self.path, self.name, self.handle, self.process = path, name, handle, os.getpid()
 
     def release(self) -> None:
-        """Give it back and leave no file behind; a forked child has nothing to give back."""
+        """Give it back and leave no file behind; a forked child has nothing to give back.
+
+        Without its file nobody meets the lock again, although a child may hold it open.
+        """
         if os.getpid() == self.process:
             with suppress(OSError, Untrusted), folder.opened(self.path) as opened:
                 if folder.is_current(opened, self.name, self.handle):
                     folder.remove(opened, self.name)
-            with suppress(OSError):  # a child may hold the descriptor: closing would not be enough
-                fcntl.flock(self.handle, fcntl.LOCK_UN)
         os.close(self.handle)
 
 
