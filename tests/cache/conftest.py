@@ -10,11 +10,6 @@ from dovetail.cache.local import Local
 
 
 @pytest.fixture(autouse=True)
-def fresh_compiler():
-    """These tests compile nothing: no torch is needed to be fresh."""
-
-
-@pytest.fixture(autouse=True)
 def local(tmp_path):
     """The folder's store, as the settings have it."""
     with pytest.MonkeyPatch.context() as patch:
