@@ -7,9 +7,11 @@ import os
 import shutil
 
 import pytest
+import torch
 
+from dovetail.errors import RunFailed
 from dovetail.ir.host_operators import LISTED
-from dovetail.runtime.host_checks import CHECKS
+from dovetail.runtime.host_checks import CHECKS, checked
 from tests.attack.derive import SAMPLES, candidates, in_dtypes, operator
 from tests.attack.rule import FOUND, refusal
 from tests.attack.run import attack_calls
@@ -94,3 +96,13 @@ def test_every_listed_operator_withstands_the_attack(tmp_path):
         findings, tried = attack_calls(calls, tmp_path, pairs=2, limit=SHORT)
     assert findings == []
     assert tried > 10 * len(calls)
+
+
+def test_paddings_are_counted():
+    """PyTorch 2.11 reads six amounts, however many are given."""
+    pad = checked("aten.reflection_pad3d.default", torch.ops.aten.reflection_pad3d.default)
+    x = torch.arange(8.0).view(1, 2, 2, 2)
+    for amounts in ([], [1], [1] * 5, [1] * 7):
+        with pytest.raises(RunFailed, match="only a trusted file"):
+            pad(x, amounts)
+    assert pad(x, [1] * 6).shape == (1, 4, 4, 4)

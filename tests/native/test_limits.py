@@ -111,7 +111,7 @@ def test_limits_on_the_command_line(tmp_path, capsys):
 
 # ---- memory ------------------------------------------------------------------------------------
 
-MUCH = 2**44
+MUCH = 2**46  # of four bytes: more than a process can address
 
 OUTPUT = f"""\
 program @output

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import operator
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -104,11 +103,12 @@ class PassManager:
         for each in self._at(stage):
             with record.stage(each.name, graph) as entry:
                 entry.before = text
-                changed = _Watch(gm)
+                before = verify.Watch(gm)
                 gm = _run_one(each, stage, gm)
-                if watch is not None:
+                changed = before.sees_change(gm)
+                if watch is not None and changed:
                     watch.check(each.name, stage, gm)
-                text = graph_text(gm) if keep_graphs and changed(gm) else text
+                text = graph_text(gm) if keep_graphs and changed else text
                 entry.after = text
         return gm
 
@@ -126,27 +126,6 @@ class PassManager:
         if name not in names:
             raise UnknownPass(name, names)
         return names.index(name)
-
-
-class _Watch:
-    """Notices whether a pass changed a graph, without printing it."""
-
-    def __init__(self, gm: fx.GraphModule) -> None:
-        self.seen = _parts(gm)
-
-    def __call__(self, gm: fx.GraphModule) -> bool:
-        now = _parts(gm)
-        return len(now) != len(self.seen) or any(map(operator.is_not, now, self.seen))
-
-
-def _parts(gm: fx.GraphModule) -> list[Any]:
-    """The objects that make up a graph. FX replaces a node's arguments, never edits them."""
-    parts: list[Any] = []
-    for node in gm.graph.nodes:
-        parts += (node, node.target, node.args, node.kwargs)
-    for sub in subgraphs(gm).values():
-        parts += _parts(sub)
-    return parts
 
 
 class Verifier:

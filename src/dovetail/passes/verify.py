@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from typing import Any
 
 import torch
@@ -57,6 +58,28 @@ def fill_metadata(gm: fx.GraphModule) -> None:
             inputs_known = all("val" in n.meta for n in node.all_input_nodes)
             if inputs_known and not isinstance(node.target, HigherOrderOperator):
                 node.meta["val"] = compute(gm, node)
+
+
+class Watch:
+    """Notices whether a pass changed a graph or what it says of values, without printing it."""
+
+    def __init__(self, gm: fx.GraphModule) -> None:
+        self.seen = _parts(gm)
+
+    def sees_change(self, gm: fx.GraphModule) -> bool:
+        """Whether this graph is another than it was, or is made of other objects."""
+        now = _parts(gm)
+        return len(now) != len(self.seen) or any(map(operator.is_not, now, self.seen))
+
+
+def _parts(gm: fx.GraphModule) -> list[Any]:
+    """The objects that make up a graph. FX replaces a node's arguments, never edits them."""
+    parts: list[Any] = []
+    for node in gm.graph.nodes:
+        parts += (node, node.target, node.args, node.kwargs, node.meta.get("val"))
+    for sub in subgraphs(gm).values():
+        parts += _parts(sub)
+    return parts
 
 
 def problems(gm: fx.GraphModule, where: str = "") -> dict[str, str]:

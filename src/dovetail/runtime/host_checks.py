@@ -69,6 +69,11 @@ def _replication_pad(_input: torch.Tensor, padding: Sequence[int]) -> bool:
     return all(abs(amount) < 2**31 for amount in padding)
 
 
+def _reflection_pad3d(_input: torch.Tensor, padding: Sequence[int]) -> bool:
+    """Two amounts for each of three dimensions: PyTorch 2.11 reads six, however many there are."""
+    return len(padding) == 6
+
+
 def _im2col(input: torch.Tensor, *windows: Any, **named: Any) -> bool:  # noqa: A002  # the schema's
     """Sizes and windows whose products cannot overflow: the kernel computes with them unchecked."""
     given = [*input.shape, *_numbers((*windows, *named.values()))]
@@ -119,6 +124,7 @@ CHECKS: dict[str, Check] = {
     "aten.grid_sampler_3d.default": _grid_sampler_3d,
     "aten.im2col.default": _im2col,
     "aten.col2im.default": _im2col,
+    "aten.reflection_pad3d.default": _reflection_pad3d,
     "aten.replication_pad1d.default": _replication_pad,
     "aten.replication_pad2d.default": _replication_pad,
     "aten.replication_pad3d.default": _replication_pad,
