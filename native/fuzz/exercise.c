@@ -323,7 +323,8 @@ static dvt_open_options choose_options(void)
 {
     dvt_open_options o = {.struct_size = sizeof o, .host_free = free};
     o.flags = (one_in(2) ? DVT_OPEN_CHECK_CONSTANTS : 0) | (one_in(2) ? DVT_OPEN_TRUST : 0) |
-              (one_in(32) ? DVT_OPEN_INSPECT : 0) | (one_in(8) ? DVT_OPEN_MAY_OVERLAP : 0);
+              (one_in(32) ? DVT_OPEN_INSPECT : 0) | (one_in(8) ? DVT_OPEN_MAY_OVERLAP : 0) |
+              (one_in(16) ? DVT_OPEN_CODE_ONLY : 0);
     o.host_available = !one_in(8);
     o.plugins = plugins;
     o.plugin_count = one_in(16) ? 0 : plugin_count;

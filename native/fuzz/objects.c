@@ -101,7 +101,7 @@ bool mutate_code(bytes *body)
 {
     uint64_t count = number_at(body, 0, 4);
     range object;
-    if (body->size < 8 || count == 0 || count > 16 || !object_at(body, below(count), &object))
+    if (body->size < 8 || count == 0 || count > 4096 || !object_at(body, below(count), &object))
         return false;
     for (uint32_t changes = 1 + below(2); changes > 0; changes--)
         change_object(body, object);

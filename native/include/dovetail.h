@@ -30,7 +30,7 @@ extern "C" {
 
 /* The file format this build writes and reads: the same major, this minor or an older one. */
 #define DVT_FORMAT_MAJOR 1
-#define DVT_FORMAT_MINOR 3
+#define DVT_FORMAT_MINOR 4
 
 typedef int32_t dvt_status;
 enum {
@@ -232,6 +232,9 @@ typedef struct {
 #define DVT_OPEN_COPY                                                                          \
     16u /* copy and check the constants before this returns, trusted or not                    \
          */
+#define DVT_OPEN_CODE_ONLY                                                                     \
+    32u /* leave kernel IR unread: generated kernels run as the file's native code or not at   \
+         * all, and their operands are taken as they come; of use with DVT_OPEN_TRUST */
 #define DVT_OPEN_MAY_OVERLAP                                                                   \
     8u /* inputs that are written to may share memory with others: the caller answers for it   \
         */

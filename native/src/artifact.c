@@ -202,7 +202,8 @@ static dvt_status prepare(dvt_artifact *a, const dvt_open_options *options, dvt_
     dvt_limits_set(a, options);
     if (status == DVT_OK)
         status = dvt_program_decode(&a->file, &a->program, error);
-    if (status == DVT_OK && a->file.sections[DVT_KERNEL_IR].data != NULL)
+    if (status == DVT_OK && a->file.sections[DVT_KERNEL_IR].data != NULL &&
+        (options->flags & DVT_OPEN_CODE_ONLY) == 0)
         status = dvt_kernels_decode(a->file.sections[DVT_KERNEL_IR], &a->kernel_set, error);
     a->inspect_only = (options->flags & DVT_OPEN_INSPECT) != 0;
     a->may_overlap = (options->flags & DVT_OPEN_MAY_OVERLAP) != 0;

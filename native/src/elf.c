@@ -2,7 +2,8 @@
  * system.
  *
  * The code section of a file holds objects for several processors (x86-64-v1 to v4, ARMv8-A);
- * the best this machine can run is taken. Only code and read-only data are loaded, only
+ * those for the best that this machine can run are taken, one after the other: each is loaded
+ * on pages of its own and refers to no other. Only code and read-only data are loaded, only
  * relocations applied that do not depend on where that is, and no page is ever writable and
  * executable at one time. */
 #include "internal.h"
@@ -13,7 +14,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#define MAX_OBJECTS   16
+#define MAX_OBJECTS   4096
 #define MAX_SECTIONS  4096
 #define SHT_PROGBITS  1
 #define SHT_SYMTAB    2
@@ -66,6 +67,7 @@ struct dvt_code {
     const char *names;
     size_t names_size;
     size_t stubs; /* where calls to functions outside start */
+    dvt_code *next;
 };
 
 /* What loaded code may call: nothing that touches files, memory maps or the process. */
@@ -81,32 +83,45 @@ static dvt_status bad(dvt_error *error, const char *problem)
     return dvt_fail(error, DVT_ERROR_MALFORMED, "code section: %s", problem);
 }
 
-/* The best object of the section: count, then processor, zero, offset, size of each. */
-static dvt_status choose(span section, span *object, dvt_error *error)
+/* A row of the section: processor, zero, offset, size. */
+typedef struct {
+    uint32_t level; /* of this machine's kind; what is of another is of no level that is met */
+    span object;
+} row;
+
+static dvt_status read_row(span section, uint32_t index, row *r, dvt_error *error)
 {
-    uint32_t count;
+    uint32_t processor;
+    uint64_t offset, size;
+    const uint8_t *at = section.data + 8 + 24 * (size_t)index;
+    memcpy(&processor, at, 4);
+    memcpy(&offset, at + 8, 8);
+    memcpy(&size, at + 16, 8);
+    if (offset % 16 != 0 || offset > section.size || size > section.size - offset)
+        return bad(error, "an object lies outside it");
+    *r = (row){processor - PROCESSOR.family, {section.data + offset, (size_t)size}};
+    return DVT_OK;
+}
+
+/* The number of rows, and the best level among them that this machine has. */
+static dvt_status choose(span section, uint32_t *count, uint32_t *best, dvt_error *error)
+{
     if (section.size < 8)
         return bad(error, "ends early");
-    memcpy(&count, section.data, 4);
-    if (count == 0 || count > MAX_OBJECTS || section.size < 8 + 24 * (size_t)count)
+    memcpy(count, section.data, 4);
+    if (*count == 0 || *count > MAX_OBJECTS || section.size < 8 + 24 * (size_t)*count)
         return bad(error, "a wrong number of objects");
-    uint32_t best = 0, level = (uint32_t)dvt_processor_level();
-    for (uint32_t i = 0; i < count; i++) {
-        uint32_t needed;
-        uint64_t offset, size;
-        const uint8_t *at = section.data + 8 + 24 * (size_t)i;
-        memcpy(&needed, at, 4);
-        memcpy(&offset, at + 8, 8);
-        memcpy(&size, at + 16, 8);
-        if (offset % 16 != 0 || offset > section.size || size > section.size - offset)
-            return bad(error, "an object lies outside it");
-        needed -= PROCESSOR.family; /* what is of another kind is of no level that is met */
-        if (needed > best && needed <= level) {
-            best = needed;
-            *object = (span){section.data + offset, (size_t)size};
-        }
+    uint32_t level = (uint32_t)dvt_processor_level();
+    *best = 0;
+    for (uint32_t i = 0; i < *count; i++) {
+        row r;
+        dvt_status status = read_row(section, i, &r, error);
+        if (status != DVT_OK)
+            return status;
+        if (r.level > *best && r.level <= level)
+            *best = r.level;
     }
-    if (best == 0)
+    if (*best == 0)
         return dvt_fail(error, DVT_ERROR_UNSUPPORTED,
                         "the artifact's native code is for another kind of processor");
     return DVT_OK;
@@ -316,27 +331,41 @@ int dvt_may_execute(void)
     return allowed;
 }
 
-dvt_status dvt_code_load(span section, dvt_code **code, dvt_error *error)
+static dvt_status load_object(span object, dvt_code **code, dvt_error *error)
 {
     dvt_code *c = calloc(1, sizeof *c);
     if (c == NULL)
         return dvt_fail(error, DVT_ERROR_MEMORY, "out of memory");
-    dvt_status status = choose(section, &c->object, error);
-    if (status == DVT_OK)
-        status = read_sections(c, error);
+    *code = c;
+    c->object = object;
+    dvt_status status = read_sections(c, error);
     if (status == DVT_OK)
         status = lay_out(c, error);
     if (status == DVT_OK) {
         write_stubs(c);
         status = relocate(c, error);
     }
-    if (status == DVT_OK)
-        status = protect(c, error);
+    return status == DVT_OK ? protect(c, error) : status;
+}
+
+dvt_status dvt_code_load(span section, dvt_code **code, dvt_error *error)
+{
+    dvt_code *first = NULL, **end = &first;
+    uint32_t count = 0, best = 0;
+    dvt_status status = choose(section, &count, &best, error);
+    for (uint32_t i = 0; status == DVT_OK && i < count; i++) {
+        row r;
+        status = read_row(section, i, &r, error);
+        if (status != DVT_OK || r.level != best)
+            continue;
+        status = load_object(r.object, end, error);
+        end = *end != NULL ? &(*end)->next : end;
+    }
     if (status != DVT_OK) {
-        dvt_code_free(c);
+        dvt_code_free(first);
         return status;
     }
-    *code = c;
+    *code = first;
     return DVT_OK;
 }
 
@@ -353,10 +382,10 @@ static bool is_offered(const elf_symbol *s)
     return s->section != 0 && s->info == (STB_GLOBAL << 4 | STT_FUNC);
 }
 
-void *dvt_code_symbol(const dvt_code *c, const char *name, size_t length)
+static void *symbol_of(const dvt_code *c, const char *name, size_t length)
 {
     const char *held;
-    for (size_t i = 0; c != NULL && i < c->symbol_count; i++) {
+    for (size_t i = 0; i < c->symbol_count; i++) {
         const elf_symbol *s = &c->symbols[i];
         if (!is_offered(s) || !symbol_name(c, s, &held) || strlen(held) != length ||
             memcmp(held, name, length) != 0)
@@ -367,12 +396,22 @@ void *dvt_code_symbol(const dvt_code *c, const char *name, size_t length)
     return NULL;
 }
 
-void dvt_code_free(dvt_code *c)
+void *dvt_code_symbol(const dvt_code *code, const char *name, size_t length)
 {
-    if (c == NULL)
-        return;
-    if (c->memory != NULL)
-        munmap(c->memory, c->size);
-    free(c->places);
-    free(c);
+    void *found = NULL;
+    for (; code != NULL && found == NULL; code = code->next)
+        found = symbol_of(code, name, length);
+    return found;
+}
+
+void dvt_code_free(dvt_code *code)
+{
+    while (code != NULL) {
+        dvt_code *next = code->next;
+        if (code->memory != NULL)
+            munmap(code->memory, code->size);
+        free(code->places);
+        free(code);
+        code = next;
+    }
 }

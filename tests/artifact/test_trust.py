@@ -161,6 +161,25 @@ def test_the_best_object_for_this_processor_is_taken(tmp_path, code):
 
 
 @needs_compiler
+def test_all_objects_for_this_processor_are_loaded(tmp_path):
+    """Kernels may come from several; the first that has one counts, another level never does."""
+    weigh = compiled(tmp_path)
+    other = compiled(tmp_path, SOURCE.replace("weigh", "other"))
+    code = code_section((1, other), (1, weigh), (1, other))
+    for name in ("weigh", "other"):
+        native = open_native(artifact(code, name, name), flags=TRUST)
+        assert Loaded(native)(X).tolist() == WEIGHED
+    level = _native.processor()
+    if level > 1:
+        with pytest.raises(errors.InvalidArtifact, match="the code has no function other"):
+            open_native(
+                artifact(code_section((1, other), (level, weigh)), "other", "other"), flags=TRUST
+            )
+    with pytest.raises(errors.InvalidArtifact, match="not an ELF"):
+        open_native(artifact(code_section((1, weigh), (1, b"\x7fELF nonsense"))), flags=TRUST)
+
+
+@needs_compiler
 @pytest.mark.parametrize(
     ("source", "problem"),
     [

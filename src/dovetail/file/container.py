@@ -14,7 +14,7 @@ from typing import BinaryIO, NamedTuple
 from dovetail.errors import ArtifactNotFound, InvalidArtifact
 
 MAGIC = b"\x89DVT\r\n\x1a\n"
-MAJOR, MINOR = 1, 3
+MAJOR, MINOR = 1, 4
 HEADER = struct.Struct("<8sHHIQIIQQ32s32s16s")
 ENTRY = struct.Struct("<IIQQ32sQ")
 ALIGNMENT, PAGE = 64, 4096
