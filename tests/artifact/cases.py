@@ -201,6 +201,7 @@ def package_of(name: str, backend: str) -> Any:
     """A model as a package; its contents are its own, whatever state the model is in later."""
     from dovetail.artifact.save import Package, pack
 
-    made = pack(artifact_of(name, backend))
+    artifact = artifact_of(name, backend)
+    made = pack(artifact.interface, artifact.linked)
     contents = {key: bytes(data) for key, data in made.contents.items()}
     return Package(made.program, contents, made.manifest)

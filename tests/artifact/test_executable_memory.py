@@ -43,12 +43,15 @@ from dovetail.codegen.llvm.target import missing
 from dovetail.runtime.loaded import TRUST, open_native
 
 described = parse_kernel(KERNEL)
-from dovetail.artifact.save import kernel_sections
-with_code = [] if missing() else [kernel_sections({"k": described})]
 plain = container.section(container.KERNEL_IR, encode_kernels([described]))
 files = {"ir": file_bytes(PROGRAM, sections=[plain], generated={"k@1": "k"})}
-if with_code:
-    files["code"] = file_bytes(PROGRAM, sections=with_code[0], generated={"k@1": "k"})
+if not missing():
+    from dovetail.codegen.llvm.module import generate
+    from dovetail.codegen.llvm.target import host
+    from dovetail.file.encode import code_section
+
+    code = code_section([(host().level, generate({"k": described}, host()))])
+    files["code"] = file_bytes(PROGRAM, sections=[code, plain], generated={"k@1": "k"})
 assert _native.may_execute()
 if libc.prctl(PR_SET_MDWE, PR_MDWE_REFUSE_EXEC_GAIN, 0, 0, 0) != 0:
     print(json.dumps({"refused": ctypes.get_errno()}))

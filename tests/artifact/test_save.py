@@ -89,5 +89,5 @@ def test_tied_weights_are_constants_and_results_stay_apart():
             return y, y, self.w, x
 
     artifact = dovetail.export(Twice(), (torch.zeros(3),), backend="portable")
-    program = pack(artifact).program
+    program = pack(artifact.interface, artifact.linked).program
     assert len([o for o in program.outputs if isinstance(o, str)]) == 4

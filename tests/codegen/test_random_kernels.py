@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from dovetail.codegen.llvm.module import generate
-from dovetail.codegen.llvm.target import host, named, stored
+from dovetail.codegen.llvm.target import host, named
 from dovetail.file.encode import code_section
 from dovetail.ir.kernel_call import call_inputs, call_outputs
 from dovetail.ir.kernel_reference import run_kernel
@@ -14,6 +14,7 @@ from dovetail.runtime.loaded import TRUST, open_native
 from tests.artifact.files import file_bytes
 from tests.native.interpret import kernel_program
 from tests.native.random_kernels import RandomKernel
+from tests.targets import family_targets
 
 
 def run_tensors(kernel, lengths, given, target):
@@ -21,7 +22,7 @@ def run_tensors(kernel, lengths, given, target):
     data = file_bytes(
         str(kernel_program(kernel, lengths)),
         generated={f"{kernel.name}@1": kernel.name},
-        sections=[code_section({target.level: generate({kernel.name: kernel}, target)})],
+        sections=[code_section([(target.level, generate({kernel.name: kernel}, target))])],
     )
     results = open_native(data, flags=TRUST)(*map(torch.as_tensor, given))
     names = [b.name for b in call_outputs(kernel)]
@@ -38,7 +39,7 @@ def run_code(kernel, arrays, sizes, target):
 
 def targets():
     """What code can be run for here."""
-    return {host(), *(t for t in map(named, stored()) if t.level <= host().level)}
+    return {host(), *(t for t in map(named, family_targets()) if t.level <= host().level)}
 
 
 @pytest.mark.parametrize("start", range(0, 120, 20))

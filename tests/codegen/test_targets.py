@@ -7,14 +7,14 @@ and test_volume; here is what joins several, and what adds up in another order.
 import pytest
 import torch
 
-from dovetail.codegen.llvm.target import stored
 from dovetail.file.processors import PROCESSORS, processor_here
 from tests.codegen.random_graphs import check
 from tests.codegen.test_accuracy import HALF_ULP, REDUCTIONS
 from tests.codegen.test_softmax import both, error
 from tests.differential import assert_same
+from tests.targets import family_targets
 
-TARGETS = [name for name in stored() if PROCESSORS[name] <= processor_here()]
+TARGETS = [name for name in family_targets() if PROCESSORS[name] <= processor_here()]
 
 
 @pytest.fixture(params=TARGETS, autouse=True)

@@ -93,7 +93,7 @@ def kernel_file(kernel, lengths, code, number):
     return file_bytes(
         str(kernel_program(kernel, lengths)),
         generated={f"{kernel.name}@1": kernel.name},
-        sections=[code_section({number: code}), ir_section([kernel])],
+        sections=[code_section([(number, code)]), ir_section([kernel])],
     )
 
 

@@ -364,7 +364,7 @@ def compiled_code(case, target=None):
     ):  # so many points that no number holds them: interpreted, see regenerate()
         return None
     assemble.cache_clear()
-    return code_section({target.level: code}).pieces[0]
+    return code_section([(target.level, code)]).pieces[0]
 
 
 def run_seeds(seeds, compiles=True, target=None):

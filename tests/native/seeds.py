@@ -263,7 +263,7 @@ def compiled_here():
     if missing():
         return {}
     kernels = [parse_kernel(text) for text in generated_kernels()]
-    trusted = code_section({host().level: generate({k.name: k for k in kernels}, host())})
+    trusted = code_section([(host().level, generate({k.name: k for k in kernels}, host()))])
     guarded, problem = regenerate(encode_kernels(kernels), False)
     assert guarded is not None, problem
     sections = {"compiled": trusted, "regenerated": container.section(container.CODE, guarded)}
@@ -298,12 +298,21 @@ def native_code():
 
 
 def native():
-    """Code for two x86-64 levels and another kind of processor, with and without kernel IR."""
+    """Code for two x86-64 levels and another kind of processor, with and without kernel IR.
+
+    One has several objects for each.
+    """
     code = native_code()
-    section = code_section({1: code, 2: code, AARCH64: code[:64]})
+    section = code_section([(1, code), (2, code), (AARCH64, code[:64])])
     options = {"features": container.FEATURE_CODE, "sections": [section]}
     bare = file_bytes(programs.NATIVE, generated={"twice@1": "twice"}, **options)
-    moody = file_bytes(programs.MOODY, generated={"moody@1": "moody"}, **options)
+    several = code_section([(1, code), (1, code), (AARCH64, code[:64]), (AARCH64, code[:64])])
+    moody = file_bytes(
+        programs.MOODY,
+        generated={"moody@1": "moody"},
+        features=container.FEATURE_CODE,
+        sections=[several],
+    )
     both = kernel_file(programs.NATIVE, [programs.TWICE], **options)
     return {"native": both, "bare": bare, "moody": moody}
 

@@ -18,6 +18,7 @@ from dovetail.cli.inspect import describe
 from dovetail.codegen.llvm.module import generate
 from dovetail.codegen.llvm.target import named
 from dovetail.errors import CannotSave, InterpretedKernels
+from dovetail.file.kernel_encode import encode_kernel
 from dovetail.file.objects import functions
 from dovetail.file.processors import AARCH64
 from dovetail.ir.kernel_call import call_inputs, call_outputs
@@ -69,7 +70,8 @@ def on_arm(program, folder, artifact, *args, like=None):
 def test_code_is_made_on_any_machine(name):
     fn, args = PROGRAMS[name]
     kernels = {f"k{n}": kernel for n, kernel in enumerate(kernels_of(fn, *args))}
-    code, _ = kernel_sections(kernels, ARM)
+    bodies = {name: encode_kernel(kernel) for name, kernel in kernels.items()}
+    code, _ = kernel_sections(bodies, (), ARM)
     section = b"".join(code.pieces)
     assert set(functions(section)[AARCH64]) == set(kernels)
     (at,) = struct.unpack_from("<Q", section, 16)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from dovetail import errors
-from dovetail.codegen.llvm.target import host, named, stored
+from dovetail.codegen.llvm.target import host, named
 from dovetail.file.kernel_encode import encode_kernels
 from dovetail.ir.kernel_call import call_sizes
 from dovetail.ir.kernel_text import parse_kernel
@@ -22,6 +22,7 @@ from tests.native.kernel_fuzz import (
     run_seeds,
 )
 from tests.native.test_kernel_ir import copy_kernel
+from tests.targets import family_targets
 
 
 @pytest.mark.parametrize("start", range(0, 800, 200))
@@ -33,7 +34,7 @@ def test_readers_and_the_oracle_agree(start):
     assert told["failed"] > 60
 
 
-@pytest.mark.parametrize("name", ["", *stored()])
+@pytest.mark.parametrize("name", ["", *family_targets()])
 def test_code_does_what_the_interpreter_does(name):
     target = named(name) if name else host()
     if target.level > host().level:

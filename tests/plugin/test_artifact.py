@@ -117,7 +117,8 @@ def test_a_dynamic_batch_size(accel, accel_path, saved, tmp_path):
 
 def test_the_program_means_what_the_model_computes(accel):
     module, x = model(), torch.randn(3, 8)
-    package = pack(dovetail.export(module, (x,), backend=accel.name))
+    artifact = dovetail.export(module, (x,), backend=accel.name)
+    package = pack(artifact.interface, artifact.linked)
     assert parse_program(str(package.program)) == package.program
     (found,) = run_program(package.program, [x], contents_as_tensors(package))
     torch.testing.assert_close(found, module(x).detach())

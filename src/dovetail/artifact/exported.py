@@ -13,7 +13,6 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -21,6 +20,7 @@ from torch.export.graph_signature import InputKind, OutputKind
 
 from dovetail import history, registry
 from dovetail.artifact.guards import InputGuards
+from dovetail.artifact.interface import ModelInterface, Role
 from dovetail.artifact.sign import Key
 from dovetail.backend import Backend
 from dovetail.capture import _torch
@@ -93,38 +93,23 @@ def _each_its_own(inputs: Any) -> Any:
     return pytree.tree_map(own, inputs)
 
 
-@dataclass(frozen=True)
-class _Role:
-    """Where an input of the program comes from: the user, a constant, or state."""
-
-    kind: str  # "user", "constant", "state"
-    key: str = ""
-
-
 class Artifact:
     """A compiled model: call it as the model. State is its own, not the model's."""
 
     def __init__(
         self,
+        interface: ModelInterface,
         linked: Linked,
-        roles: Sequence[_Role],
-        tensors: Mapping[str, Any],
-        writes: Sequence[tuple[str, str]],
-        guards: InputGuards,
-        in_spec: Any,
-        out_spec: Any,
         record: history.Compilation,
-        name: str = "model",
-        returned: Mapping[int, int] | None = None,
     ) -> None:
-        self.name = name
-        self._returned = dict(returned or {})  # output → the input that was written to it
+        self.interface = interface
         self.linked, self._run = linked, linked.run
-        self._roles, self._writes = roles, writes
-        self._tensors = dict(tensors)
-        self._guards = guards
-        self._in_spec, self._out_spec = in_spec, out_spec
         self.record = record
+
+    @property
+    def name(self) -> str:
+        """The model's class."""
+        return self.interface.name
 
     @property
     def compiled(self) -> CompiledGraph:
@@ -134,26 +119,28 @@ class Artifact:
     @property
     def state(self) -> dict[str, torch.Tensor]:
         """Buffers the model writes to, as they are after the last call."""
-        names = {role.key for role in self._roles if role.kind == "state"}
-        return {name: self._tensors[name] for name in sorted(names)}
+        roles, tensors = self.interface.roles, self.interface.tensors
+        names = {role.key for role in roles if role.kind == "state"}
+        return {name: tensors[name] for name in sorted(names)}
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run on inputs of the kind the model was exported for."""
-        flat, spec = pytree.tree_flatten(in_order((args, kwargs), self._in_spec))
-        if spec != self._in_spec:
-            raise GuardFailed(f"called with {spec}, but exported with {self._in_spec}")
-        self._guards.check(flat)
+        model = self.interface
+        flat, spec = pytree.tree_flatten(in_order((args, kwargs), model.in_spec))
+        if spec != model.in_spec:
+            raise GuardFailed(f"called with {spec}, but exported with {model.in_spec}")
+        model.guards.check(flat)
         given = iter(flat)
         inputs = [
-            next(given) if role.kind == "user" else self._tensors[role.key] for role in self._roles
+            next(given) if role.kind == "user" else model.tensors[role.key] for role in model.roles
         ]
         with torch.no_grad(), _without_autocast():
             results = self._run(inputs)
             self._apply_writes(results, flat)
-        outputs = results[len(self._writes) :]
-        for position, source in self._returned.items():
+        outputs = results[len(model.writes) :]
+        for position, source in model.returned.items():
             outputs[position] = flat[source]
-        return pytree.tree_unflatten(outputs, self._out_spec)
+        return pytree.tree_unflatten(outputs, model.out_spec)
 
     def save(
         self,
@@ -171,17 +158,29 @@ class Artifact:
         The file gives the bits that this artifact gives, calling PyTorch for what it calls PyTorch
         for. ``without_torch`` puts the runtime's own kernels in its place (products may then differ
         in the last bits), and refuses to write a file that would need PyTorch all the same.
-        ``targets`` names the processors that generated kernels are stored as code for, of
-        x86-64-v3, x86-64-v4 and armv8-a; unless given, those of this machine's family. On others
-        the file runs from its kernel IR.
+
+        Generated kernels are written as the code that ran here, which any processor of this
+        machine's level runs (x86-64-v3, x86-64-v4 or armv8-a). ``targets`` names the levels that
+        the file is to have code for instead; what is missing is generated. On other processors the
+        file runs from its kernel IR, compiled when it is loaded where llvmlite is installed, else
+        interpreted, which is slower by far: name ``x86-64-v3`` too if a file made on a machine
+        with AVX-512 is to run on those without.
         """
         from dovetail.artifact.save import save
 
-        save(self, path, key=key, without_torch=without_torch, targets=targets)
+        save(
+            self.interface,
+            self.linked,
+            path,
+            key=key,
+            without_torch=without_torch,
+            targets=targets,
+        )
 
     def _apply_writes(self, results: Sequence[Any], flat: Sequence[Any]) -> None:
-        for (kind, key), value in zip(self._writes, results, strict=False):
-            (self._tensors[key] if kind == "state" else flat[int(key)]).copy_(value)
+        for (kind, key), value in zip(self.interface.writes, results, strict=False):
+            target = self.interface.tensors[key] if kind == "state" else flat[int(key)]
+            target.copy_(value)
 
 
 def _compile(program: Any, compiler: Compiler, name: str) -> Artifact:
@@ -193,7 +192,6 @@ def _compile(program: Any, compiler: Compiler, name: str) -> Artifact:
     correct(gm)
     frozen = [i for i, role in enumerate(roles) if role.kind == "constant"]
     linked = compiler.compile_linked(gm, (), "inference", frozen, now=True)
-    in_spec = program.call_spec.in_spec
     inputs = [
         (node, spec.arg)
         for node, spec in zip(
@@ -201,29 +199,28 @@ def _compile(program: Any, compiler: Compiler, name: str) -> Artifact:
         )
         if spec.kind is InputKind.USER_INPUT
     ]
-    return Artifact(
-        linked,
-        roles,
-        tensors,
-        _writes(signature),
-        InputGuards.of([node for node, _ in inputs], program.range_constraints),
-        in_spec,
-        program.call_spec.out_spec,
-        compiler.record,
-        name,
-        _returned(signature),
+    interface = ModelInterface(
+        name=name,
+        roles=tuple(roles),
+        tensors=tensors,
+        writes=tuple(_writes(signature)),
+        guards=InputGuards.of([node for node, _ in inputs], program.range_constraints),
+        in_spec=program.call_spec.in_spec,
+        out_spec=program.call_spec.out_spec,
+        returned=_returned(signature),
     )
+    return Artifact(interface, linked, compiler.record)
 
 
-def _role(spec: Any, written: set[str]) -> _Role:
+def _role(spec: Any, written: set[str]) -> Role:
     if spec.kind is InputKind.USER_INPUT:
-        return _Role("user")
+        return Role("user")
     if spec.kind in (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR):
-        return _Role("state" if spec.target in written else "constant", spec.target)
+        return Role("state" if spec.target in written else "constant", spec.target)
     raise ExportFailed("the model", f"an input of kind {spec.kind.name} cannot be exported")
 
 
-def _tensors(program: Any, roles: Sequence[_Role]) -> dict[str, Any]:
+def _tensors(program: Any, roles: Sequence[Role]) -> dict[str, Any]:
     """Constants as they are; a copy of each state, so that the model's own stays untouched."""
     held = {**program.constants, **program.state_dict}
     found = {role.key: held[role.key] for role in roles if role.kind != "user"}

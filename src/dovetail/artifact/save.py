@@ -1,28 +1,29 @@
-"""From a compiled model in this process to a file: one Program, its constants, its manifest."""
+"""From a compiled model in this process to a file: one Program, its constants, its manifest.
+
+The programs of the graph's segments are joined; nothing is compiled a second time.
+"""
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from dovetail import __version__
-from dovetail.artifact.save_devices import HOST, DeviceLowering
+from dovetail.artifact.inline import CodeObject, Inliner, SegmentProgram
+from dovetail.artifact.interface import ModelInterface
+from dovetail.artifact.save_devices import DeviceLowering
 from dovetail.artifact.sign import Key, private_key, signature_section
-from dovetail.capture import _torch
-from dovetail.compiled import CompiledSegment
 from dovetail.errors import CannotSave
 from dovetail.file import container
 from dovetail.file.encode import Contents, code_section, encode_program, scalar_bytes
 from dovetail.file.encode_devices import Blobs
-from dovetail.file.kernel_encode import encode_kernels
-from dovetail.ir.call import OpCall, Ref, leaves
-from dovetail.ir.kernel import Kernel
+from dovetail.file.kernel_encode import kernels_section
+from dovetail.ir.call import OpCall, Ref
 from dovetail.ir.program import VALUE, Program, Result, Symbol
 from dovetail.ir.size import Size, symbols_of
 from dovetail.ir.tensor import ScalarDesc, TensorDesc
@@ -30,20 +31,13 @@ from dovetail.ir.unsigned import program_needs_trust, verdict
 from dovetail.lower.portable import match
 from dovetail.lower.to_program import Source, input_symbols, is_computed
 from dovetail.runtime.layouts import copy_with_strides, extent, leaves_no_gap
-from dovetail.runtime.link import LinkedPart
-from dovetail.schedule.plan import Plan, Unschedulable, make_plan
-from dovetail.schedule.program import Kernels, PlanWriter, library_calls
-
-if TYPE_CHECKING:
-    from dovetail.artifact.exported import Artifact
+from dovetail.runtime.link import Linked, LinkedPart, LinkedSegment
 
 log = logging.getLogger(__name__)
-pytree = _torch.pytree()
 # Backends whose segments are calls of ATen operators: in a file they are host calls.
 HOST_BACKENDS = ("aten", "reference")
-NATIVE_BACKEND = "portable"
-GENERATING_BACKEND = "cpu"
-HOSTS = (*HOST_BACKENDS, NATIVE_BACKEND, GENERATING_BACKEND)  # the rest run on accelerators
+# Those whose segments are Programs, or calls where none was found. The rest run on accelerators.
+PROGRAM_BACKENDS = ("portable", "cpu")
 
 
 @dataclass(frozen=True)
@@ -54,23 +48,25 @@ class Package:
     contents: Contents
     manifest: Mapping[str, Any]
     blobs: Blobs = field(default_factory=dict)
-    kernels: Mapping[str, Kernel] = field(default_factory=dict)
+    kernels: Mapping[str, bytes] = field(default_factory=dict)  # generated ones, encoded
+    objects: Sequence[CodeObject] = ()
 
 
 def save(
-    artifact: Artifact,
+    model: ModelInterface,
+    linked: Linked,
     path: str | os.PathLike[str],
     *,
     key: Key | None = None,
     without_torch: bool = False,
     targets: Sequence[str] | None = None,
 ) -> Program:
-    """Write an artifact to a file, signed if a private key is given; its Program comes back.
+    """Write a compiled model to a file, signed if a private key is given; its Program comes back.
 
     A file that will need trust and has no signature is noted in the log.
     """
     seed = None if key is None else private_key(key)  # a bad key is known before any work
-    package = pack(artifact, without_torch)
+    package = pack(model, linked, without_torch)
     generated = {f"{name}@1": name for name in package.kernels}
     sections, features = encode_program(
         package.program,
@@ -79,7 +75,7 @@ def save(
         generated=generated,
         blobs=package.blobs,
     )
-    sections += kernel_sections(package.kernels, targets)
+    sections += kernel_sections(package.kernels, package.objects, targets)
     layout, ordered = container.lay_out(sections, features)
     if seed is not None:
         sections = [*ordered, signature_section(container.content_digest(layout), seed)]
@@ -92,23 +88,51 @@ def save(
 
 
 def kernel_sections(
-    kernels: Mapping[str, Kernel], targets: Sequence[str] | None = None
+    kernels: Mapping[str, bytes],
+    objects: Sequence[CodeObject],
+    targets: Sequence[str] | None = None,
 ) -> list[container.Section]:
     """Generated kernels as code for each target, and as data for those who may not run that."""
     if not kernels:
         return []
-    from dovetail.codegen.llvm.module import generate
-    from dovetail.codegen.llvm.target import named, stored
-
-    machines = [named(name) for name in (stored() if targets is None else targets)]
-    code = {machine.level: generate(kernels, machine) for machine in machines}
-    described = container.section(container.KERNEL_IR, encode_kernels(list(kernels.values())))
+    described = container.section(container.KERNEL_IR, kernels_section(kernels))
+    code = [
+        (processor, held)
+        for processor in _processors(objects, targets)
+        for held in _code_for(processor, kernels, objects)
+    ]
     return [code_section(code), described] if code else [described]
 
 
-def pack(artifact: Artifact, without_torch: bool = False) -> Package:
-    """Lower a compiled model as a whole."""
-    return _Packer(artifact, without_torch).pack()
+def _processors(objects: Sequence[CodeObject], targets: Sequence[str] | None) -> list[int]:
+    """The processors to have code for: unless some are named, those that it ran on."""
+    if targets is None:
+        return sorted({each.processor for each in objects})
+    from dovetail.codegen.llvm.target import named
+
+    return sorted({named(name).level for name in targets})
+
+
+def _code_for(
+    processor: int, kernels: Mapping[str, bytes], objects: Sequence[CodeObject]
+) -> Iterator[bytes]:
+    """The code that ran on a processor; what did not run on one is generated for it."""
+    ran = [each for each in objects if each.processor == processor]
+    yield from dict.fromkeys(each.code for each in ran)
+    missing = kernels.keys() - frozenset().union(*(each.kernels for each in ran))
+    if missing:
+        from dovetail.codegen.llvm.module import generate
+        from dovetail.codegen.llvm.target import of_level
+        from dovetail.file.kernel_decode import decode_kernels
+
+        bodies = {name: body for name, body in kernels.items() if name in missing}
+        decoded = decode_kernels(kernels_section(bodies))
+        yield generate({kernel.name: kernel for kernel in decoded}, of_level(processor))
+
+
+def pack(model: ModelInterface, linked: Linked, without_torch: bool = False) -> Package:
+    """A compiled model as one program, and what goes with it."""
+    return _Packer(model, linked, without_torch).pack()
 
 
 @dataclass(frozen=True)
@@ -121,15 +145,16 @@ class _Given:
 
 
 class _Packer:
-    """Walks over a compiled graph and lowers all of its segments into one program."""
+    """Walks over a compiled graph and joins all of its segments into one program."""
 
-    def __init__(self, artifact: Artifact, without_torch: bool) -> None:
-        self.artifact = artifact
-        self.part, self.given = _graph_inputs(artifact)
-        self.lowering = DeviceLowering(self._is_native)
-        self.kernels = Kernels()
-        self.plans = self._make_plans()
-        self.native = self._native_calls(without_torch)
+    def __init__(self, model: ModelInterface, linked: Linked, without_torch: bool) -> None:
+        self.model = model
+        self.part, self.given = _graph_inputs(model, linked)
+        self.lowering = DeviceLowering(lambda _: without_torch)
+        self.inliner = Inliner(self.lowering)
+        self.programs = {s.compiled.name: p for s in self.part.segments if (p := _program_of(s))}
+        if without_torch:
+            self._check_native()
         self.tensors: dict[str, torch.Tensor] = {}
         self.state: dict[str, str] = {}  # key → buffer
         self.users: dict[int, str] = {}  # position among the user's leaves → buffer
@@ -137,27 +162,34 @@ class _Packer:
 
     def pack(self) -> Package:
         symbols = self._inputs()
-        self._calls([symbol.name for symbol in symbols])
+        for linked in self.part.segments:
+            self._segment(linked)
         outputs = list(self.part.compiled.outputs)
-        count = len(self.artifact._writes)  # noqa: SLF001
-        results = [self.lowering.result(out) for out in outputs[count:]]
-        for (kind, key), value in zip(self.artifact._writes, outputs, strict=False):  # noqa: SLF001
+        writes = self.model.writes
+        results = [self.lowering.result(out) for out in outputs[len(writes) :]]
+        for (kind, key), value in zip(writes, outputs, strict=False):
             if not isinstance(value, Ref):
                 raise CannotSave("a write of something that is no tensor")
             self.lowering.store(self.state[key] if kind == "state" else self.users[int(key)], value)
-        name = self.artifact.name
         descs = {held: self.lowering.buffers[held].desc for held in self.tensors}
         self.lowering.drop_unused_constants()
-        lowered = self.lowering.program(name, results, symbols)
+        guards = tuple(self.inliner.guards)
+        lowered = self.lowering.program(self.model.name, results, symbols, guards)
         contents: dict[str, bytes | memoryview] = {
             name: tensor_bytes(tensor, descs[name]) for name, tensor in self.tensors.items()
         }
         contents |= {n: scalar_bytes(*scalar) for n, scalar in lowered.scalars.items()}
+        contents |= self.inliner.contents
         contents |= {n: contents[held] for n, held in self.lowering.shared.items()}
         contents = {n: data for n, data in contents.items() if n in lowered.program.by_name}
-        manifest = self._manifest(lowered.program, results)
-        kernels = self.kernels.by_name
-        return Package(lowered.program, contents, manifest, self.lowering.blobs, kernels)
+        return Package(
+            lowered.program,
+            contents,
+            self._manifest(lowered.program, results),
+            self.lowering.blobs,
+            self.inliner.kernels,
+            tuple(self.inliner.objects),
+        )
 
     # ---- inputs ----------------------------------------------------------------------------
 
@@ -206,7 +238,7 @@ class _Packer:
                 found.setdefault(symbol.name, symbol)
         for symbol_name, buffer in self.numbers.items():
             found.setdefault(symbol_name, Symbol(symbol_name, buffer, VALUE))
-        ranges = self.artifact._guards.ranges  # noqa: SLF001
+        ranges = self.model.guards.ranges
         made = []
         for symbol in found.values():
             least = -(2**63) if symbol.axis == VALUE else 0
@@ -215,102 +247,65 @@ class _Packer:
             made.append(replace(symbol, low=max(low, least), high=top))
         return made
 
-    # ---- calls -----------------------------------------------------------------------------
+    # ---- segments --------------------------------------------------------------------------
 
-    def _segments(self) -> Iterator[tuple[CompiledSegment, str]]:
-        for linked in self.part.segments:
-            yield linked.compiled, linked.backend.name
+    def _segment(self, linked: LinkedSegment) -> None:
+        compiled, values = linked.compiled, self.lowering.values
+        for given, source in zip(compiled.segment.inputs, compiled.sources, strict=True):
+            if source in values:
+                values[given.name, ()] = values[source]
+        if compiled.name in self.programs:
+            self.inliner.append(self.programs[compiled.name])
+        elif linked.backend.name in (*HOST_BACKENDS, *PROGRAM_BACKENDS):
+            for call in compiled.segment.calls:
+                self.lowering.call(call)
+        else:
+            self.lowering.segment(compiled, linked.backend)
 
-    def _make_plans(self) -> dict[str, Plan]:
-        """The plans of the segments that code is generated for."""
-        plans = {}
-        for placed, backend in self._segments():
-            if backend == GENERATING_BACKEND:
-                with contextlib.suppress(Unschedulable):  # such a segment is host calls
-                    plans[placed.segment.name] = make_plan(placed.segment)
-        return plans
-
-    def _native_calls(self, without_torch: bool) -> frozenset[str]:
-        """The calls that built-in kernels are to serve: their backend's, or all that are left."""
-        own, left = set(), []
-        for placed, backend in self._segments():
-            calls = placed.segment.calls
-            if backend not in HOSTS:
-                continue
-            if backend == NATIVE_BACKEND:
-                own |= {call.name for call in calls}
-            elif placed.segment.name in self.plans:
-                left += library_calls(self.plans[placed.segment.name])
-            else:
-                left += [call for call in calls if is_computed(call)]
-        if not without_torch:
-            return frozenset(own)
-        missing = sorted({call.op for call in left if isinstance(match(call), str)})
+    def _check_native(self) -> None:
+        """CannotSave where a call would be left to PyTorch."""
+        missing = {call.op for call in self._host_calls() if isinstance(match(call), str)}
         if missing:
-            raise CannotSave(f"no kernel of the runtime's own serves {', '.join(missing)}")
-        return frozenset(own | {call.name for call in left})
+            names = ", ".join(sorted(missing))
+            raise CannotSave(f"no kernel of the runtime's own serves {names}")
 
-    def _is_native(self, call: OpCall) -> bool:
-        return call.name in self.native
-
-    def _calls(self, symbols: Sequence[str]) -> None:
-        values = self.lowering.values
+    def _host_calls(self) -> Iterator[OpCall]:
         for linked in self.part.segments:
-            compiled, backend = linked.compiled, linked.backend
-            for given, source in zip(compiled.segment.inputs, compiled.sources, strict=True):
-                if source in values:
-                    values[given.name, ()] = values[source]
-            if backend.name not in HOSTS:
-                self.lowering.segment(compiled, backend)
-                continue
-            plan = self.plans.get(compiled.name)
-            if plan is None or not self._plan(plan, symbols):
-                for call in compiled.segment.calls:
-                    self.lowering.call(call)
-
-    def _plan(self, plan: Plan, symbols: Sequence[str]) -> bool:
-        """Append a plan; where it is found not to fit a program, leave all as it was."""
-        for given in plan.segment.inputs:  # generated kernels read what lies on the host
-            held = self.lowering.values.get((given.name, ()))
-            if held is not None:
-                self.lowering.values[given.name, ()] = self.lowering.bring(held, HOST)
-        before = self.lowering.snapshot()
-        writer = PlanWriter(self.lowering, plan, self.kernels, symbols)
-        try:
-            writer.write()
-            for out in leaves(plan.segment.outputs):
-                if isinstance(out, Ref) and (out.name, out.path) in plan.values:
-                    value = plan.values[out.name, out.path]
-                    self.lowering.values[out.name, out.path] = writer.buffer(value)
-        except Unschedulable as reason:
-            log.info("%s is saved call by call: %s", plan.segment.name, reason)
-            self.lowering.restore(before)
-            return False
-        return True
+            if linked.compiled.name in self.programs:
+                yield from self.programs[linked.compiled.name].host_calls()
+            elif linked.backend.name in (*HOST_BACKENDS, *PROGRAM_BACKENDS):
+                yield from filter(is_computed, linked.compiled.segment.calls)
 
     # ---- manifest --------------------------------------------------------------------------
 
     def _manifest(self, program: Program, results: Sequence[Result]) -> dict[str, Any]:
         positions = {b.name: i for i, b in enumerate(program.inputs)}
         leaves = []
-        for user, (_, _, constant) in enumerate(self.artifact._guards.inputs):  # noqa: SLF001
+        for user, (_, _, constant) in enumerate(self.model.guards.inputs):
             name = self.users.get(user)
             leaves.append({"value": constant} if name is None else {"tensor": positions[name]})
         return {
             "name": program.name,
             "producer": f"dovetail {__version__}",
             "torch": str(torch.__version__),
-            "inputs": tree_of(self.artifact._in_spec, iter(leaves)),  # noqa: SLF001
-            "outputs": tree_of(self.artifact._out_spec, iter(_output_leaves(results))),  # noqa: SLF001
+            "inputs": tree_of(self.model.in_spec, iter(leaves)),
+            "outputs": tree_of(self.model.out_spec, iter(_output_leaves(results))),
             "symbols": [[s.name, positions[s.input], s.axis] for s in program.symbols],
         }
 
 
-def _graph_inputs(artifact: Artifact) -> tuple[LinkedPart, list[_Given]]:
+def _program_of(linked: LinkedSegment) -> SegmentProgram | None:
+    """The Program that a segment was compiled to, if it was."""
+    data = linked.compiled.blob.data
+    if linked.backend.name not in PROGRAM_BACKENDS or not data.startswith(container.MAGIC):
+        return None
+    return SegmentProgram(linked.compiled.segment, data)
+
+
+def _graph_inputs(model: ModelInterface, linked: Linked) -> tuple[LinkedPart, list[_Given]]:
     """The part that runs at every call, and what each of its inputs is."""
-    roles, tensors = artifact._roles, artifact._tensors  # noqa: SLF001
-    given = [_Given(role.kind, role.key, tensors.get(role.key)) for role in roles]
-    graph, parts = artifact.compiled, artifact.linked.parts
+    given = [_Given(role.kind, role.key, model.tensors.get(role.key)) for role in model.roles]
+    graph, parts = linked.graph, linked.parts
     if graph.once is not None:
         with torch.no_grad():
             values = parts[0].run([given[i].tensor for i in graph.frozen])

@@ -8,7 +8,9 @@ from dovetail.backends.executable import Entry, artifact_bytes, dim_entry, windo
 from dovetail.codegen.llvm.module import generate
 from dovetail.codegen.llvm.target import host
 from dovetail.errors import CannotSave, InvalidProgram
+from dovetail.file.container import KERNEL_IR, Section, section
 from dovetail.file.encode import DTYPES, code_section
+from dovetail.file.kernel_encode import kernels_section
 from dovetail.ir.call import Arg, Ref
 from dovetail.ir.segment import Segment
 from dovetail.ir.size import Size
@@ -39,11 +41,18 @@ def segment_artifact(segment: Segment, effort: int = 1) -> bytes:
     except (CannotSave, InvalidProgram) as error:
         raise Unschedulable(str(error)) from error
     generated = {f"{name}@1": name for name in kernels.by_name}
-    code = []
-    if generated:
-        target = replace(host(), effort=effort)
-        code = [code_section({target.level: generate(kernels.by_name, target)})]
-    return artifact_bytes(segment, lowered, entries, generated, code)
+    return artifact_bytes(segment, lowered, entries, generated, _sections(kernels, effort))
+
+
+def _sections(kernels: Kernels, effort: int) -> list[Section]:
+    """The kernels as code, which runs, and as kernel IR, which only saving reads."""
+    if not kernels.by_name:
+        return []
+    target = replace(host(), effort=effort)
+    code = code_section([(target.level, generate(kernels.by_name, target))])
+    if kernels.cannot_save:
+        return [code]
+    return [code, section(KERNEL_IR, kernels_section(kernels.encoded))]
 
 
 class _Results:
@@ -90,7 +99,7 @@ class _Results:
         if root not in self.places:
             self.places[root] = len(self.handed_out)
             self.handed_out.append(self.writer.buffer(root))
-        return {"output": self.places[root], **seen}
+        return {"tensor": self.places[root], **seen}
 
     def _position(self, name: str) -> int:
         for n, given in enumerate(self.segment.inputs):

@@ -1,8 +1,8 @@
 """A segment as an artifact in memory, and the function that calls it in this process.
 
-The manifest says which inputs of the segment the program takes, and how each output of the
-segment comes from what the program hands out: a tensor as it is, a window on one (or on an input,
-which is then not copied), or a number.
+Its manifest is that of a file (SPEC.md), its trees lists: which inputs of the segment the program
+takes, and how each output of the segment comes from what the program hands out: a tensor as it is,
+a window on one (or on an input, which is then not copied), or a number.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from operator import itemgetter
-from typing import Any
+from typing import Any, NamedTuple
 
 from dovetail import _native, history
 from dovetail.backend import Executable, Fallback
@@ -22,20 +22,39 @@ from dovetail.errors import (
     InvalidArtifact,
     RunFailed,
 )
-from dovetail.file.container import Section, chunks, lay_out
+from dovetail.file.container import MANIFEST, Section, chunks, lay_out
 from dovetail.file.encode import encode_program, scalar_bytes
 from dovetail.ir.program import VALUE, Host, Program, writes
 from dovetail.ir.segment import Segment
-from dovetail.ir.size import Dim, Size, SizeProgram, parse_size, symbols_of
+from dovetail.ir.size import Dim, SizeProgram, parse_size, symbols_of
 from dovetail.lower.to_program import Lowered
 
 _INT = 0  # DLPack's code for signed integers
 Failure = RunFailed | GuardFailed | InvalidArtifact
 NOT_AS_PLANNED = (RunFailed, GuardFailed, InvalidArtifact)
-# {"output": k}, {"input": position}, either with "shape", "strides" and "offset" for a window, and
-# "laid" for one on an input: the strides the input must have for the window to lie there;
-# {"size": expression}; {"value": plain value}.
+# A leaf of the manifest's outputs: {"tensor": k}, {"input": position}, either with "shape",
+# "strides" and "offset" for a window, and "laid" for one on an input: the strides the input must
+# have for the window to lie there; {"size": expression}; {"value": plain value}.
 Entry = dict[str, Any]
+_NOT_TAKEN: Entry = {"any": True}  # a leaf of its inputs: the program does without
+
+
+class SegmentInterface(NamedTuple):
+    """How a segment's inputs and outputs are those of its program."""
+
+    given: list[int]  # for each input of the program, its position among the segment's
+    results: list[Entry]  # one for each output of the segment
+    symbols: list[tuple[str, int, int]]  # that results need: name, segment's input, axis or VALUE
+    writes: str  # when it writes to its inputs: see when_it_writes
+
+    @staticmethod
+    def read(manifest: Mapping[str, Any]) -> SegmentInterface:
+        """What a segment's manifest says."""
+        leaves: list[Entry] = manifest["inputs"]["list"]
+        taken = [n for n, leaf in enumerate(leaves) if "tensor" in leaf]
+        given = sorted(taken, key=lambda n: leaves[n]["tensor"])
+        symbols = [(name, given[n], axis) for name, n, axis in manifest["symbols"]]
+        return SegmentInterface(given, manifest["outputs"]["list"], symbols, manifest["writes"])
 
 
 def window(shape: Sequence[Dim], strides: Sequence[Dim], offset: Dim) -> Entry:
@@ -63,9 +82,9 @@ def artifact_bytes(
     with history.step("encode"):
         contents = {name: scalar_bytes(*scalar) for name, scalar in lowered.scalars.items()}
         manifest = {
-            "given": _given(segment, lowered),
-            "results": list(results),
-            "symbols": _symbols(segment, results),
+            "inputs": {"list": _taken(segment, lowered)},
+            "outputs": {"list": list(results)},
+            "symbols": _symbols(lowered.program, results),
             "writes": when_it_writes(lowered.program),
         }
         sections, features = encode_program(
@@ -74,13 +93,16 @@ def artifact_bytes(
         return b"".join(chunks(*lay_out([*sections, *more], features)))
 
 
-def _given(segment: Segment, lowered: Lowered) -> list[int]:
-    """For each input of the program, its position among the segment's."""
-    positions = {given.name: n for n, given in enumerate(segment.inputs)}
-    return [positions[lowered.taken[b.name]] for b in lowered.program.inputs]
+def _taken(segment: Segment, lowered: Lowered) -> list[Entry]:
+    """For each input of the segment, which of the program's it is."""
+    positions = {lowered.taken[b.name]: n for n, b in enumerate(lowered.program.inputs)}
+    return [
+        {"tensor": positions[given.name]} if given.name in positions else _NOT_TAKEN
+        for given in segment.inputs
+    ]
 
 
-def _symbols(segment: Segment, results: Sequence[Entry]) -> list[tuple[str, int, int]]:
+def _symbols(program: Program, results: Sequence[Entry]) -> list[tuple[str, int, int]]:
     """Where the symbols of windows and sizes are read: name, input, axis (-1: its value)."""
     needed: set[str] = set()
     for entry in results:
@@ -88,14 +110,9 @@ def _symbols(segment: Segment, results: Sequence[Entry]) -> list[tuple[str, int,
         texts += [text for key in ("shape", "strides", "laid") for text in entry.get(key, ())]
         for text in texts:
             needed |= symbols_of(parse_size(text) if isinstance(text, str) else text)
-    found: dict[str, tuple[int, int]] = {}
-    for position, given in enumerate(segment.inputs):
-        if given.kind == "size":
-            found[given.name] = (position, VALUE)
-        for axis, size in enumerate(getattr(given.desc, "shape", ())):
-            if isinstance(size, Size) and size.is_symbol:
-                found.setdefault(size.args[0], (position, axis))
-    return [(name, *found[name]) for name in sorted(needed)]
+    positions = {buffer.name: n for n, buffer in enumerate(program.inputs)}
+    known = {s.name: (positions[s.input], s.axis) for s in program.symbols}
+    return [(name, *known[name]) for name in sorted(needed)]
 
 
 def when_it_writes(program: Program) -> str:
@@ -111,9 +128,9 @@ def when_it_writes(program: Program) -> str:
 
 def load(data: bytes) -> NativeExecutable:
     """The function that runs an artifact of ``artifact_bytes``: one of this user's own making."""
-    from dovetail.runtime.loaded import MAY_OVERLAP, TRUST, open_native
+    from dovetail.runtime.loaded import CODE_ONLY, MAY_OVERLAP, TRUST, open_native
 
-    return NativeExecutable(open_native(data, flags=TRUST | MAY_OVERLAP))
+    return NativeExecutable(open_native(data, flags=TRUST | MAY_OVERLAP | CODE_ONLY))
 
 
 _AS_EAGER = (IndexOutOfRange, IndexOutOfBounds, DividedByZero)
@@ -135,13 +152,10 @@ class NativeExecutable(Executable):
         self.native = native
         self.fallback: Fallback | None = None
         self.run = native.run
-        manifest = json.loads(native.section(1))
-        self.given: list[int] = manifest["given"]
-        self.writes: str = manifest["writes"]
-        self.symbols: list[tuple[str, int, int]] = manifest["symbols"]
+        interface = SegmentInterface.read(json.loads(native.section(MANIFEST)))
+        self.given, entries, self.symbols, self.writes = interface
         self.sizes: dict[Dim, int] = {}
-        entries: list[Entry] = manifest["results"]
-        plain = [{"output": k} for k in range(len(native.outputs()))]
+        plain = [{"tensor": k} for k in range(len(native.outputs()))]
         self.results = None if entries == plain else [self._result(e) for e in entries]
         # Without a tensor among the arguments the runtime hands out tensors of its own.
         self.from_nothing = all(not shape and code == _INT for _, code, _, shape in native.inputs())
@@ -254,7 +268,7 @@ class NativeExecutable(Executable):
         if "size" in entry:
             size = self._size(entry["size"])
             return lambda _made, _inputs, sizes: size(sizes)
-        place: int = entry["input"] if "input" in entry else entry["output"]
+        place: int = entry["input"] if "input" in entry else entry["tensor"]
         from_input = "input" in entry
         if "shape" not in entry:
             return lambda made, inputs, _: (inputs if from_input else made)[place]

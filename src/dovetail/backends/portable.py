@@ -124,7 +124,7 @@ class _Windows:
         if owner.kind == "input":
             laid = {"laid": [dim_entry(d) for d in owner.desc.strides]} if is_view else {}
             return {"input": self.positions[self.lowering.taken[owner.name]], **seen, **laid}
-        return {"output": self._place(owner), **seen}
+        return {"tensor": self._place(owner), **seen}
 
     def _place(self, owner: Buffer) -> int:
         if owner.name not in self.handed_out:

@@ -35,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--target", action="append", metavar="NAME",
-        help="a processor to store code for: x86-64-v3, x86-64-v4, armv8-a (this machine's family)",
+        help="a processor to store code for: x86-64-v3, x86-64-v4, armv8-a (this machine's)",
     )  # fmt: skip
     parser.add_argument("--key", help="file with a private key to sign with")
     parser.add_argument("-q", "--quiet", action="store_true", help="print nothing")
@@ -61,7 +61,8 @@ def run(arguments: argparse.Namespace) -> int:
         backend=arguments.backend,
     )
     program = save(
-        artifact,
+        artifact.interface,
+        artifact.linked,
         arguments.output,
         key=arguments.key,
         without_torch=arguments.without_torch,

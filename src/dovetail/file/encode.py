@@ -277,11 +277,11 @@ class _Encoder:
         return struct.pack("<2Iq", 0, 0, value)
 
 
-def code_section(objects: Mapping[int, bytes]) -> Section:
-    """Object code for each processor, by its number (file/processors.py)."""
+def code_section(objects: Sequence[tuple[int, bytes]]) -> Section:
+    """Objects, each with the number of its processor (file/processors.py)."""
     at = -(-(8 + 24 * len(objects)) // 16) * 16
     table, pieces = struct.pack("<2I", len(objects), 0), []
-    for number, code in sorted(objects.items()):
+    for number, code in sorted(objects):
         table += struct.pack("<2I2Q", number, 0, at, len(code))
         pieces += [code, bytes(-len(code) % 16)]
         at += len(code) + len(pieces[-1])

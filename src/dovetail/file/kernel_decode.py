@@ -9,7 +9,7 @@ give the bytes it came from.
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from dovetail.errors import CannotSave, InvalidArtifact, UnsupportedArtifact
 from dovetail.file import kernel_codes as codes
@@ -47,20 +47,35 @@ def decode_kernels(data: bytes) -> tuple[Kernel, ...]:
         raise UnsupportedArtifact(
             "the kernel IR is of format 1.2, which is only interpreted: export the model again"
         )
-    kernels = _read(_Reader(data))
+    kernels = _read(data)
     if _encoded(kernels) != data:
         raise _invalid("is not written the one way it can be")
     return kernels
 
 
-def _read(reader: _Reader) -> tuple[Kernel, ...]:
+def split_kernels(data: bytes) -> dict[str, bytes]:
+    """Each kernel of a section that ``kernels_section`` wrote, encoded as it is, by name."""
+    bodies = {}
+    for each in _split(data):
+        name = each.take(each.number(codes.MAX_NAME)).decode("latin-1")
+        bodies[name] = each.data[each.at :]
+    return bodies
+
+
+def _split(data: bytes) -> Iterator[_Reader]:
+    """A reader for each kernel; they come before it is known that nothing follows."""
+    reader = _Reader(data)
     reader.take(len(UNNAMED))
-    kernels = []
     for _ in range(reader.number(limit=codes.MAX_KERNELS)):
-        body = _Reader(reader.take(reader.number(limit=len(reader.data))))
+        yield _Reader(reader.take(reader.number(limit=len(reader.data))))
+    reader.finish()
+
+
+def _read(data: bytes) -> tuple[Kernel, ...]:
+    kernels = []
+    for body in _split(data):
         kernels.append(_KernelReader(body).kernel())
         body.finish()
-    reader.finish()
     return tuple(kernels)
 
 

@@ -35,15 +35,27 @@ UNNAMED = b"\0"  # how a section starts whose kernels name nothing; before 1.3 n
 
 def encode_kernels(kernels: Sequence[Kernel]) -> bytes:
     """The section; CannotSave names what the format has no way to write."""
-    bodies = [_KernelWriter(kernel).body() for kernel in kernels]
-    names = [kernel.name for kernel in kernels]
-    if len(set(names)) != len(names):
+    bodies = {kernel.name: encode_kernel(kernel) for kernel in kernels}
+    if len(bodies) != len(kernels):
         raise CannotSave("two generated kernels have one name")
-    if len(kernels) > codes.MAX_KERNELS:
-        raise CannotSave(f"{len(kernels)} generated kernels; a file holds {codes.MAX_KERNELS}")
+    return kernels_section(bodies)
+
+
+def encode_kernel(kernel: Kernel) -> bytes:
+    """What the section says of a kernel, all but its name; CannotSave where it cannot say it."""
+    return _KernelWriter(kernel).body()
+
+
+def kernels_section(bodies: Mapping[str, bytes]) -> bytes:
+    """The section of kernels that are encoded already, by name."""
+    if len(bodies) > codes.MAX_KERNELS:
+        raise CannotSave(f"{len(bodies)} generated kernels; a file holds {codes.MAX_KERNELS}")
     out = bytearray(UNNAMED + number(len(bodies)))
-    for body in bodies:
-        out += number(len(body)) + body
+    for name, body in bodies.items():
+        if not codes.PLAIN_NAME.fullmatch(name):
+            raise CannotSave(f"{name!r} is no name for a kernel in a file")
+        head = number(len(name)) + name.encode()
+        out += number(len(head) + len(body)) + head + body
     return bytes(out)
 
 
@@ -82,8 +94,6 @@ class _KernelWriter:
             verify_kernel(kernel)
         except InvalidKernel as error:
             raise CannotSave(f"the kernel {kernel.name} is not valid: {error}") from None
-        if not codes.PLAIN_NAME.fullmatch(kernel.name):
-            raise CannotSave(f"{kernel.name!r} is no name for a kernel in a file")
         self.kernel = kernel
         self.sizes = {size: n for n, size in enumerate(call_sizes(kernel))}
         self.buffers = {b.name: n for n, b in enumerate(kernel.buffers)}
@@ -99,8 +109,7 @@ class _KernelWriter:
         self._within("sizes", len(self.sizes), codes.MAX_SIZES)
         self._within("axes", len(self.all_axes), codes.MAX_AXES)
         self._within("loops", len(kernel.loops), codes.MAX_LOOPS)
-        out = number(len(kernel.name)) + kernel.name.encode() + number(len(self.sizes))
-        out += number(len(kernel.buffers))
+        out = number(len(self.sizes)) + number(len(kernel.buffers))
         for b in kernel.buffers:
             dtype, role = self._code(codes.DTYPE_CODES, b.dtype), codes.ROLE_CODES[b.role]
             out += dtype + number(role)

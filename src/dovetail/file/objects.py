@@ -1,4 +1,4 @@
-"""What a code section holds: for each processor its functions and their sizes."""
+"""What a code section holds: objects, each for a processor, and their functions."""
 
 from __future__ import annotations
 
@@ -10,14 +10,26 @@ _SYMBOL_TABLE, _FUNCTION = 2, 2
 _BODY = ".body"  # of the function beside a kernel's own that does its work
 
 
-def functions(section: bytes) -> dict[int, dict[str, int]]:
-    """Processor (its number) → kernel → bytes of code."""
+def objects(section: bytes) -> list[tuple[int, bytes]]:
+    """Each object with the number of its processor, in order."""
     try:
         (count,) = struct.unpack_from("<I", section)
         rows = [struct.unpack_from("<2I2Q", section, 8 + 24 * n) for n in range(count)]
-        return {number: _symbols(section[at : at + size]) for number, _, at, size in rows}
+    except struct.error as error:
+        raise InvalidArtifact(f"code section: {error}") from None
+    return [(number, section[at : at + size]) for number, _, at, size in rows]
+
+
+def functions(section: bytes) -> dict[int, dict[str, int]]:
+    """Processor (its number) → kernel → bytes of code."""
+    found: dict[int, dict[str, int]] = {}
+    try:
+        for number, code in objects(section):
+            held = found.setdefault(number, {})
+            found[number] = {**_symbols(code), **held}  # the first that has a kernel counts
     except (struct.error, UnicodeDecodeError, ValueError) as error:
         raise InvalidArtifact(f"code section: {error}") from None
+    return found
 
 
 def _symbols(code: bytes) -> dict[str, int]:

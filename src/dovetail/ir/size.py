@@ -104,6 +104,16 @@ def symbols_of(dim: Dim) -> frozenset[str]:
     return frozenset() if isinstance(dim, int) else dim.symbols()
 
 
+def substitute(dim: Dim, values: Mapping[str, Dim]) -> Dim:
+    """A dimension with others in place of some of its symbols."""
+    if isinstance(dim, int):
+        return dim
+    if dim.is_symbol:
+        return values.get(dim.args[0], dim)
+    left, right = (substitute(arg, values) for arg in dim.args)
+    return Size.binary(dim.op, left, right)
+
+
 def parse_size(text: str) -> Dim:
     """The dimension that ``text`` prints; only what ``str(Size)`` writes is accepted."""
     if len(text) > _LONGEST:
@@ -150,6 +160,25 @@ class SizeProgram:
         """The expressions and the symbols' values, for an error message."""
         where = ", ".join(f"{s}={v}" for s, v in zip(self.symbols, values, strict=False))
         return f"{', '.join(map(str, self.sizes))} with {where}"
+
+
+def decode_sizes(code: bytes, symbols: Sequence[str]) -> list[Dim]:
+    """The sizes that ``SizeProgram.code`` wrote, in order."""
+    names = {opcode: name for name, opcode in _OPCODES.items()}
+    stack: list[Dim] = []
+    sizes: list[Dim] = []
+    for opcode, operand in struct.iter_unpack("<2q", code):
+        match names[opcode]:
+            case "push":
+                stack.append(operand)
+            case "load":
+                stack.append(Size.symbol(symbols[operand]))
+            case "store":
+                sizes.append(stack.pop())
+            case name:
+                right, left = stack.pop(), stack.pop()
+                stack.append(Size.binary(name, left, right))
+    return sizes
 
 
 @functools.cache

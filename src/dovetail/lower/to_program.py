@@ -1,7 +1,7 @@
 """A list of calls as a Program: views become windows, known calls kernels, the rest host calls.
 
-The joined calls of all segments of a graph make one Program, so that its memory is planned as a
-whole. Which calls may become kernels is the placement's choice, handed in as ``is_native``.
+In process a Program is one segment; in a file it is all of a graph, so that its memory is planned
+as a whole. Which calls may become kernels is the caller's choice, handed in as ``is_native``.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from dovetail.errors import CannotSave
 from dovetail.ir.call import Arg, OpCall, Ref
@@ -257,15 +256,6 @@ class Lowering:
     def emit(self, instruction: Instruction) -> None:
         """Append an instruction."""
         self.instructions.append(instruction)
-
-    def snapshot(self) -> tuple[Any, ...]:
-        """All that is declared and emitted, for ``restore``."""
-        held = (self.buffers, self.instructions, self.values, self.scalars)
-        return tuple(item.copy() for item in held)
-
-    def restore(self, before: tuple[Any, ...]) -> None:
-        """Go back to a snapshot."""
-        self.buffers, self.instructions, self.values, self.scalars = before
 
     def drop_unused_inputs(self, symbols: Iterable[Symbol]) -> None:
         """Forget inputs that no instruction touches and no symbol is read from."""

@@ -30,7 +30,7 @@ _REFUSALS = {  # DVT_CODE_…
     2: "it is not for this machine",
     3: "this system does not let a process make memory executable (MDWE, SELinux's execmem)",
 }
-CHECK_CONSTANTS, TRUST, INSPECT, MAY_OVERLAP, COPY = 1, 2, 4, 8, 16
+CHECK_CONSTANTS, TRUST, INSPECT, MAY_OVERLAP, COPY, CODE_ONLY = 1, 2, 4, 8, 16, 32
 _PREFER_RECOMPILING = 2  # DVP_BLOB_PREFER_RECOMPILING
 # The caller knows that no tensor has its negative or conjugate bit set: they are not looked at.
 PLAIN_TENSORS = 1 << 16

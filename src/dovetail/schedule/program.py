@@ -1,17 +1,19 @@
 """A plan as instructions of a Program: generated kernels, library calls, copies into inputs.
 
-``PlanWriter`` appends to a ``Lowering``, which may hold the calls of other segments too: in
-process a program is one segment, in a file it is the whole model.
+``PlanWriter`` appends to a ``Lowering``. A program is one segment; a file joins those of its model.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
+from hashlib import sha256
 
+from dovetail.errors import CannotSave
 from dovetail.file.encode import DTYPES
+from dovetail.file.kernel_encode import encode_kernel
 from dovetail.ir import kernel as kernel_ir
-from dovetail.ir.call import Arg, OpCall, Ref, leaves
+from dovetail.ir.call import Arg, Ref, leaves
 from dovetail.ir.kernel_call import call_inputs, call_outputs, call_sizes
 from dovetail.ir.program import Copy, Host, Kernel, same_dims
 from dovetail.ir.segment import is_write
@@ -26,24 +28,35 @@ from dovetail.schedule.build import Built
 from dovetail.schedule.plan import Plan, Unschedulable
 
 PREFIX = "generated."  # of the names of generated kernels
+_DIGITS = 16  # of a digest: 64 bits
 _SILENT = frozenset({"cast", "where", "and", "or", "not", *kernel_ir.CHECKS})
 
 
 class Kernels:
-    """Generated kernels by name. The same work is generated once, however often it is called."""
+    """Generated kernels by name. The same work is generated once, however often it is called.
+
+    A name tells what the kernel does, so programs that are joined agree on what it stands for: it
+    ends in a digest of the kernel as files hold it and of its sizes, which code may be made of.
+    """
 
     def __init__(self) -> None:
         self.by_name: dict[str, kernel_ir.Kernel] = {}
-        self._names: dict[kernel_ir.Kernel, str] = {}
+        self.encoded: dict[str, bytes] = {}
+        self.cannot_save = ""  # why files cannot hold one of them
 
     def add(self, kernel: kernel_ir.Kernel) -> str:
         """The name to call this kernel by."""
-        plain = replace(kernel, name="", notes=())
-        if plain not in self._names:
-            name = f"{PREFIX}{len(self._names)}{_describe(kernel)}"
-            self._names[plain] = name
-            self.by_name[name] = replace(kernel, name=name)
-        return self._names[plain]
+        try:
+            body = encode_kernel(kernel)
+        except CannotSave as error:
+            self.cannot_save = str(error)
+            body = str(kernel).encode()
+        sizes = ",".join(map(str, call_sizes(kernel)))
+        digest = sha256(body + b"\0" + sizes.encode()).hexdigest()[:_DIGITS]
+        name = f"{PREFIX}{digest}{_describe(kernel)}"
+        if name not in self.by_name:
+            self.by_name[name], self.encoded[name] = replace(kernel, name=name), body
+        return name
 
 
 def _describe(kernel: kernel_ir.Kernel) -> str:
@@ -198,9 +211,6 @@ class PlanWriter:
 
     def _library(self, step: LibraryCall) -> None:
         call = step.call
-        if self.lowering.is_native(call):
-            self._built_in(step)
-            return
         args = tuple(self._argument(a) for a in call.args)
         kwargs = {k: self._argument(a) for k, a in call.kwargs.items()}
         if fills(call):
@@ -208,16 +218,6 @@ class PlanWriter:
             self.lowering.emit(Host(call.op, (self.buffer(result),), args, kwargs))
             return
         self.lowering.emit(Host(call.op, self._results(step), args, kwargs))
-
-    def _built_in(self, step: LibraryCall) -> None:
-        """A call that one of the runtime's own kernels serves."""
-        for ref in step.call.refs():
-            value = self._value(ref)
-            if value is not None:
-                self.lowering.values[ref.name, ref.path] = self.buffer(value)
-        self.lowering.call(step.call)
-        for result in step.results:
-            self.names[result] = self.lowering.values[step.call.name, result.path]
 
     def _results(self, step: LibraryCall) -> tuple[str, ...]:
         """A host buffer for each result that somebody needs."""
@@ -254,9 +254,3 @@ def _window(value: Value, base: Value, offset: Dim) -> View:
         raise Unschedulable(f"{value} is seen as memory only")
 
     return View(value.name, base, value.shape, value.strides, offset, index)
-
-
-def library_calls(plan: Plan) -> list[OpCall]:
-    """The calls of a plan that no generated kernel runs, views left out."""
-    steps = [step.call for step in plan.steps if isinstance(step, LibraryCall)]
-    return [call for call in steps if not is_write(call) and view_offsets(call) is None]

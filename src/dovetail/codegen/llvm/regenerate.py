@@ -50,7 +50,7 @@ def regenerate(kernel_ir: bytes, trusted: bool) -> tuple[bytes | None, str]:
         return None, f"they cannot be compiled: {error}"
     left = len(kernels) - len(parts)
     problem = f"{left} of {len(kernels)} are too large to compile for a file that is not trusted"
-    return b"".join(code_section({target.level: code}).pieces), problem if left else ""
+    return b"".join(code_section([(target.level, code)]).pieces), problem if left else ""
 
 
 def _all_of(kernels: Sequence[Kernel], target: Target) -> Iterator[Rendered]:

@@ -11,9 +11,7 @@ from dovetail.errors import CannotSave, UnsupportedGraph
 from dovetail.file.processors import (
     AARCH64,
     PROCESSORS,
-    family,
     no_code_here,
-    processor_held,
     processor_here,
     processor_name,
 )
@@ -23,8 +21,7 @@ _lock = ForkLock()
 # Bytes of a vector, by the processor's number in a code section.
 _WIDTHS = {1: 16, 2: 16, 3: 32, 4: 64, AARCH64: 16}
 _TRIPLES = {"x86-64": "x86_64-unknown-linux-gnu", "aarch64": "aarch64-unknown-linux-gnu"}
-# What files hold code for unless their maker says otherwise, by the machine they are made on.
-_STORED = {"x86-64": ("x86-64-v3", "x86-64-v4"), "aarch64": ("armv8-a",)}
+NAMED = ("x86-64-v3", "x86-64-v4", "armv8-a")  # what files can hold code for
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,24 +55,20 @@ def missing() -> str:
 
 
 def host() -> Target:
-    """This machine, or the smaller one that it is held to."""
-    return _held(processor_here()) if processor_held() else _host()
+    """Any processor of this machine's level, or of the lesser one that it is held to.
+
+    Not this very processor: files hand what is compiled here to other machines.
+    """
+    return of_level(processor_here())
 
 
 @functools.cache
-def _host() -> Target:
-    llvm = _llvm()
-    features = llvm.get_host_cpu_features().flatten()
-    level = processor_here()
-    triple, name = llvm.get_default_triple(), llvm.get_host_cpu_name()
-    return Target(triple, name, features, _WIDTHS[level], level)
-
-
-@functools.cache
-def _held(level: int) -> Target:
-    """Any processor of a level of this machine's family."""
-    cpu = "generic" if level == AARCH64 else processor_name(level)
-    return Target(_llvm().get_default_triple(), cpu, "", _WIDTHS[level], level)
+def of_level(level: int) -> Target:
+    """Any processor of a level, as code sections number them."""
+    name = processor_name(level)
+    if name == "armv8-a":
+        return Target(_TRIPLES["aarch64"], "generic", "", _WIDTHS[level], level)
+    return Target(_TRIPLES["x86-64"], name, "", _WIDTHS[level], level)
 
 
 def version() -> str:
@@ -87,18 +80,9 @@ def version() -> str:
 
 def named(name: str) -> Target:
     """Any machine of a kind that code in a file can be made for: x86-64-v3, armv8-a, …."""
-    for kind, names in _STORED.items():
-        if name in names:
-            level = PROCESSORS[name]
-            cpu = name if kind == "x86-64" else "generic"
-            return Target(_TRIPLES[kind], cpu, "", _WIDTHS[level], level)
-    known = ", ".join(name for names in _STORED.values() for name in names)
-    raise CannotSave(f"no code can be made for {name!r}: the targets are {known}")
-
-
-def stored() -> tuple[str, ...]:
-    """The names of the targets that files made on this machine hold code for."""
-    return _STORED.get(family(), ())
+    if name not in NAMED:
+        raise CannotSave(f"no code can be made for {name!r}: the targets are {', '.join(NAMED)}")
+    return of_level(PROCESSORS[name])
 
 
 @functools.cache
