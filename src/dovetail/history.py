@@ -134,6 +134,12 @@ class CacheVerdict(NamedTuple):
     key: str = ""  # in hex
     nearest: tuple[str, ...] = ()  # parts of the key in which the nearest entry differs
 
+    def __str__(self) -> str:
+        text = f"{self.state} {self.key[:12]}".rstrip()
+        text += f": {self.reason}" if self.reason else ""
+        near = f"; the nearest entry differs in {', '.join(self.nearest)}" if self.nearest else ""
+        return text + near
+
 
 Details = tuple[tuple[Any, ...], tuple[SegmentRecord, ...]]  # verdicts, segments
 

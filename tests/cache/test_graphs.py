@@ -235,15 +235,25 @@ def test_an_entry_that_does_not_load_is_compiled_again(monkeypatch):
     assert "does not load" in history.recent()[-1].cache[0].reason
 
 
-def test_the_report_says_what_the_cache_said():
-    x = torch.randn(5)
+def test_explain_asks_the_cache_and_shows_every_stage_all_the_same():
+    fn, x = (lambda x: x.sin() + 1), torch.randn(5)
     for state in ("miss", "hit"):
         torch.compiler.reset()
-        report = dovetail.explain(lambda x: x.sin() + 1, x, backend="cpu")
+        report = dovetail.explain(fn, x, backend="cpu")
         assert f"cache, dynamo graph: {state}" in str(report)
         (compilation,) = report.to_dict()["compilations"]
         assert compilation["cache"][0]["state"] == state
-    assert compilation["graphs"][0]["segments"][0]["ops"]  # of what somebody else compiled
+        assert "codegen" in [stage["name"] for stage in compilation["stages"]]
+        torch.compiler.reset()
+        torch.compile(fn, backend="cpu")(x)
+
+
+def test_what_was_compiled_elsewhere_can_be_reported():
+    fn, x = (lambda x: x.sin() + 1), torch.randn(5)
+    twice(fn, (x,))
+    (segment,) = history.recent()[-1].graphs[0].segments
+    assert segment.ops == {"aten.sin.default": 1, "aten.add.Tensor": 1}
+    assert history.recent()[-1].graphs[0].backend_counts() == {"cpu": 2}
 
 
 _PROCESS = """

@@ -3,19 +3,33 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from dovetail import cache
 from dovetail.backend import Backend
 from dovetail.cache.settings import current
+from dovetail.capture import _torch
 from dovetail.compiled import CompiledGraph, decode, encode
 from dovetail.errors import DovetailError
 from dovetail.history import CacheVerdict, Compilation
 from dovetail.options import Options
 
 T = TypeVar("T")
+_told_only: ContextVar[bool] = ContextVar("told_only", default=False)
+
+
+@contextmanager
+def told_only() -> Iterator[None]:
+    """Within the context the cache is asked and its answers are recorded, but all is compiled."""
+    token = _told_only.set(True)
+    try:
+        yield
+    finally:
+        _told_only.reset(token)
 
 
 @dataclass(frozen=True)
@@ -48,6 +62,9 @@ class GraphCache:
         """What ``link`` makes of the stored graph; None where nothing is stored that it can use."""
         with self.record.stage("cache", stage):
             found = cache.lookup(key)
+        if isinstance(found, cache.Hit) and _told_only.get():
+            self._note(stage, "hit", "", key)
+            return None
         if isinstance(found, cache.Hit):
             return self._read(found.payload, key, stage, link)
         state = "bypass" if isinstance(found, cache.Bypass) else "miss"
@@ -68,6 +85,7 @@ class GraphCache:
         """
         if reason:
             self._stand_aside(key, stage, reason)
+        if reason or _told_only.get():
             return compile_()[0]
         with cache.compiling(key) as payload:
             linked = None if payload is None else self._read(payload, key, stage, link)
@@ -110,7 +128,9 @@ class GraphCache:
         nearest: tuple[str, ...] = (),
     ) -> None:
         digest = "" if key is None else key.digest
-        self.record.cache.append(CacheVerdict(stage, state, reason, digest, nearest))
+        verdict = CacheVerdict(stage, state, reason, digest, nearest)
+        self.record.cache.append(verdict)
+        _torch.trace_artifact("dovetail_cache", lambda: f"{stage} graph: {verdict}")
 
 
 def why_not_stored(graph: CompiledGraph) -> str:

@@ -58,17 +58,23 @@ def explain(
 
     Where gradients are wanted the backward graph is compiled and run too; no ``.grad`` is touched.
     ``options`` are those of ``torch.compile``; with ``{"profile": True}`` each segment's time is
-    measured, over a second call too, since the first may load and allocate.
+    measured, over a second call too, since the first may load and allocate. The cache is asked
+    and its answer reported, but nothing is taken from it: there would be no stages to show.
     """
     import torch
+
+    from dovetail.cache.graphs import told_only
+    from dovetail.compilers.background import background
 
     before = {c.number for c in history.recent()}
     compiler = registry.lookup_backend(backend)
     given = {} if options is None else {"options": dict(options)}
     # A function of its own: Dynamo compiles anew for it and keeps what others compiled.
     anew = torch.compile(model, backend=lambda gm, inputs: compiler(gm, inputs, **given))
-    for _ in range(2 if options and options.get("profile") else 1):
-        _run_backward(anew(*args, **kwargs), model, (args, kwargs))
+    with told_only():
+        for _ in range(2 if options and options.get("profile") else 1):
+            _run_backward(anew(*args, **kwargs), model, (args, kwargs))
+    background.wait()
     return since(before)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from dovetail.history import CacheVerdict, Compilation, Copies, GraphRecord, SegmentRecord
+from dovetail.history import Compilation, Copies, GraphRecord, SegmentRecord
 from dovetail.place.worth import show_seconds
 
 MAX_SEGMENTS = 40  # the data has the rest
@@ -28,19 +28,11 @@ def compilation_lines(compilation: Compilation) -> Iterator[str]:
     for note in compilation.notes:
         yield f"  note: {note}"
     for found in compilation.cache:
-        yield f"  cache, {found.graph} graph: {_cache(found)}"
+        yield f"  cache, {found.graph} graph: {found}"
     yield f"  {'stage':<14}{'graph':<16}{'ms':>8}  changed"
     for stage in compilation.stages:
         changed = "yes" if stage.changed else ""
         yield f"  {stage.name:<14}{stage.graph:<16}{stage.ms:>8.2f}  {changed}".rstrip()
-
-
-def _cache(found: CacheVerdict) -> str:
-    text = f"{found.state} {found.key[:12]}".rstrip() + (
-        f": {found.reason}" if found.reason else ""
-    )
-    near = f"; the nearest entry differs in {', '.join(found.nearest)}" if found.nearest else ""
-    return text + near
 
 
 def call_lines(compilation: Compilation) -> Iterator[str]:
