@@ -63,8 +63,6 @@ def compile_dynamo(
     if not has_calls(gm):
         return gm.forward  # type: ignore[no-any-return]
     compiler = Compiler(backends, options, history.begin(*(b.name for b in backends)))
-    if options.compile == "subprocess":
-        compiler.workers.prepare(backends[:-1])
     compiler.input_names.extend(_torch.input_names(gm))
     try:
         with without_collection():
@@ -151,6 +149,9 @@ class Compiler:
             if found is not None:
                 return as_plain(found)
         looked_up = None if key is None else LookedUp(key, "dynamo", _torch.size_guards())
+        will_compile = looked_up is not None or not self.cache.is_on
+        if self.options.compile == "subprocess" and will_compile:
+            self.workers.prepare(self.backends[:-1])  # it comes up while the graph is traced
         gm = self.run_passes("pre_grad", gm, "dynamo")
         return self.capture(looked_up).run(gm, inputs)
 

@@ -40,11 +40,16 @@ class GraphCache:
     options: Options
     record: Compilation
 
+    @property
+    def is_on(self) -> bool:
+        """Whether graphs are looked up at all."""
+        return current().enabled and self.options.cache
+
     def key(
         self, gm: Any, inputs: Sequence[Any], stage: str, static: Iterable[int] = ()
     ) -> cache.Key | None:
         """The key of a graph; None where it has none or the cache is off, with the reason kept."""
-        if not (current().enabled and self.options.cache):
+        if not self.is_on:
             if not self.record.cache:  # once will do
                 self._note(stage, "bypass", "the cache is off")
             return None
