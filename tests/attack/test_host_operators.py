@@ -62,6 +62,13 @@ def test_checked_operators_are_listed():
     assert {op for op in CHECKS if operator(op) is not None} <= LISTED
 
 
+def test_no_operator_may_lock_pages():
+    arange = checked("aten.arange.default", torch.ops.aten.arange.default)
+    assert torch.equal(arange(3, pin_memory=False), torch.arange(3))
+    with pytest.raises(RunFailed, match="only a trusted file may"):
+        arange(3, pin_memory=True)
+
+
 def test_models_find_what_they_need():
     """What every exported model is made of stays on the list, whatever the rule becomes."""
     assert {f"aten.{name}" for name in NEEDED.split()} <= LISTED

@@ -141,13 +141,14 @@ CHECKS: dict[str, Check] = {
 
 
 def checked(op: str, target: Callable[..., Any]) -> Callable[..., Any]:
-    """An operator with its checks in front."""
+    """An operator with its checks in front.
+
+    None may lock pages: there are few to lock, and PyTorch asks a GPU's driver for them.
+    """
     check = CHECKS.get(op)
-    if check is None:
-        return target
 
     def call(*args: Any, **kwargs: Any) -> Any:
-        if not check(*args, **kwargs):
+        if kwargs.get("pin_memory") or (check is not None and not check(*args, **kwargs)):
             raise RunFailed(
                 f"{op} is called with arguments that it does not check itself, and that only a "
                 "trusted file may give it"
