@@ -465,8 +465,9 @@ class Compiler:
             )
             for each in part.segments
         ]
-        keep = self.options.keep_graphs
-        record = record_graph(kind, compiled.all_verdicts, compiled.hints, ran, keep)
+        verdicts, keep = compiled.verdicts, self.options.keep_graphs
+        told = verdicts if callable(verdicts) else lambda: verdicts  # not the part, with its code
+        record = record_graph(kind, told, compiled.hints, ran, keep)
         self.record.graphs.append(record)
         reasons: dict[str, list[str]] = {}
         for each in part.segments:

@@ -1,7 +1,9 @@
 """The compiled graph as a value: text, bytes, equality, the verifier, linking."""
 
 import dataclasses
+import gc
 import random
+import weakref
 
 import pytest
 import torch
@@ -163,3 +165,16 @@ def test_an_exported_model_has_it():
     artifact = dovetail.export(nn.Linear(2, 3).eval(), (torch.ones(1, 2),), backend="cpu")
     assert "part 'inference'" in str(artifact.compiled)
     assert decode(encode(artifact.compiled)) == artifact.compiled
+
+
+@pytest.mark.parametrize("through_bytes", [False, True])
+def test_neither_what_runs_nor_the_report_holds_the_code_twice(through_bytes):
+    model, x = Block().eval(), torch.randn(3, 8)
+    compiler, graph, weights = compiled(model, (x,))
+    graph = decode(encode(graph)) if through_bytes else graph
+    part, run = weakref.ref(graph.every), compiler.link(graph).run
+    del graph
+    gc.collect()
+    assert part() is None
+    assert run([*weights, x])
+    assert compiler.record.graphs[0].verdicts

@@ -73,7 +73,7 @@ class CompiledSegment:
         return f"<{self.name} compiled by {self.backend}, {len(self.blob.data)} bytes>"
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class CompiledPart:
     """Compiled segments in order, and the wiring between them."""
 
