@@ -93,7 +93,14 @@ def _compile(
 
     try:
         chosen = Options.resolve(options, mode)
-        return compile_dynamo(gm, example_inputs, priority_list(chosen, first), chosen)
+        backends = priority_list(chosen, first)
+        if not (_torch.is_precompiling() or _torch.is_aot_compiling()):
+            return compile_dynamo(gm, example_inputs, backends, chosen)
+        from dovetail.precompile.keep import compile_kept
+
+        return compile_kept(
+            gm, example_inputs, backends, chosen, first or "", device_of(example_inputs)
+        )
     except DovetailError as error:
         raise _torch.pass_through_dynamo(error) from error.__cause__
 

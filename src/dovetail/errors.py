@@ -48,6 +48,10 @@ class StaleWeights(DovetailWarning):
         )
 
 
+class PrecompileWarning(DovetailWarning):
+    """PyTorch's precompile keeps or restores nothing for a function, which is traced instead."""
+
+
 # ---- registering a backend -----------------------------------------------------------------
 
 
@@ -343,6 +347,14 @@ class CacheUnusable(DovetailError, OSError):
 
 class UnknownCacheEntry(DovetailError, LookupError):
     """No entry of the cache, or more than one, has a key that begins like this."""
+
+
+class NotKept(DovetailError, ValueError):
+    """A compiled graph cannot be kept for another process; the message says why."""
+
+
+class NotRestored(DovetailError, RuntimeError):
+    """Kept code is not used here: it is damaged, or made for something else."""
 
 
 # ---- plug-ins in C -------------------------------------------------------------------------

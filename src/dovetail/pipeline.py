@@ -17,7 +17,7 @@ from dovetail.backend import Backend, Blob, Fallback
 from dovetail.backends.instead import CallByCall
 from dovetail.cache.graphs import GraphCache
 from dovetail.capture import _torch
-from dovetail.capture.aot import Capture, Runnable, as_plain, has_calls, may_be_plain
+from dovetail.capture.aot import Capture, Keep, Runnable, as_plain, has_calls, may_be_plain
 from dovetail.capture.decompose import Opinion, composite_rules, keeping_claimed
 from dovetail.capture.ops import is_random, resolve_op
 from dovetail.compiled import Calls, CompiledGraph, CompiledPart, CompiledSegment
@@ -58,11 +58,13 @@ def compile_dynamo(
     example_inputs: Sequence[Any],
     backends: tuple[Backend, ...],
     options: Options,
+    keep: Keep | None = None,
 ) -> Callable[..., Any]:
     """Compile what Dynamo captured: pre-grad passes, AOTAutograd, then each functional graph."""
     if not has_calls(gm):
         return gm.forward  # type: ignore[no-any-return]
-    compiler = Compiler(backends, options, history.begin(*(b.name for b in backends)))
+    record = history.begin(*(backend.name for backend in backends))
+    compiler = Compiler(backends, options, record, keep)
     compiler.input_names.extend(_torch.input_names(gm))
     try:
         with without_collection():
@@ -111,6 +113,7 @@ class Compiler:
     backends: tuple[Backend, ...]
     options: Options
     record: history.Compilation
+    keep: Keep | None = None
     kept_names: set[str] = field(default_factory=set)  # the module's own, in the forward graph
     input_names: list[str] = field(default_factory=list)  # what users call the inputs
 
@@ -147,7 +150,7 @@ class Compiler:
         if key is not None:
             found = self.cache.find(key, "dynamo", self.link_found)
             if found is not None:
-                return as_plain(found)
+                return as_plain(found, self.keep)
         looked_up = None if key is None else LookedUp(key, "dynamo", _torch.size_guards())
         will_compile = looked_up is not None or not self.cache.is_on
         if self.options.compile == "subprocess" and will_compile:
@@ -173,6 +176,7 @@ class Compiler:
             joint_passes=lambda gm: self.run_passes("joint", gm, "joint"),
             decompositions=keeping_claimed(self.opinions),
             composites=composite_rules(first.composites, first.keeps_whole),
+            keep=self.keep,
         )
 
     def frozen(self, kind: str) -> frozenset[int]:

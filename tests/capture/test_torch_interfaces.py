@@ -384,3 +384,159 @@ def test_composite_operators_are_listed_before_some_are_set_aside():
     collected.cache_clear()
     with _torch.whole_upsampling():
         assert aten.upsample_nearest1d.default in collected()
+
+
+needs_precompile = pytest.mark.skipif(
+    bool(_torch.precompile_missing()), reason=_torch.precompile_missing() or "there"
+)
+
+
+def _restored(*args):
+    return args
+
+
+@needs_precompile
+def test_precompile_artifacts():
+    import copy
+
+    from torch._dynamo.precompile_context import PrecompileContext
+
+    artifact = _torch.precompile_artifact("key", b"bytes", _restored, len)
+    assert artifact.__reduce__() == (_restored, ("key", b"bytes"))
+    assert artifact.after_deserialization() is len
+    assert copy.deepcopy(artifact) is artifact
+    assert not _torch.is_kept("key")
+    try:
+        _torch.keep_artifact("key", b"bytes", _restored)
+        assert _torch.is_kept("key")
+    finally:
+        PrecompileContext.clear()
+
+
+@needs_precompile
+def test_aot_autograd_keeps_output_code():
+    import copy
+    import pickle
+
+    from torch._functorch._aot_autograd.autograd_cache import AOTAutogradCache
+
+    code = _torch.output_code(lambda inputs: inputs[::-1], lambda: (_restored, (b"bytes",)))
+    assert code([1, 2]) == [2, 1]
+    assert code.__dict__["_boxed_call"] is True
+    assert copy.copy(code) is copy.deepcopy(code) is code
+    assert pickle.loads(pickle.dumps(code)) == (b"bytes",)
+    compiler = _torch.output_code_compiler(lambda gm, inputs: code)
+    assert compiler(None, ()) is code
+    assert callable(AOTAutogradCache.make_entry)
+    assert not _torch.is_aot_compiling()
+    with _torch.bundling():
+        assert torch._functorch.config.force_non_lazy_backward_lowering
+        assert torch._functorch.config.bypass_autograd_cache_key
+
+
+@needs_precompile
+def test_what_an_entry_is_read_for(tmp_path):
+    from torch._dynamo import package
+
+    seen = []
+
+    def read(*_):
+        seen.append(_torch.asked_for())
+        raise RuntimeError
+
+    class Net(torch.nn.Module):
+        def forward(self, x):
+            return x + 1
+
+    net = Net()
+    with pytest.MonkeyPatch.context() as patch, torch._dynamo.config.patch(caching_precompile=True):
+        (tmp_path / package.CompilePackage.source_id_from_fn(net.forward)).mkdir()
+        patch.setattr(package.DiskDynamoCache, "path_prefix", lambda _: str(tmp_path))
+        patch.setattr(package.DiskDynamoStore, "load_cache_entry", read)
+        torch.compile(net, backend="aot_eager", dynamic=False)
+    assert seen[0].function == net.forward
+    assert seen[0].compiler is _torch.lookup_dynamo_backend("aot_eager")
+    assert seen[0].options == {}
+    assert _torch.asked_for() is None
+    assert not _torch.is_loading_aot()
+
+
+@needs_precompile
+def test_what_is_traced_for_an_entry():
+    seen = []
+
+    def backend(gm, inputs):
+        traced = _torch.traced()
+        seen.append((traced.function, list(traced.dropped), _torch.precompile_id(gm)))
+        traced.guard_attributes("G['F'].silu", ("__qualname__",))
+        return gm.forward
+
+    def activated(x):
+        return F.silu(x)
+
+    with torch._dynamo.config.patch(caching_precompile=True):
+        assert _torch.is_precompiling()
+        torch.compile(activated, backend=backend)(torch.ones(2))
+    function, dropped, key = seen[0]
+    assert function is activated
+    assert "G['F'].silu" in dropped
+    assert key.startswith("__compiled_fn_")
+    assert _torch.traced() is None
+    assert not _torch.is_precompiling()
+
+
+@needs_precompile
+def test_names_that_dynamo_numbers():
+    from torch._dynamo.bytecode_transformation import unique_id
+
+    given = _torch.names_given()
+    assert unique_id("x") == f"x_{given}"
+    _torch.skip_names(given + 10)
+    assert unique_id("x") == f"x_{given + 10}"
+    _torch.skip_names(0)
+    assert unique_id("x") == f"x_{given + 11}"
+
+
+def test_tracebacks_are_hidden():
+    import logging
+
+    logger = logging.getLogger("torch._dynamo.package")
+    for _ in range(2):
+        _torch.hide_traceback(errors.NotRestored)
+    kept = [each for each in logger.filters if getattr(each, "cause", None) is errors.NotRestored]
+    assert len(kept) == 1
+    for cause, is_shown in ((errors.NotRestored("ours"), False), (ValueError("others'"), True)):
+        error = RuntimeError("on the way")
+        error.__cause__ = cause
+        info = (RuntimeError, error, None)
+        record = logging.LogRecord("torch", logging.WARNING, "", 1, "Failed to load", (), info)
+        assert bool(logger.filter(record)) is is_shown
+
+
+def test_types_of_cache_artifacts():
+    from torch.compiler._cache import CacheArtifactFactory, CacheArtifactManager
+
+    seen = []
+    with CacheArtifactManager.with_fresh_cache():
+        _torch.register_cache_artifact("interface_test", lambda *entry: seen.append(entry))
+        _torch.register_cache_artifact("interface_test", print)  # the first one stays
+        try:
+            for content in (b"first", b"second"):  # a key is recorded once
+                _torch.record_cache_artifact("interface_test", "key", content)
+            data, _ = torch.compiler.save_cache_artifacts()
+            torch.compiler.load_cache_artifacts(data)
+        finally:
+            CacheArtifactFactory._artifact_types.pop("interface_test")
+    assert seen == [("key", b"first")]
+
+
+@needs_precompile
+def test_results_that_aot_compile_takes():
+    from torch._dynamo.aot_compile_types import SerializableCallable
+
+    class Result:
+        pass
+
+    assert not isinstance(Result(), SerializableCallable)
+    _torch.declare_serializable(Result)
+    assert isinstance(Result(), SerializableCallable)

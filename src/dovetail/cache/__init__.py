@@ -6,6 +6,7 @@ from dovetail.cache.key import Key
 from dovetail.cache.manage import clear, why
 from dovetail.cache.record import Stats, bypass, stats
 from dovetail.cache.settings import Settings, configure
+from dovetail.cache.torch_artifacts import register_artifact_type
 
 __all__ = [
     "Bypass",
@@ -19,6 +20,7 @@ __all__ = [
     "compiling",
     "configure",
     "lookup",
+    "register_artifact_type",
     "stats",
     "store",
     "why",

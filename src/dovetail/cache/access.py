@@ -14,6 +14,7 @@ from dovetail.cache.local import Local
 from dovetail.cache.record import bypass, count, log, warn_once
 from dovetail.cache.remote import remote
 from dovetail.cache.settings import Settings, current
+from dovetail.cache.torch_artifacts import record
 
 
 @dataclass(frozen=True)
@@ -67,6 +68,7 @@ def store(key: Key, payload: bytes, *, seconds: float = 0.0, label: str = "") ->
                 log.info("stored: %s, %d bytes", key, len(payload))
             if held.remote and (shared := remote(held)):
                 shared.write_later(key.digest, pieces)
+            record(key, payload)
     except Exception as error:
         log.info("store failed", exc_info=True)
         warn_once("store", f"compiled code is not kept in the cache: {error}")
@@ -111,6 +113,7 @@ def _hit(key: Key, payload: bytes, where: Literal["local", "remote"]) -> Hit:
     if where == "remote":
         count("remote_hits")
     log.info("hit (%s): %s", where, key)
+    record(key, payload)
     return Hit(payload, where)
 
 

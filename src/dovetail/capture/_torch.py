@@ -15,7 +15,7 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from dovetail.locks import ForkLock
 
@@ -471,6 +471,351 @@ def composite_operators() -> list[Any]:
     from torch._export.utils import _collect_all_valid_cia_ops
 
     return sorted(_collect_all_valid_cia_ops(), key=str)
+
+
+# ---- starting without a trace ------------------------------------------------------------------
+
+
+def precompile_missing() -> str:
+    """Why this PyTorch cannot restore a backend's code without a trace; empty: it can."""
+    import torch
+
+    try:
+        from torch._dynamo.aot_compile_types import SerializableCallable  # noqa: F401
+        from torch._dynamo.package import DiskDynamoCache  # noqa: F401
+        from torch._dynamo.precompile_context import BackendCacheArtifact  # noqa: F401
+    except ImportError:
+        return f"PyTorch {torch.__version__} has no interface for it; 2.13 does"
+    return ""
+
+
+def is_precompiling() -> bool:
+    """Whether ``TORCH_CACHING_PRECOMPILE`` is on: Dynamo keeps its code for the next process."""
+    from torch._dynamo import config
+
+    return bool(getattr(config, "caching_precompile", False))
+
+
+def is_aot_compiling() -> bool:
+    """Whether the graph being compiled is for ``torch.compile(…).aot_compile(…)``."""
+    from torch._functorch import config
+
+    return bool(getattr(config, "force_autograd_cache", False))
+
+
+def precompile_id(gm: Any) -> str | None:
+    """The name under which Dynamo's entry looks for the code of a Dynamo graph."""
+    return getattr(gm, "_backend_id", None)
+
+
+def keep_artifact(key: str, content: bytes, restore: Callable[..., Any]) -> None:
+    """Keep code for Dynamo's entry; reading it back calls ``restore(key, content)``."""
+    from torch._dynamo.precompile_context import PrecompileContext
+
+    PrecompileContext.record_artifact(precompile_artifact(key, content, restore))
+
+
+def is_kept(key: str) -> bool:
+    """Whether there is code for Dynamo's entry under this name."""
+    from torch._dynamo.precompile_context import PrecompileContext
+
+    return PrecompileContext.serialize_artifact_by_key(key) is not None
+
+
+def precompile_artifact(
+    key: str, content: bytes, restore: Callable[..., Any], call: Callable[..., Any] | None = None
+) -> Any:
+    """Code as Dynamo's entry holds it: bytes, and once they were read the function to call.
+
+    ``restore`` is named in Dynamo's entry, which PyTorch pickles.
+    """
+    from torch._dynamo.precompile_context import BackendCacheArtifact
+
+    class Artifact(BackendCacheArtifact):  # type: ignore[misc]
+        def after_deserialization(self) -> Any:
+            return call
+
+        def __reduce__(self) -> tuple[Any, ...]:
+            return restore, (self.key, self.content)
+
+        def __deepcopy__(self, memo: Any) -> Any:
+            return self
+
+    return Artifact(key, content)
+
+
+@contextlib.contextmanager
+def bundling() -> Iterator[None]:
+    """Within the context, AOTAutograd's result holds its compiled graphs and can be kept.
+
+    Its own cache is asked under a key that Inductor's entries do not have, and may fail.
+    """
+    from torch._functorch import config
+
+    changed = {
+        "bypass_autograd_cache_key": True,
+        "force_non_lazy_backward_lowering": True,
+        "strict_autograd_cache": False,
+    }
+    with config.patch(changed):
+        yield
+
+
+def output_code_compiler(compiler: Callable[..., Any]) -> Any:
+    """A compiler of functional graphs whose results AOTAutograd can keep: ``output_code``."""
+    from torch._functorch._aot_autograd.schemas import SerializableAOTDispatchCompiler
+    from torch._inductor.output_code import OutputCode
+
+    return SerializableAOTDispatchCompiler(OutputCode, compiler)
+
+
+def output_code(run: Callable[[list[Any]], Any], reduced: Callable[[], tuple[Any, ...]]) -> Any:
+    """A function of one list that AOTAutograd can keep: pickled, it is what ``reduced`` says."""
+    from torch._inductor.output_code import OutputCode
+
+    class Code(OutputCode):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self._boxed_call = True  # in its __dict__, which AOTAutograd's wrappers copy
+
+        def __call__(self, inputs: Any) -> Any:
+            return run(inputs)
+
+        def prepare_for_serialization(self) -> None:
+            """It is bytes already."""
+
+        def post_compile(self, *_: Any) -> None:
+            """It was linked when it was read."""
+
+        def set_triton_bundle(self, triton_bundle: Any) -> None:
+            """There is no Triton."""
+
+        def __reduce__(self) -> tuple[Any, ...]:
+            return reduced()
+
+        def __copy__(self) -> Any:
+            return self
+
+        def __deepcopy__(self, memo: Any) -> Any:
+            return self
+
+    return Code()
+
+
+def declare_serializable(cls: type) -> None:
+    """Let ``aot_compile`` take results of this class."""
+    from torch._dynamo.aot_compile_types import SerializableCallable
+
+    SerializableCallable.register(cls)
+
+
+class Asked(NamedTuple):
+    """The call of ``torch.compile`` for which PyTorch reads an entry."""
+
+    function: Callable[..., Any]  # what is compiled, a method of its module mostly
+    compiler: Any  # what ``backend=`` stands for
+    options: dict[str, Any]  # and its keyword arguments
+
+
+def asked_for() -> Asked | None:
+    """Which call of ``torch.compile`` reads an entry right now, from the frames; None: none does.
+
+    PyTorch passes none of it on: an entry is found by a function's name and line alone.
+    """
+    from torch._dynamo import eval_frame, package
+
+    load = package.DiskDynamoCache.load.__code__
+    call = eval_frame._TorchDynamoContext.__call__.__code__
+    function: Any = None
+    frame: Any = sys._getframe(1)
+    while frame is not None:
+        if frame.f_code is load:
+            function = eval_frame.innermost_fn(frame.f_locals["fn"])
+        elif frame.f_code is call and function is not None:
+            backend = eval_frame.innermost_backend(frame.f_locals["self"].callback)
+            compiler = getattr(backend, "compiler_fn", backend)
+            return Asked(function, compiler, dict(getattr(backend, "kwargs", {})))
+        frame = frame.f_back
+    return None
+
+
+def forget_entries(function: Callable[..., Any]) -> None:
+    """Take out code that was restored for a function earlier in this process.
+
+    It belongs to the code object, whatever ``torch.compile`` is asked for later; for modules of
+    PyTorch's own, to that of the function that Dynamo wraps them in.
+    """
+    from torch._C._dynamo.eval_frame import _reset_precompile_entries
+    from torch._dynamo.external_utils import wrap_inline
+
+    inner = (each for each in wrap_inline.__code__.co_consts if hasattr(each, "co_code"))
+    for code in (getattr(function, "__code__", None), *inner):
+        if code is not None:
+            _reset_precompile_entries(code)
+
+
+def is_loading_aot() -> bool:
+    """Whether ``torch.compiler.load_compiled_function`` or its like reads a function right now."""
+    from torch._dynamo.aot_compile import AOTCompiledFunction
+
+    load = AOTCompiledFunction.deserialize.__func__.__code__
+    frame: Any = sys._getframe(1)
+    while frame is not None and frame.f_code is not load:
+        frame = frame.f_back
+    return frame is not None
+
+
+def names_given() -> int:
+    """How many names Dynamo has numbered so far, for variables that it adds to modules."""
+    import copy
+
+    from torch._dynamo import bytecode_transformation
+
+    return int(next(copy.copy(bytecode_transformation._unique_id_counter)))
+
+
+def skip_names(count: int) -> None:
+    """Have Dynamo number its names from here on, at least.
+
+    An entry adds variables to modules under the numbers of the process that made it. A trace that
+    comes to the same number would fail.
+    """
+    import itertools
+
+    from torch._dynamo import bytecode_transformation
+
+    if count > names_given():
+        bytecode_transformation._unique_id_counter = itertools.count(count)
+
+
+def level_of_caller() -> int:
+    """``stacklevel`` of a warning about the call that led into PyTorch and from there to us."""
+    level, frame = 1, sys._getframe(1)
+    while frame.f_back is not None:
+        if frame.f_globals.get("__name__", "").partition(".")[0] not in ("dovetail", "torch"):
+            return level
+        level, frame = level + 1, frame.f_back
+    return level
+
+
+def hide_traceback(cause: type[Exception]) -> None:
+    """Keep PyTorch from logging a traceback where an entry is not read because of this error."""
+    import logging
+
+    logger = logging.getLogger("torch._dynamo.package")
+    if not any(isinstance(each, _Hides) and each.cause is cause for each in logger.filters):
+        logger.addFilter(_Hides(cause))
+
+
+class _Hides:
+    """A filter of log records: drops those that tell of one class of errors."""
+
+    def __init__(self, cause: type[Exception]) -> None:
+        self.cause = cause
+
+    def filter(self, record: Any) -> bool:
+        error = record.exc_info[1] if record.exc_info else None
+        while error is not None and not isinstance(error, self.cause):
+            error = error.__cause__
+        return error is None
+
+
+def register_cache_artifact(kind: str, populate: Callable[[str, bytes], None]) -> None:
+    """Let ``torch.compiler.load_cache_artifacts`` hand over what was recorded under this name."""
+    from torch.compiler._cache import CacheArtifact, CacheArtifactFactory
+
+    class Artifact(CacheArtifact):  # type: ignore[misc]
+        def populate_cache(self) -> None:
+            populate(self.key, self.content)
+
+        @staticmethod
+        def type() -> str:
+            return kind
+
+    if kind not in CacheArtifactFactory._artifact_types:
+        CacheArtifactFactory.register(Artifact)
+
+
+def record_cache_artifact(kind: str, key: str, content: bytes) -> None:
+    """Have ``torch.compiler.save_cache_artifacts`` save it."""
+    from torch.compiler._cache import CacheArtifactManager
+
+    seen = CacheArtifactManager._seen_artifacts
+    if not any(each.type() == kind and each.key == key for each in seen):
+        CacheArtifactManager.record_artifact(kind, key, content)
+
+
+# Guards that compare identities. An entry leaves them out: another process has other objects.
+_DROPPED_GUARDS = frozenset(
+    [
+        "BUILTIN_MATCH",
+        "CLASS_MATCH",
+        "CLOSURE_MATCH",
+        "DICT_VERSION",
+        "FUNCTION_MATCH",
+        "ID_MATCH",
+        "MODULE_MATCH",
+        "NN_MODULE",
+        "WEAKREF_ALIVE",
+    ]
+)
+
+
+class Traced(NamedTuple):
+    """What Dynamo traces right now, and the guards that its entry leaves out."""
+
+    function: Callable[..., Any]
+    dropped: dict[str, Any]  # where an object is found, ``L['self'].act``: Dynamo's source of it
+    scope: dict[str, dict[str, Any]]  # L and G: the frame's variables
+    output: Any
+
+    def guard_attributes(self, name: str, attributes: Iterable[str]) -> None:
+        """Guard the values of attributes, such as ``__code__.co_code``, of a dropped one's object.
+
+        They are constants, which an entry keeps.
+        """
+        from torch._dynamo.guards import GuardBuilder
+        from torch._dynamo.source import AttrSource
+
+        for path in attributes:
+            source = self.dropped[name]
+            for attribute in path.split("."):
+                source = AttrSource(source, attribute)
+            self.output.guards.add(source.make_guard(GuardBuilder.CONSTANT_MATCH))
+
+
+def traced() -> Traced | None:
+    """What Dynamo traces for an entry, or for ``aot_compile``, right now; None: nothing."""
+    found = _traced_ahead() or _traced_for_entry()
+    if found is None:
+        return None
+    function, output = found
+    guards = (guard for guard in output.guards if guard.create_fn_name() in _DROPPED_GUARDS)
+    dropped = {guard.name: guard.originating_source for guard in guards}
+    scope = {"L": dict(output.local_scope), "G": output.global_scope}
+    return Traced(function, dict(sorted(dropped.items())), scope, output)
+
+
+def _traced_for_entry() -> tuple[Callable[..., Any], Any] | None:
+    from torch._dynamo.symbolic_convert import InstructionTranslator
+
+    try:
+        output = InstructionTranslator.current_tx().output
+    except AttributeError:  # none in this thread
+        return None
+    function = getattr(output.package, "_innermost_fn", None)
+    return None if function is None else (function, output)
+
+
+def _traced_ahead() -> tuple[Callable[..., Any], Any] | None:
+    from torch._dynamo.aot_compile import aot_compile_fullgraph
+
+    frame: Any = sys._getframe(1)
+    while frame is not None and frame.f_code is not aot_compile_fullgraph.__code__:
+        frame = frame.f_back
+    if frame is None:
+        return None
+    return frame.f_locals["fn"], frame.f_locals["graph_capture_output"].output_graph
 
 
 # ---- operators ---------------------------------------------------------------------------------

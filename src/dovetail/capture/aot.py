@@ -35,6 +35,16 @@ class CompileGraph(Protocol):
         """The graph, compiled."""
 
 
+class Keep(Protocol):
+    """Keeps compiled graphs for another process, where PyTorch's precompile is on."""
+
+    def whole(self, compiled: Any, call: Callable[..., Any]) -> Callable[..., Any]:
+        """Keep the one graph that a Dynamo graph is; what to call in its place."""
+
+    def part(self, compiled: Any) -> Callable[[list[Any]], Any]:
+        """A graph as AOTAutograd can keep it with its own result."""
+
+
 @dataclass(frozen=True)
 class Capture:
     """How a Dynamo graph is turned into functional ones.
@@ -47,6 +57,7 @@ class Capture:
     joint_passes: Callable[[fx.GraphModule], fx.GraphModule]
     decompositions: Mapping[Any, Callable[..., Any]]
     composites: Mapping[Any, Callable[..., Any]]
+    keep: Keep | None = None
 
     def run(self, gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
         """Capture and compile; the result takes and returns what ``gm`` does."""
@@ -65,10 +76,11 @@ class Capture:
         composites = _torch.keep_composites(self.composites) if keep else nullcontext()
         fixed = trains and has_fixed_sizes(example_inputs)  # else its sizes would become so
         gradients = _torch.whole_upsampling() if fixed else nullcontext()
-        with composites, gradients, _torch.keep_random_draws():
+        bundling = _torch.bundling() if self.keep else nullcontext()
+        with composites, gradients, bundling, _torch.keep_random_draws():
             compiled = aot(gm, example_inputs)
         if len(plain) == 1 and may_be_plain(gm, example_inputs):
-            return as_plain(plain[0])
+            return as_plain(plain[0], self.keep)
         return compiled  # type: ignore[no-any-return]
 
     def _inference_compiler(self, found: list[Runnable], count: int) -> Callable[..., Any]:
@@ -81,16 +93,22 @@ class Capture:
             compiled = self.compile_graph(gm, inputs, "inference", plain=plain)
             if plain:
                 found.append(compiled)
-            return _torch.boxed(compiled.run)
+            return self._boxed(compiled)
 
-        return compiler
+        return self._keeping(compiler)
 
     def _compiler(self, kind: str) -> Callable[..., Any]:
         def compiler(gm: fx.GraphModule, inputs: Sequence[Any]) -> Callable[[list[Any]], Any]:
             correct(gm)
-            return _torch.boxed(self.compile_graph(gm, inputs, kind, plain=False).run)
+            return self._boxed(self.compile_graph(gm, inputs, kind, plain=False))
 
-        return compiler
+        return self._keeping(compiler)
+
+    def _boxed(self, compiled: Runnable) -> Callable[[list[Any]], Any]:
+        return self.keep.part(compiled) if self.keep else _torch.boxed(compiled.run)
+
+    def _keeping(self, compiler: Callable[..., Any]) -> Callable[..., Any]:
+        return _torch.output_code_compiler(compiler) if self.keep else compiler
 
     def _partition(self, joint: fx.GraphModule, inputs: Any, **kwargs: Any) -> tuple[Any, Any]:
         correct(joint)
@@ -124,9 +142,10 @@ def may_be_plain(gm: fx.GraphModule, inputs: Sequence[Any]) -> bool:
     return not (_torch.autocast_is_on() or has_state(gm) or needs_grad(gm, inputs))
 
 
-def as_plain(compiled: Runnable) -> Callable[..., Any]:
+def as_plain(compiled: Runnable, keep: Keep | None = None) -> Callable[..., Any]:
     """A functional graph as the function that its Dynamo graph is."""
-    return _torch.without_grad(compiled.run)
+    call = _torch.without_grad(compiled.run)
+    return call if keep is None else keep.whole(compiled, call)
 
 
 def needs_grad(gm: fx.GraphModule, inputs: Sequence[Any]) -> bool:

@@ -1,0 +1,1 @@
+"""Starting without Dynamo's trace: compiled graphs inside what PyTorch's precompile keeps."""
