@@ -14,7 +14,6 @@ import importlib.util
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from dovetail.locks import ForkLock
@@ -900,8 +899,7 @@ def sympy_functions() -> Any:
     return functions
 
 
-@dataclass(frozen=True)
-class SymbolFacts:
+class SymbolFacts(NamedTuple):
     """What a ShapeEnv knows of its symbols, as sympy expressions without the symbols replaced."""
 
     ranges: Mapping[Any, tuple[Any, Any]]
