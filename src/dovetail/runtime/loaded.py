@@ -27,7 +27,7 @@ BUILT_IN = -1  # the same where built-in kernels serve instead
 _UNLIMITED = 2**64 - 1
 _REFUSALS = {  # DVT_CODE_…
     1: "no trusted key signed it",
-    2: "it is not for this machine",
+    2: "it is not for this machine (save with targets=[…] to have code for others)",
     3: "this system does not let a process make memory executable (MDWE, SELinux's execmem)",
 }
 CHECK_CONSTANTS, TRUST, INSPECT, MAY_OVERLAP, COPY, CODE_ONLY = 1, 2, 4, 8, 16, 32
