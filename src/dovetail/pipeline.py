@@ -12,12 +12,23 @@ from typing import Any, NamedTuple
 
 from torch import fx
 
-from dovetail import cache, history
+from dovetail import history
 from dovetail.backend import Backend, Blob, Fallback
 from dovetail.backends.instead import CallByCall
 from dovetail.cache.graphs import GraphCache
+from dovetail.cache.key import Key
+from dovetail.cache.training import TrainingPair, verify_pair
 from dovetail.capture import _torch
-from dovetail.capture.aot import Capture, Keep, Runnable, as_plain, has_calls, may_be_plain
+from dovetail.capture.aot import (
+    Capture,
+    Keep,
+    Runnable,
+    as_plain,
+    calls_custom_operators,
+    has_calls,
+    may_be_plain,
+    may_train_plainly,
+)
 from dovetail.capture.decompose import Opinion, composite_rules, keeping_claimed
 from dovetail.capture.ops import is_random, resolve_op
 from dovetail.compiled import Calls, CompiledGraph, CompiledPart, CompiledSegment
@@ -35,10 +46,11 @@ from dovetail.errors import (
     CompileFailed,
     DovetailError,
     FallbackWarning,
+    InvalidCompiledGraph,
     SizeError,
     UnsupportedGraph,
 )
-from dovetail.ir import Segment
+from dovetail.ir import Ref, Segment
 from dovetail.options import Options
 from dovetail.passes import constants, manager, steps, strides
 from dovetail.passes.base import Pass, Passes
@@ -80,7 +92,7 @@ CompileSegments = Callable[[Sequence[PlacedSegment]], tuple[CompiledSegment, ...
 class LookedUp(NamedTuple):
     """A key that the cache was asked for in vain, and what was known of sizes then."""
 
-    key: cache.Key
+    key: Key
     stage: str
     guards: object
 
@@ -145,31 +157,74 @@ class Compiler:
         return GraphCache(self.backends, self.options, self.record)
 
     def compile_captured(self, gm: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
-        """Compile a Dynamo graph, or find it in the cache where AOTAutograd adds nothing to it."""
-        key = self.cache.key(gm, inputs, "dynamo") if may_be_plain(gm, inputs) else None
+        """Compile a Dynamo graph, or find it in the cache where that spares AOTAutograd."""
+        trains = self.keep is None and may_train_plainly(gm, inputs)  # else AOTAutograd keeps it
+        key = self.cache.key(gm, inputs, "dynamo") if trains or may_be_plain(gm, inputs) else None
         if key is not None:
-            found = self.cache.find(key, "dynamo", self.link_found)
+            found = self.find_training(key) if trains else self.find_plain(key)
             if found is not None:
-                return as_plain(found, self.keep)
+                return found
         looked_up = None if key is None else LookedUp(key, "dynamo", _torch.size_guards())
         will_compile = looked_up is not None or not self.cache.is_on
         if self.options.compile == "subprocess" and will_compile:
             self.workers.prepare(self.backends[:-1])  # it comes up while the graph is traced
         gm = self.run_passes("pre_grad", gm, "dynamo")
-        return self.capture(looked_up).run(gm, inputs)
+        return self.capture(looked_up, trains=trains).run(gm, inputs)
 
-    def capture(self, looked_up: LookedUp | None) -> Capture:
+    def find_plain(self, key: Key) -> Callable[..., Any] | None:
+        """The function of an inference graph, from the cache."""
+        found = self.cache.find(key, "dynamo", self.link_found)
+        return None if found is None else as_plain(found, self.keep)
+
+    def find_training(self, key: Key) -> Callable[..., Any] | None:
+        """The function of a training graph, from the cache: two graphs, run as AOTAutograd does."""
+
+        def link(pair: TrainingPair) -> Callable[..., Any]:
+            forward = self.cache.found(pair.forward, "forward", self.link_found)
+            known = saved_labels(forward.graph, len(pair.plan["outputs"]), self.input_names)
+
+            def link_backward(graph: CompiledGraph) -> Linked:
+                labels = {n: known[n] for n in graph.labels if n in known}
+                return self.link(replace(graph, labels=labels))
+
+            backward = self.cache.found(pair.backward, "backward", link_backward)
+            verify_pair(pair.plan, forward.graph, backward.graph)
+            return _torch.restored_training(pair.plan, forward.run, backward.run)
+
+        def link_sensible(pair: TrainingPair) -> Callable[..., Any]:
+            try:
+                return link(pair)
+            except (KeyError, TypeError, ValueError, AttributeError) as error:
+                raise InvalidCompiledGraph(f"a plan with nothing sensible: {error!r}") from None
+
+        return self.cache.find_training(key, "dynamo", link_sensible)
+
+    def capture(self, looked_up: LookedUp | None, *, trains: bool = False) -> Capture:
         """How a Dynamo graph becomes functional graphs for these backends.
 
-        ``looked_up``: the key of the Dynamo graph, which the cache does not have.
+        ``looked_up``: the key of the Dynamo graph, which the cache does not have. With ``trains``,
+        it is for a forward and a backward graph and the plan to run them.
         """
         first = self.backends[0]
+        plans: list[Mapping[str, Any]] = []
 
         def compile_graph(
-            gm: fx.GraphModule, inputs: Sequence[Any], kind: str, *, plain: bool
+            gm: fx.GraphModule,
+            inputs: Sequence[Any],
+            kind: str,
+            *,
+            plain: bool = False,
+            plan: Mapping[str, Any] | None = None,
         ) -> Runnable:
-            under = looked_up if plain else None
-            return self.compile_linked(gm, inputs, kind, self.frozen(kind), under)
+            under = looked_up if plain and not trains else None
+            linked = self.compile_linked(gm, inputs, kind, self.frozen(kind), under)
+            if looked_up is not None and trains:
+                unchanged = looked_up.guards == _torch.size_guards()
+                if plan is not None and unchanged:
+                    plans.append(plan)
+                elif kind == "backward" and plans and not calls_custom_operators(gm):
+                    self.cache.keep_training(looked_up.key, plans[0])
+            return linked
 
         return Capture(
             compile_graph=compile_graph,
@@ -521,6 +576,17 @@ def compiled_segment(
     segment = placed.segment
     calls = Calls(segment, segment.name, draws=draws(segment))
     return CompiledSegment(calls, backends, blob, placed.sources, placed.results, failures)
+
+
+def saved_labels(forward: CompiledGraph, outputs: int, names: Sequence[str]) -> dict[int, str]:
+    """What users call inputs of a forward graph that it saves for its backward graph.
+
+    It returns what is saved after its ``outputs``.
+    """
+    positions = {given.name: n for n, given in enumerate(forward.every.inputs)}
+    saved = enumerate(forward.every.outputs[outputs:])
+    found = {n: positions.get(out.name) for n, out in saved if isinstance(out, Ref)}
+    return {n: names[at] for n, at in found.items() if at is not None and at < len(names)}
 
 
 def code_of(outcome: Outcome) -> Blob:

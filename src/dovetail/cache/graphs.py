@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from dovetail import cache
 from dovetail.backend import Backend
 from dovetail.cache.settings import current
+from dovetail.cache.training import TrainingPair, decode_pair, encode_pair
 from dovetail.capture import _torch
 from dovetail.compiled import CompiledGraph, decode, encode
-from dovetail.errors import DovetailError
+from dovetail.errors import DovetailError, InvalidCompiledGraph
 from dovetail.history import CacheVerdict, Compilation
 from dovetail.options import Options
 
 T = TypeVar("T")
+Found = TypeVar("Found", CompiledGraph, TrainingPair)
 _told_only: ContextVar[bool] = ContextVar("told_only", default=False)
 
 
@@ -39,6 +41,7 @@ class GraphCache:
     backends: tuple[Backend, ...]
     options: Options
     record: Compilation
+    kept: dict[str, cache.Key] = field(default_factory=dict)  # graphs that are stored, by stage
 
     @property
     def is_on(self) -> bool:
@@ -65,13 +68,35 @@ class GraphCache:
 
     def find(self, key: cache.Key, stage: str, link: Callable[[CompiledGraph], T]) -> T | None:
         """What ``link`` makes of the stored graph; None where nothing is stored that it can use."""
+        return self._find(key, stage, link, decode)
+
+    def find_training(
+        self, key: cache.Key, stage: str, link: Callable[[TrainingPair], T]
+    ) -> T | None:
+        """What ``link`` makes of a stored training graph, as ``find`` does."""
+        return self._find(key, stage, link, decode_pair)
+
+    def found(self, key: cache.Key, stage: str, link: Callable[[CompiledGraph], T]) -> T:
+        """What ``link`` makes of a graph that has to be stored; an error where it is not."""
+        linked = self.find(key, stage, link)
+        if linked is None:
+            raise InvalidCompiledGraph(f"its {stage} graph is not stored any more")
+        return linked
+
+    def _find(
+        self,
+        key: cache.Key,
+        stage: str,
+        link: Callable[[Found], T],
+        read: Callable[[bytes], Found],
+    ) -> T | None:
         with self.record.stage("cache", stage):
             found = cache.lookup(key)
         if isinstance(found, cache.Hit) and _told_only.get():
             self._note(stage, "hit", "", key)
             return None
         if isinstance(found, cache.Hit):
-            return self._read(found.payload, key, stage, link)
+            return self._read(found.payload, key, stage, link, read)
         state = "bypass" if isinstance(found, cache.Bypass) else "miss"
         self._note(stage, state, found.reason, key, found.nearest)
         return None
@@ -93,7 +118,7 @@ class GraphCache:
         if reason or _told_only.get():
             return compile_()[0]
         with cache.compiling(key) as payload:
-            linked = None if payload is None else self._read(payload, key, stage, link)
+            linked = None if payload is None else self._read(payload, key, stage, link, decode)
             if linked is not None:
                 return linked
             start = time.perf_counter()
@@ -103,21 +128,35 @@ class GraphCache:
                 self._stand_aside(key, stage, reason)
             else:
                 self._store(key, graph, time.perf_counter() - start)
+                self.kept[stage] = key
             return made
+
+    def keep_training(self, key: cache.Key, plan: Mapping[str, Any]) -> None:
+        """Keep how the forward and backward graph are run, where both are stored."""
+        if {"forward", "backward"} <= self.kept.keys():
+            pair = TrainingPair(plan, self.kept["forward"], self.kept["backward"])
+            names = ", ".join(backend.name for backend in self.backends)
+            cache.store(key, encode_pair(pair), label=f"training graph for {names}")
 
     def _stand_aside(self, key: cache.Key, stage: str, reason: str) -> None:
         cache.bypass(reason)
         self._note(stage, "bypass", reason, key)
 
     def _read(
-        self, payload: bytes, key: cache.Key, stage: str, link: Callable[[CompiledGraph], T]
+        self,
+        payload: bytes,
+        key: cache.Key,
+        stage: str,
+        link: Callable[[Found], T],
+        read: Callable[[bytes], Found],
     ) -> T | None:
         try:
-            linked = link(decode(payload))
+            linked = link(read(payload))
         except DovetailError as error:  # of another machine, or damaged before it was stored
             self._note(stage, "miss", f"what is stored does not load: {error}", key)
             return None
         self._note(stage, "hit", "", key)
+        self.kept[stage] = key
         return linked
 
     def _store(self, key: cache.Key, graph: CompiledGraph, seconds: float) -> None:

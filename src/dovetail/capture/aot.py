@@ -26,11 +26,18 @@ class Runnable(Protocol):
 class CompileGraph(Protocol):
     """Compiles one functional graph of a kind: "inference", "forward" or "backward".
 
-    ``plain`` says that it takes and returns just what its Dynamo graph does.
+    ``plain`` says that it takes and returns just what its Dynamo graph does. ``plan`` says of a
+    forward graph what AOTAutograd does around it and its backward graph, where JSON can say that.
     """
 
     def __call__(
-        self, gm: fx.GraphModule, inputs: Sequence[Any], kind: str, *, plain: bool
+        self,
+        gm: fx.GraphModule,
+        inputs: Sequence[Any],
+        kind: str,
+        *,
+        plain: bool = False,
+        plan: Mapping[str, Any] | None = None,
     ) -> Runnable:
         """The graph, compiled."""
 
@@ -63,12 +70,13 @@ class Capture:
         """Capture and compile; the result takes and returns what ``gm`` does."""
         _torch.correct_lstm()
         plain: list[Runnable] = []
+        returned: list[Any] = []  # by the backward graph
         count = len(example_inputs)
         aot = _torch.aot_autograd(
-            fw_compiler=self._compiler("forward"),
-            bw_compiler=self._compiler("backward"),
+            fw_compiler=self._forward_compiler(returned, count),
+            bw_compiler=self._backward_compiler(),
             inference_compiler=self._inference_compiler(plain, count),
-            partition_fn=self._partition,
+            partition_fn=self._partition(returned),
             decompositions=dict(self.decompositions),
         )
         trains = needs_grad(gm, example_inputs)
@@ -97,10 +105,14 @@ class Capture:
 
         return self._keeping(compiler)
 
-    def _compiler(self, kind: str) -> Callable[..., Any]:
+    def _forward_compiler(self, returned: list[Any], count: int) -> Callable[..., Any]:
+        """Compiles, with a plan for the cache where the graph takes what its Dynamo graph does."""
+
         def compiler(gm: fx.GraphModule, inputs: Sequence[Any]) -> Callable[[list[Any]], Any]:
+            whole = len(inputs) == count and not calls_custom_operators(gm)
+            plan = _torch.training_plan(returned) if whole else None
             correct(gm)
-            return self._boxed(self.compile_graph(gm, inputs, kind, plain=False))
+            return self._boxed(self.compile_graph(gm, inputs, "forward", plan=plan))
 
         return self._keeping(compiler)
 
@@ -110,15 +122,28 @@ class Capture:
     def _keeping(self, compiler: Callable[..., Any]) -> Callable[..., Any]:
         return _torch.output_code_compiler(compiler) if self.keep else compiler
 
-    def _partition(self, joint: fx.GraphModule, inputs: Any, **kwargs: Any) -> tuple[Any, Any]:
-        correct(joint)
-        joint = self.joint_passes(joint)
-        unused = [n for n in joint.graph.nodes if is_random(n.target) and not n.users]
-        following = {n.name: [m.name for m in _after(joint, n)] for n in unused}
-        forward, backward = _torch.min_cut_partition(joint, inputs, **kwargs)
-        for node in unused:
-            _put_back(forward, node, following[node.name])
-        return forward, backward
+    def _backward_compiler(self) -> Callable[..., Any]:
+        def compiler(gm: fx.GraphModule, inputs: Sequence[Any]) -> Callable[[list[Any]], Any]:
+            correct(gm)
+            return self._boxed(self.compile_graph(gm, inputs, "backward"))
+
+        return self._keeping(compiler)
+
+    def _partition(self, returned: list[Any]) -> Callable[..., tuple[Any, Any]]:
+        """Cuts a joint graph in two, and notes what the backward graph returns."""
+
+        def partition(joint: fx.GraphModule, inputs: Any, **kwargs: Any) -> tuple[Any, Any]:
+            correct(joint)
+            joint = self.joint_passes(joint)
+            unused = [n for n in joint.graph.nodes if is_random(n.target) and not n.users]
+            following = {n.name: [m.name for m in _after(joint, n)] for n in unused}
+            forward, backward = _torch.min_cut_partition(joint, inputs, **kwargs)
+            for node in unused:
+                _put_back(forward, node, following[node.name])
+            returned[:] = backward.graph.output_node().args[0]
+            return forward, backward
+
+        return partition
 
 
 def _after(gm: fx.GraphModule, node: fx.Node) -> list[fx.Node]:
@@ -140,6 +165,14 @@ def _put_back(forward: fx.GraphModule, draw: fx.Node, following: Sequence[str]) 
 def may_be_plain(gm: fx.GraphModule, inputs: Sequence[Any]) -> bool:
     """Whether a Dynamo graph may be one functional graph that needs nothing around it."""
     return not (_torch.autocast_is_on() or has_state(gm) or needs_grad(gm, inputs))
+
+
+def may_train_plainly(gm: fx.GraphModule, inputs: Sequence[Any]) -> bool:
+    """Whether a Dynamo graph may be a forward and a backward graph that a plan tells how to run."""
+    if _torch.autocast_is_on() or has_state(gm) or not needs_grad(gm, inputs):
+        return False
+    plain = all(isinstance(x, torch.Tensor) and _torch.is_plain_tensor(x) for x in inputs)
+    return plain and has_fixed_sizes(inputs) and _torch.can_restore_training()
 
 
 def as_plain(compiled: Runnable, keep: Keep | None = None) -> Callable[..., Any]:
