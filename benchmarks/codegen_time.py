@@ -54,7 +54,9 @@ def segments_of(fn: Any, inputs: tuple[Any, ...], *, backward: bool = False) -> 
     if backward:
         inputs = tuple(x.clone().requires_grad_() for x in inputs)
     with patch.object(kind, "compile", noting), torch.set_grad_enabled(backward):
-        result = torch.compile(fn, backend="dovetail", dynamic=False)(*inputs)
+        result = torch.compile(fn, backend="dovetail", dynamic=False, options={"cache": False})(
+            *inputs
+        )
         if backward:
             leaves = result if isinstance(result, tuple) else (result,)
             sum(x.sum() for x in leaves).backward()

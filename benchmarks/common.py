@@ -9,19 +9,23 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 THREADS = 2
 
 
-def in_fresh_process(script: str, *arguments: str) -> Any:
-    """Run ``script arguments`` in a new Python; what it prints last is JSON."""
+def in_fresh_process(script: str, *arguments: str, env: Mapping[str, str] | None = None) -> Any:
+    """Run ``script arguments`` in a new Python; what it prints last is JSON.
+
+    ``env`` adds to the environment, which has nothing of dovetail's otherwise: the cache is off.
+    """
+    added = {"DOVETAIL_CACHE": "0"} if env is None else env
     env = {**os.environ, "OMP_NUM_THREADS": str(THREADS), "TORCHINDUCTOR_FORCE_DISABLE_CACHES": "1"}
     # Bytecode is kept, as where dovetail is installed: else each process compiles our sources.
     env = {k: v for k, v in env.items() if k != "PYTHONDONTWRITEBYTECODE"}
-    env = {k: v for k, v in env.items() if not k.startswith("DOVETAIL_")}
+    env = {k: v for k, v in env.items() if not k.startswith("DOVETAIL_")} | {**added}
     command = [sys.executable, script, *arguments]
     done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
     if done.returncode:

@@ -133,6 +133,7 @@ def _worker(
     env = {k: v for k, v in os.environ.items() if not k.startswith("DOVETAIL_")}
     env.pop("PYTHONDONTWRITEBYTECODE", None)  # installed packages have their bytecode
     env |= {"OMP_NUM_THREADS": str(threads), "TORCHINDUCTOR_CACHE_DIR": f"{cache}/inductor"}
+    env["DOVETAIL_CACHE_DIR"] = f"{cache}/dovetail"
     command = [sys.executable, "-m", "dovetail.bench.worker", case, rival]
     command += [str(threads), str(seconds)]
     done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
