@@ -67,7 +67,8 @@ def test_gradients_of_cross_entropy(reduction):
     target[3] = -100
 
     def fn(x, target):
-        return F.cross_entropy(x * 2, target, reduction=reduction)
+        loss = F.cross_entropy(x * 2, target, reduction=reduction)
+        return loss / 16  # the sine of a large sum would show its last bits magnified
 
     assert_same(fn, x, target, backend="cpu", grad=True)
 
