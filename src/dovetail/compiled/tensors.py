@@ -1,9 +1,13 @@
-"""Tensors that a graph holds, as bytes and back."""
+"""Tensors that a graph holds, as bytes and back.
+
+PyTorch compiles with its fake mode on, in which no tensor would have contents.
+"""
 
 from __future__ import annotations
 
 from typing import Any
 
+from dovetail.capture._torch import no_dispatch_modes
 from dovetail.errors import InvalidCompiledGraph
 
 
@@ -15,6 +19,13 @@ def tensor_to_bytes(name: str, tensor: Any) -> tuple[dict[str, Any], bytes]:
         raise InvalidCompiledGraph(f"the graph holds {name}, which is no plain tensor")
     if type(tensor) not in (torch.Tensor, torch.nn.Parameter) or tensor.is_quantized:
         raise InvalidCompiledGraph(f"the graph holds {name}, a {type(tensor).__name__}")
+    with no_dispatch_modes():
+        return _to_bytes(name, tensor)
+
+
+def _to_bytes(name: str, tensor: Any) -> tuple[dict[str, Any], bytes]:
+    import torch
+
     shape, strides = tuple(tensor.shape), tuple(tensor.stride())
     value = tensor.detach()
     for dim, stride in enumerate(strides):
@@ -54,11 +65,12 @@ def tensor_from_bytes(desc: dict[str, Any], contents: memoryview) -> Any:
     ]
     if not all(same) or not _fills_memory(stored, strides):
         raise ValueError(f"strides {strides} for a tensor of {shape}")
-    elements = torch.empty(count, dtype=dtype)
-    if count:
-        elements.view(torch.uint8).numpy()[:] = memoryview(contents)
-    made = torch.empty_strided(stored, strides, dtype=dtype).copy_(elements.reshape(stored))
-    return made.expand(shape).to(str(desc["device"]))
+    with no_dispatch_modes():
+        elements = torch.empty(count, dtype=dtype)
+        if count:
+            elements.view(torch.uint8).numpy()[:] = memoryview(contents)
+        made = torch.empty_strided(stored, strides, dtype=dtype).copy_(elements.reshape(stored))
+        return made.expand(shape).to(str(desc["device"]))
 
 
 def _fills_memory(shape: Any, strides: Any) -> bool:
