@@ -269,8 +269,10 @@ class Compiler:
         """
         self.mark_inputs(gm, kind, frozen)
         labels = constants.kept_labels(gm, self.input_names)
+        count = len(gm.graph.find_nodes(op="placeholder"))
 
         def link(graph: CompiledGraph) -> Linked:
+            check_inputs(graph, count)
             return self.link(replace(graph, labels=labels))  # not those of who stored it
 
         if looked_up is None:
@@ -294,8 +296,9 @@ class Compiler:
             return self.cache.fill(looked_up.key, looked_up.stage, link, compile_, reason)
 
         if now or not (self.options.background or self.options.progressive):
-            return compile_or_wait()
-        return self.compile_later(planned, compile_or_wait)
+            with without_collection():
+                return compile_or_wait()
+        return self.compile_later(planned, compile_or_wait)  # while the user's code collects
 
     def compile_later(self, planned: PlannedGraph, compile_: Callable[[], Linked]) -> Linked:
         """A first version that is there at once, exchanged for the compiled one between calls."""
@@ -333,6 +336,7 @@ class Compiler:
     def link_found(self, graph: CompiledGraph) -> Linked:
         """Link a graph that stands for a whole Dynamo graph, with this one's names of inputs."""
         names = self.input_names
+        check_inputs(graph, len(names))
         labels = {n: names[n] for n in graph.labels if n < len(names)}
         return self.link(replace(graph, labels=labels))
 
@@ -347,7 +351,8 @@ class Compiler:
     ) -> CompiledGraph:
         """Compile one functional graph: passes, constants, placement, code."""
         self.mark_inputs(gm, kind, frozen)
-        return self.compile_planned(self.plan_graph(gm, kind))
+        with without_collection():
+            return self.compile_planned(self.plan_graph(gm, kind))
 
     def plan_graph(self, gm: fx.GraphModule, kind: str) -> PlannedGraph:
         """Passes and placement; from here on nothing is of FX."""
@@ -394,15 +399,14 @@ class Compiler:
         """Code for each segment, as the options say or by ``compile_``."""
         once, kind = planned.once, planned.kind
         by = compile_ or self.compile_segments
-        with without_collection():
-            return CompiledGraph(
-                kind,
-                once=None if once is None else self.compile_part(once, f"{kind}, once", by),
-                every=self.compile_part(planned.every, kind, by),
-                frozen=planned.frozen,
-                labels=planned.labels,
-                backends=tuple((b.name, b.fingerprint()) for b in self.backends),
-            )
+        return CompiledGraph(
+            kind,
+            once=None if once is None else self.compile_part(once, f"{kind}, once", by),
+            every=self.compile_part(planned.every, kind, by),
+            frozen=planned.frozen,
+            labels=planned.labels,
+            backends=tuple((b.name, b.fingerprint()) for b in self.backends),
+        )
 
     def compile_part(
         self, planned: PlannedPart, kind: str, compile_: CompileSegments
@@ -587,6 +591,12 @@ def saved_labels(forward: CompiledGraph, outputs: int, names: Sequence[str]) -> 
     saved = enumerate(forward.every.outputs[outputs:])
     found = {n: positions.get(out.name) for n, out in saved if isinstance(out, Ref)}
     return {n: names[at] for n, at in found.items() if at is not None and at < len(names)}
+
+
+def check_inputs(graph: CompiledGraph, count: int) -> None:
+    """InvalidCompiledGraph where a graph takes another number of inputs: it is another's."""
+    if graph.count_inputs() != count:
+        raise InvalidCompiledGraph(f"it takes {graph.count_inputs()} inputs, not {count}")
 
 
 def code_of(outcome: Outcome) -> Blob:

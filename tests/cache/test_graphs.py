@@ -6,6 +6,7 @@ thing.
 
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 import torch
@@ -14,6 +15,8 @@ from torch import nn
 import dovetail
 from dovetail import cache, history
 from dovetail.backend import Backend, Blob, Support
+from dovetail.cache import flight
+from dovetail.compiled import decode, encode
 
 
 @pytest.fixture(autouse=True)
@@ -234,6 +237,42 @@ def test_an_entry_that_does_not_load_is_compiled_again(monkeypatch):
     result = torch.compile(lambda x: x.sin() + 1, backend="cpu")(x)
     torch.testing.assert_close(result, x.sin() + 1)
     assert "does not load" in history.recent()[-1].cache[0].reason
+
+
+def _of_nobody(graph):
+    segments = tuple(replace(each, backends=("nobody",)) for each in graph.every.segments)
+    return replace(graph, every=replace(graph.every, segments=segments))
+
+
+def _with_an_input_more(graph):
+    more = replace(graph.every.inputs[0], name="another")
+    return replace(graph, every=replace(graph.every, inputs=(*graph.every.inputs, more)))
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [(_of_nobody, "nobody"), (_with_an_input_more, "it takes 2 inputs, not 1")],
+)
+def test_an_entry_of_another_graph_is_compiled_again(monkeypatch, change, reason):
+    def fn(x):
+        return x.sin() * torch.tensor([1.0, 2.0])
+
+    x = torch.randn(2)
+    torch.compiler.reset()
+    torch.compile(fn, backend="cpu")(x)
+    for module, name in ((cache, "lookup"), (flight, "_stored")):
+        original = getattr(module, name)
+
+        def changed(*args, original=original):
+            found = original(*args)
+            payload = getattr(found, "payload", found)
+            made = encode(change(decode(payload)))
+            return cache.Hit(made, "local") if isinstance(found, cache.Hit) else made
+
+        monkeypatch.setattr(module, name, changed)
+    torch.compiler.reset()
+    torch.testing.assert_close(torch.compile(fn, backend="cpu")(x), fn(x))
+    assert reason in history.recent()[-1].cache[0].reason
 
 
 def test_explain_asks_the_cache_and_shows_every_stage_all_the_same():

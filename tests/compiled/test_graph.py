@@ -161,6 +161,17 @@ def test_constants_keep_their_layout(make):
     assert read.stride() == tensor.stride()
 
 
+@pytest.mark.parametrize("device", ["xpu", "xyz"])
+def test_a_constant_on_a_device_that_is_not_there(device):
+    graph = compiled(Block().eval(), (torch.randn(3, 8),))[1]
+    every = dataclasses.replace(graph.every, constants={"held": torch.ones(7)})
+    data = encode(dataclasses.replace(graph, every=every))
+    at = b'"stored":[7],"device":"%s"'
+    assert "held" in decode(data).every.constants
+    with pytest.raises(InvalidCompiledGraph):
+        decode(data.replace(at % b"cpu", at % device.encode()))
+
+
 def test_an_exported_model_has_it():
     artifact = dovetail.export(nn.Linear(2, 3).eval(), (torch.ones(1, 2),), backend="cpu")
     assert "part 'inference'" in str(artifact.compiled)

@@ -1,5 +1,6 @@
 """Compiling while the program runs: right results before, during and after the switch."""
 
+import gc
 import os
 import subprocess
 import sys
@@ -31,6 +32,7 @@ class Held(AtenBackend):
     gate = threading.Event()
     compiled = 0
     ran = 0
+    collects = None
 
     def supports(self, call):
         return Support.yes()
@@ -38,6 +40,7 @@ class Held(AtenBackend):
     def compile(self, segment):
         assert self.gate.wait(60)
         type(self).compiled += 1
+        type(self).collects = gc.isenabled()
         return super().compile(segment)
 
     def load(self, blob):
@@ -74,6 +77,13 @@ def test_calls_run_uncompiled_until_there_is_code(held):
     torch.testing.assert_close(call(x), x.sin() + 1)
     assert (Held.compiled, Held.ran) == (1, 1)
     assert [s.backend for s in history.recent()[-1].graphs[0].segments] == ["held"]
+
+
+def test_garbage_is_collected_while_it_compiles(held):
+    compiled(lambda x: x.sin() + 1, held)(torch.randn(5))
+    Held.gate.set()
+    assert background.wait(60)
+    assert Held.collects
 
 
 def test_four_threads_while_it_compiles():

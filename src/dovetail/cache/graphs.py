@@ -152,8 +152,9 @@ class GraphCache:
     ) -> T | None:
         try:
             linked = link(read(payload))
-        except DovetailError as error:  # of another machine, or damaged before it was stored
-            self._note(stage, "miss", f"what is stored does not load: {error}", key)
+        except Exception as error:  # damaged before it was stored; a vendor's may raise anything
+            told = str(error) if isinstance(error, DovetailError) else repr(error)
+            self._note(stage, "miss", f"what is stored does not load: {told}", key)
             return None
         self._note(stage, "hit", "", key)
         self.kept[stage] = key

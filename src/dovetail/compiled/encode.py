@@ -33,6 +33,11 @@ MAGIC = b"dvtgraph"
 VERSION = 1
 _HEAD = struct.Struct("<8sIIQ")  # magic, version, number of chunks, bytes of the JSON
 _LENGTH = struct.Struct("<Q")
+# What reading raises of bytes that are none; PyTorch, of a device that is not there, the last two.
+_NO_GRAPH = (
+    *(ValueError, LookupError, TypeError, ArithmeticError, struct.error),
+    *(RuntimeError, AssertionError),
+)
 
 
 def encode(graph: CompiledGraph) -> bytes:
@@ -58,9 +63,9 @@ def decode(data: bytes) -> CompiledGraph:
     """The graph that ``encode`` wrote; InvalidCompiledGraph for anything else."""
     try:
         graph = _decode(memoryview(data))
-    except (ValueError, KeyError, TypeError, IndexError, struct.error, RecursionError) as error:
-        if isinstance(error, DovetailError):
-            raise
+    except DovetailError:
+        raise
+    except _NO_GRAPH as error:
         raise InvalidCompiledGraph(f"these bytes hold no compiled graph: {error!r}") from None
     verify(graph)
     return graph

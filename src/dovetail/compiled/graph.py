@@ -142,6 +142,11 @@ class CompiledGraph:
             yield f"{self.kind}, once", self.once
         yield self.kind, self.every
 
+    def count_inputs(self) -> int:
+        """How many inputs it takes; not to be asked where a part runs as captured."""
+        made = 0 if self.once is None else len(self.once.outputs)
+        return len(self.frozen) + len(self.every.inputs) - made
+
     def not_portable(self) -> str:
         """Why this process alone can run the graph; empty: any can."""
         return next((why for _, part in self.parts() if (why := part.not_portable())), "")
