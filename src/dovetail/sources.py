@@ -2,15 +2,18 @@
 
 The rule. What belongs to dovetail, PyTorch or Python is known by its name; their own versions
 enter cache keys apart. Anything else is known by its name, by its own code with all it closes
-over, and by the files it comes from: its module's, and those of all modules of the same
-top-level package that the module imports, directly or by way of others. What a package uses of
-other packages is for its backend's ``fingerprint`` to tell. An object is known by its class and
-its attributes. What cannot be told that way raises ``Unidentified``, and nothing is cached.
+over, by the global names that the code reads and their values, and by the files it comes from: its
+module's, and those of all modules of the same top-level package that the module imports, directly
+or by way of others. What code uses of another package that has a version is known by that. An
+object is known by its class and its attributes. What cannot be told that way raises
+``Unidentified``, and nothing is cached; but a value that a module's file makes, under a global name
+or as a member of a class, such as a lock or a logger, is known by the file.
 """
 
 from __future__ import annotations
 
 import ast
+import dataclasses
 import enum
 import functools
 import hashlib
@@ -70,9 +73,32 @@ def digest_files(files: Iterable[tuple[str, Path]]) -> str:
 # ---- functions, classes and values ---------------------------------------------------------------
 
 
-def identity(value: Any) -> str:
-    """A text for a function, a class, an object or a plain value; Unidentified if there is none."""
-    return _Reader().text(value)
+def identity(value: Any, *, versions_tell: bool = False) -> str:
+    """A text for a function, a class, an object or a plain value; Unidentified if there is none.
+
+    ``versions_tell``: there is none either for what is not dovetail's, PyTorch's or Python's.
+    """
+    try:
+        return _Reader(versions_tell).text(value)
+    except RecursionError:
+        raise Unidentified("it refers to too much, or to itself") from None
+
+
+def plain_attributes(value: Any) -> str:
+    """The attributes of a user's object that are plain values, which do not change by themselves.
+
+    For an object whose others are its own affair: handles, what it keeps to save work.
+    """
+    if _top(type(value).__module__) in _KNOWN:
+        return ""
+    held = {n: v for n, v in sorted(vars(value).items()) if _is_plain(v)}
+    return identity(held)
+
+
+def _is_plain(value: Any) -> bool:
+    if type(value) in (tuple, frozenset):
+        return all(map(_is_plain, value))
+    return type(value) in _PLAIN or isinstance(value, enum.Enum)
 
 
 def known_name(value: Any) -> str | None:
@@ -83,16 +109,14 @@ def known_name(value: Any) -> str | None:
     module, qualified = getattr(value, "__module__", None), getattr(value, "__qualname__", None)
     if not module or not qualified or _top(module) not in _KNOWN:
         return None
-    found: Any = sys.modules.get(module)
-    for name in qualified.split("."):
-        found = getattr(found, name, None)
-    return f"{module}.{qualified}" if found is value else None
+    return f"{module}.{qualified}" if _is_found(value, module) else None
 
 
 class _Reader:
     """Texts of values, each object being read once."""
 
-    def __init__(self) -> None:
+    def __init__(self, versions_tell: bool) -> None:
+        self.versions_tell = versions_tell
         self.seen: dict[int, int] = {}  # id → number, also for what refers to itself
 
     def text(self, value: Any) -> str:
@@ -113,6 +137,9 @@ class _Reader:
         return known_name(value) or self.code(value)
 
     def code(self, value: Any) -> str:
+        if self.versions_tell and isinstance(value, types.FunctionType | type):
+            if _top(_home(value)) not in _KNOWN:
+                raise Unidentified(f"{value.__qualname__} is code of the user's")
         if isinstance(value, types.ModuleType):
             return f"module {value.__name__} {_files_of(value.__name__)}"
         if isinstance(value, type):
@@ -132,12 +159,11 @@ class _Reader:
     def cls(self, cls: type) -> str:
         """A class by its files, its bases outside of what versions tell, and its own members."""
         bases = [b for b in cls.__mro__[1:] if _top(b.__module__) not in _KNOWN]
+        own = {} if _top(cls.__module__) in _KNOWN else vars(cls)
         members = [
-            f"{name} {self.text(held)}"
-            for name, held in sorted(vars(cls).items())
-            if isinstance(held, types.FunctionType | bool | int | float | str)
-            and _top(cls.__module__) not in _KNOWN
-            and name not in ("__module__", "__doc__", "__qualname__")
+            f"{name} {self.held(cls.__module__, held)}"
+            for name, held in sorted(own.items())
+            if _is_member(name, held)
         ]
         parts = (_qualified(cls), _files_of(cls.__module__), *map(self.text, bases), *members)
         return " ".join(parts)
@@ -145,8 +171,47 @@ class _Reader:
     def function(self, fn: types.FunctionType) -> str:
         cells = [self.text(_contents(cell)) for cell in fn.__closure__ or ()]
         defaults = self.text((fn.__defaults__, fn.__kwdefaults__))
-        parts = (_qualified(fn), code_digest(fn.__code__), *cells, defaults)
-        return f"{' '.join(parts)} {_files_of(fn.__module__)}"
+        parts = (_qualified(fn), code_digest(fn.__code__), *cells, defaults, *self.globals(fn))
+        return f"{' '.join(parts)} {_files_of(_home(fn))}"
+
+    def globals(self, fn: types.FunctionType) -> Iterator[str]:
+        """The global names that a function reads, and what it may read of modules, with values.
+
+        Files do not tell what was set since they were imported, nor what was typed at a prompt.
+        """
+        here = _home(fn)
+        if _top(here) in _KNOWN:
+            return
+        names = sorted(_names(fn.__code__))
+        for name in names:
+            if name in fn.__globals__:
+                value = fn.__globals__[name]
+                yield f"{name} {self.held(here, value)}"
+                if isinstance(value, types.ModuleType) and not _version(value.__name__, here):
+                    found = vars(value)
+                    yield from (
+                        f"{name}.{n} {self.held(here, found[n])}" for n in names if n in found
+                    )
+
+    def held(self, module: str, value: Any) -> str:
+        """What a global name or a member of a class of this module stands for."""
+        if isinstance(value, staticmethod | classmethod):
+            value = value.__func__
+        elif isinstance(value, property):
+            value = (value.fget, value.fset, value.fdel)
+        elif isinstance(value, functools.cached_property):
+            value = value.func
+        if told := _known_by_version(value, module):
+            return told
+        before = len(self.seen)
+        try:
+            return self.text(value)
+        except Unidentified:
+            while len(self.seen) > before:
+                self.seen.popitem()
+            if _path_of(module) is None or hasattr(value, "untyped_storage"):
+                raise
+            return "as its file says"
 
     def object(self, value: Any) -> str:
         """An object of its own kind by what it says of itself, else by class and attributes."""
@@ -155,9 +220,65 @@ class _Reader:
             return f"{_qualified(cls)} {told}"
         if cls.__module__ in ("torch", "torch._ops") and cls.__name__ in _TORCH_NAMES:
             return str(value)
+        if _top(cls.__module__) == "dovetail" and dataclasses.is_dataclass(value):
+            held = {f.name: getattr(value, f.name) for f in dataclasses.fields(value)}
+            return f"{_qualified(cls)} {self.text(held)}"
         if not hasattr(value, "__dict__") or _top(cls.__module__) in _KNOWN:
             raise Unidentified(f"a value of type {_qualified(cls)} cannot be told apart by text")
         return f"{self.text(cls)} {self.text(vars(value))}"
+
+
+def _home(value: Any) -> str:
+    """The module that code is of; a wrapper bears the name of another's."""
+    home = getattr(value, "__globals__", {}).get("__name__")
+    return str(home or value.__module__)
+
+
+def _is_member(name: str, held: Any) -> bool:
+    """Whether an attribute of a class is the author's, not the interpreter's."""
+    if isinstance(held, types.FunctionType):
+        return True
+    ours = name == "_abc_impl" or (name.startswith("__") and name.endswith("__"))
+    return not ours and not isinstance(held, types.MemberDescriptorType)
+
+
+def _names(code: types.CodeType) -> set[str]:
+    """The global names that code may read, functions within it too, and those of attributes."""
+    found = set(code.co_names)
+    for const in code.co_consts:
+        if isinstance(const, types.CodeType):
+            found |= _names(const)
+    return found
+
+
+def _version(module: str, reader: str) -> str:
+    """What tells the code of a module as seen from another: a version; empty: its files do."""
+    top = _top(module)
+    if top in _KNOWN:
+        return "known"
+    package = sys.modules.get(top)
+    version, file = getattr(package, "__version__", None), getattr(package, "__file__", None)
+    installed = {"site-packages", "dist-packages"} & set(Path(file or "").parts)
+    return version if installed and isinstance(version, str) and top != _top(reader) else ""
+
+
+def _known_by_version(value: Any, reader: str) -> str:
+    """A module, function or class of an installed package other than the reader's own."""
+    home = getattr(value, "__name__" if isinstance(value, types.ModuleType) else "__module__", None)
+    if not isinstance(home, str) or _top(home) in _KNOWN or not (told := _version(home, reader)):
+        return ""
+    if isinstance(value, types.ModuleType):
+        return f"module {home} {told}"
+    return f"{home}.{value.__qualname__} {told}" if _is_found(value, home) else ""
+
+
+def _is_found(value: Any, module: str) -> bool:
+    """Whether a value's name leads to the very object: wrappers bear the names of others."""
+    qualified = getattr(value, "__qualname__", None)
+    found: Any = sys.modules.get(module)
+    for name in (qualified or "?").split("."):
+        found = getattr(found, name, None)
+    return found is value
 
 
 def _top(module: str | None) -> str:

@@ -1,5 +1,6 @@
 """What enters a graph's key, part by part, and what stops it from having one."""
 
+import functools
 import random
 
 import pytest
@@ -347,6 +348,29 @@ def test_backends(graph, monkeypatch):
     assert "backend tuned" in before.differs(key(Tuned()))
 
 
+def test_a_backend_that_was_changed(graph, monkeypatch):
+    def key(backend):
+        return graph.key(backends=[backend, AtenBackend()])
+
+    backend = Tuned()
+    before = key(backend)
+    backend.tolerance = 0.5
+    assert before.differs(key(backend)) == ["backend tuned"]
+    values = (
+        {"a": 1},
+        (1, 2),
+        property(lambda _: 3),
+        staticmethod(lambda: 4),
+        Transfer(2),
+        Transfer(3),
+    )
+    for value in values:
+        monkeypatch.setattr(Tuned, "rows", value, raising=False)
+        after = key(Tuned())
+        assert before.differs(after) == ["backend tuned"]
+        before = after
+
+
 def test_a_backends_own_option_by_name(graph):
     one, other = (graph.key(first=Tuned, backend_options={"level": n}) for n in (1, 2))
     assert one.differs(other) == ["backend tuned"]
@@ -420,40 +444,43 @@ def test_a_custom_operator_is_called_by_name(library):
     assert before.differs(found["inference"].key()) == ["graph"]
 
 
-def test_a_custom_operator_defined_in_python_is_known_by_its_functions():
-    def make(factor):
-        @torch.library.custom_op("keys::scaled", mutates_args=())
-        def scaled(x: torch.Tensor) -> torch.Tensor:
-            return x * 2
+def test_functions_of_the_user_that_tracing_runs():
+    """Nobody can tell what they will read when AOTAutograd runs them: it comes before the key."""
 
-        @scaled.register_fake
-        def _(x):
-            return x.new_empty((x.shape[0] * factor,))
+    @torch.library.custom_op("keys::scaled", mutates_args=())
+    def scaled(x: torch.Tensor) -> torch.Tensor:
+        return x * 2
 
-        return scaled
+    scaled.register_fake(torch.empty_like)
 
-    held = [make(1)]
-    one = dynamo(lambda x: torch.ops.keys.scaled(x), t(3))
-    held[0] = make(1)
-    assert dynamo(lambda x: torch.ops.keys.scaled(x), t(3)) == one
-    held[0] = make(2)
-    assert one.differs(dynamo(lambda x: torch.ops.keys.scaled(x), t(3))) == ["graph"]
+    @torch.compiler.allow_in_graph
+    def whole(x):
+        return x * 2
+
+    @torch.compiler.allow_in_graph
+    @functools.wraps(torch.sin)
+    def named_after_another(x):
+        return x * 2
+
+    def reason(fn):
+        return capture(fn, t(3))[0].key().reason
+
+    told = reason(lambda x: torch.ops.keys.scaled(x))
+    assert told == "it calls the custom operator keys::scaled, which tracing looks into"
+    assert reason(lambda x: whole(x)).endswith("is code of the user's")
+    assert reason(lambda x: named_after_another(x)).endswith("is code of the user's")
 
 
-def test_functions_that_dynamo_leaves_whole():
-    def make(factor):
-        @torch.compiler.allow_in_graph
-        def whole(x):
-            return x * factor
-
-        return whole
-
-    def key(factor):
-        whole = make(factor)
-        return dynamo(lambda x: whole(x), t(3))
-
-    assert key(2) == key(2)
-    assert key(2).differs(key(3)) == ["graph"]
+def test_what_an_operator_in_another_gives(library):
+    library.define("filled(Tensor(a!) x) -> Tensor")
+    library.impl("filled", lambda x: x.fill_(2) * 2, "CPU")
+    torch.library.register_fake("keys::filled", torch.empty_like, lib=library)
+    found = {c.stage: c for c in capture(lambda x: torch.ops.keys.filled(x) + 1, t(3))}["inference"]
+    before = found.key()
+    (call,) = (n for n in found.gm.graph.nodes if "auto_functionalized" in str(n.target))
+    first, *rest = call.meta["val"]
+    call.meta["val"] = (first.to(torch.float64), *rest)
+    assert before.differs(found.key()) == ["graph"]
 
 
 def test_a_module_left_whole():

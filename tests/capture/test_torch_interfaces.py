@@ -412,20 +412,6 @@ def test_state_that_keys_hold():
         assert _torch.unseen_state() == "hooks on saved tensors are active"
 
 
-def test_functions_of_custom_operators():
-    @torch.library.custom_op("interfaces::same", mutates_args=())
-    def same(x: torch.Tensor) -> torch.Tensor:
-        return x.clone()
-
-    def fake(x):
-        return torch.empty_like(x)
-
-    same.register_fake(fake)
-    op = torch.ops.interfaces.same.default
-    assert fake in (_torch.custom_operator_functions(op) or ())
-    assert _torch.custom_operator_functions(torch.ops.aten.sin.default) is None
-
-
 def test_composite_operators_are_listed_before_some_are_set_aside():
     """PyTorch lists them once: a list from within would lack upsampling in every later export."""
     collected = torch._export.utils._collect_all_valid_cia_ops_for_aten_namespace

@@ -1,7 +1,10 @@
 """The pass manager: add, remove, reorder; identities; blame."""
 
+import importlib
+import logging
 import subprocess
 import sys
+import types
 
 import pytest
 import torch
@@ -143,6 +146,65 @@ def test_identity_follows_the_source():
     assert make(1).identity != passes.as_pass(scaled).identity
     assert PassManager().identity == PassManager().identity
     assert PassManager().remove("cse").identity != PassManager().identity
+
+
+_WRITTEN = """
+import logging
+import settings
+from scaling import scaled
+FACTOR, TABLE, log = 2, {"a": 1}, logging.getLogger()
+class Table:
+    rows = (1, 2)
+def rewrite(gm):
+    log.info("rewrite")
+    def inner():
+        return FACTOR, TABLE["a"], settings.level, Table.rows
+    return gm if inner() else scaled(gm)
+"""
+
+
+def test_identity_follows_what_a_function_reads(monkeypatch):
+    """Whether a file has it or not: values may be set at any time."""
+    settings, scaling, mine = (types.ModuleType(n) for n in ("settings", "scaling", "mine"))
+    settings.level, settings.unused = 1, object()
+    exec("def scaled(gm):\n    return gm", vars(scaling))
+    for module in (settings, scaling, mine):
+        monkeypatch.setitem(sys.modules, module.__name__, module)
+    exec(_WRITTEN.replace("logging.getLogger()", "print").replace("log.info", "log"), vars(mine))
+    held = passes.as_pass(mine.rewrite)
+    seen = [held.identity]
+    assert held.identity == seen[0]
+    changes = [
+        (vars(mine), "FACTOR", 3),
+        (mine.TABLE, "a", 2),
+        (vars(settings), "level", 2),
+        (vars(scaling)["scaled"], "__defaults__", (1,)),
+    ]
+    for owner, name, value in changes:
+        setattr(owner, name, value) if callable(owner) else owner.update({name: value})
+        seen.append(held.identity)
+    mine.Table.rows = (1, 3)
+    seen.append(held.identity)
+    assert len(set(seen)) == len(seen)
+    mine.log = logging.getLogger()  # no file says what it is
+    with pytest.raises(errors.DovetailError, match="cannot be told apart"):
+        _ = held.identity
+
+
+def test_what_only_a_file_tells(tmp_path, monkeypatch):
+    (tmp_path / "settings.py").write_text("level = 1")
+    (tmp_path / "scaling.py").write_text("def scaled(gm):\n    return gm")
+    (tmp_path / "mine_written.py").write_text(_WRITTEN)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    mine = importlib.import_module("mine_written")
+    try:
+        held = passes.as_pass(mine.rewrite)
+        before = held.identity
+        sys.modules["settings"].level = 2
+        assert held.identity != before
+    finally:
+        for name in ("settings", "scaling", "mine_written"):
+            sys.modules.pop(name, None)
 
 
 @pytest.mark.e2e

@@ -31,7 +31,7 @@ from dovetail.passes import manager
 from dovetail.passes.base import STAGES
 from dovetail.passes.constants import CONSTANT
 from dovetail.passes.steps import STEPS
-from dovetail.sources import Unidentified, identity
+from dovetail.sources import Unidentified, identity, plain_attributes
 
 # Inputs with parts of their own; more are told by one part.
 _MOST_INPUTS = 32
@@ -200,7 +200,7 @@ def _backend(backend: Backend) -> tuple[str, str]:
     except Exception as error:  # a vendor's library may raise anything
         raise Unidentified(f"the backend {backend.name} has no fingerprint: {error}") from error
     shown = f"{told}, options {options}" if options else told
-    return f"{identity(type(backend))}\n{told}\n{given}", shown
+    return f"{identity(type(backend))}\n{told}\n{given}\n{plain_attributes(backend)}", shown
 
 
 def _summary(counts: dict[str, int]) -> str:

@@ -122,7 +122,7 @@ class GraphText:
             text = f"call {self._attribute(gm, str(node.target), nested)}"
         else:
             text = self.target(node.target)
-            if not _is_own(node.target):
+            if not _is_own(node.target) or isinstance(node.target, HigherOrderOperator):
                 text += self._result(node)
         word = _word(node)
         self.counts[word] = self.counts.get(word, 0) + 1
@@ -130,7 +130,10 @@ class GraphText:
         return text
 
     def _result(self, node: fx.Node) -> str:
-        """What a custom operator's own function for fake tensors says of its result."""
+        """What a custom operator's own function for fake tensors says of its result.
+
+        A higher-order operator may call one.
+        """
         value = node.meta.get("val")
         return "" if value is None else f" -> {self._described(value)}"
 
@@ -235,8 +238,8 @@ class GraphText:
         if isinstance(target, OpOverloadPacket):
             overloads = [getattr(target, name) for name in target.overloads()]
             return f"{target}: {', '.join(map(self._identify, overloads))}"
-        try:
-            return known_name(target) or identity(target)
+        try:  # nothing tells what code of the user's will read when AOTAutograd runs it
+            return known_name(target) or identity(target, versions_tell=True)
         except Unidentified as error:
             raise Unidentified(f"it calls {_shown(target)}: {error}") from None
 
@@ -245,14 +248,10 @@ class GraphText:
 
         Tracing runs more of it than that: its functions for fake tensors and gradients.
         """
-        text = f"{op} {_torch.schema_of(op)} {sorted(map(str, op.tags))}"
-        if not self.is_dynamo:
-            return text
-        functions = _torch.custom_operator_functions(op)
-        if functions is None:
+        if self.is_dynamo:
             name = _torch.schema_of(op).name
             raise Unidentified(f"it calls the custom operator {name}, which tracing looks into")
-        return f"{text} {identity(functions)}"
+        return f"{op} {_torch.schema_of(op)} {sorted(map(str, op.tags))}"
 
     # ---- arguments ----
 

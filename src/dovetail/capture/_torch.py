@@ -1188,16 +1188,6 @@ def tensor_flags(tensor: Any) -> str:
     return " ".join(name for name, holds in flags if holds)
 
 
-def custom_operator_functions(op: Any) -> tuple[Any, ...] | None:
-    """The Python functions that tracing a ``torch.library.custom_op`` runs; None for others."""
-    from torch._library.custom_ops import OPDEFS
-
-    held = OPDEFS.get(op._schema.name)
-    if held is None:
-        return None
-    return (held._abstract_fn, held._backward_fn, held._setup_context_fn, held._vmap_fn)
-
-
 _PRECISIONS = (
     *(("generic", "all"), ("mkldnn", "all"), ("mkldnn", "matmul"), ("mkldnn", "conv")),
     *(("mkldnn", "rnn"), ("cuda", "all"), ("cuda", "matmul"), ("cuda", "conv"), ("cuda", "rnn")),

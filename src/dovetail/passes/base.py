@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import hashlib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -27,9 +26,11 @@ class Pass:
     fn: Callable[..., Any]
     subgraphs: bool = True
 
-    @functools.cached_property
+    @property
     def identity(self) -> str:
         """``name-hash``: the same in every process as long as the sources are the same.
+
+        Read anew each time: what a function reads may change while a process runs.
 
         ``sources.py`` says which; an object that stands for several functions has the text that
         is hashed as its ``identity_source``. Unidentified where there is no such text.
