@@ -1,5 +1,6 @@
 """A registered troublemaker, and what every test must leave behind: nothing."""
 
+import contextlib
 import os
 import threading
 import time
@@ -51,8 +52,11 @@ def _held():
 
 def children(pid):
     """The processes that a process has started, dead ones that were not reaped included."""
-    tasks = Path(f"/proc/{pid}/task")
-    return sorted(int(c) for t in tasks.iterdir() for c in (t / "children").read_text().split())
+    found = []
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        with contextlib.suppress(FileNotFoundError):  # a thread that has ended by now
+            found += map(int, (task / "children").read_text().split())
+    return sorted(found)
 
 
 def _sessions():
