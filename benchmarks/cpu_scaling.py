@@ -91,18 +91,16 @@ def branches(nodes: int) -> Any:
 
 
 def measure(kind: str, nodes: int) -> dict[str, float]:
-    """Seconds of one compilation, the garbage collector paused as the pipeline pauses it."""
+    """Seconds of one compilation."""
     import dovetail.backends.cpu_support  # noqa: F401  # registers the rules
     from dovetail import get_backend
-    from dovetail.place import without_collection
 
     make = {"chain": chain, "blocks": blocks, "branches": branches}[kind]
     backend = get_backend("cpu")
     backend.compile(make(20))  # imports
     segment = make(nodes)
     start = time.process_time()
-    with without_collection():
-        backend.compile(segment)
+    backend.compile(segment)
     return {"seconds": time.process_time() - start}
 
 

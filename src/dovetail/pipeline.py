@@ -55,7 +55,7 @@ from dovetail.options import Options
 from dovetail.passes import constants, manager, steps, strides
 from dovetail.passes.base import Pass, Passes
 from dovetail.passes.text import graph_text
-from dovetail.place import PlacedSegment, Placement, place, without_collection
+from dovetail.place import PlacedSegment, Placement, place
 from dovetail.place.summary import Ran, record_graph
 from dovetail.runtime.link import Linked, LinkedPart, Linker, first_to_compile
 
@@ -79,8 +79,7 @@ def compile_dynamo(
     compiler = Compiler(backends, options, record, keep)
     compiler.input_names.extend(_torch.input_names(gm))
     try:
-        with without_collection():
-            return compiler.compile_captured(gm, example_inputs)
+        return compiler.compile_captured(gm, example_inputs)
     except BaseException:
         history.discard(compiler.record)
         raise
@@ -296,9 +295,8 @@ class Compiler:
             return self.cache.fill(looked_up.key, looked_up.stage, link, compile_, reason)
 
         if now or not (self.options.background or self.options.progressive):
-            with without_collection():
-                return compile_or_wait()
-        return self.compile_later(planned, compile_or_wait)  # while the user's code collects
+            return compile_or_wait()
+        return self.compile_later(planned, compile_or_wait)
 
     def compile_later(self, planned: PlannedGraph, compile_: Callable[[], Linked]) -> Linked:
         """A first version that is there at once, exchanged for the compiled one between calls."""
@@ -351,15 +349,10 @@ class Compiler:
     ) -> CompiledGraph:
         """Compile one functional graph: passes, constants, placement, code."""
         self.mark_inputs(gm, kind, frozen)
-        with without_collection():
-            return self.compile_planned(self.plan_graph(gm, kind))
+        return self.compile_planned(self.plan_graph(gm, kind))
 
     def plan_graph(self, gm: fx.GraphModule, kind: str) -> PlannedGraph:
         """Passes and placement; from here on nothing is of FX."""
-        with without_collection():
-            return self._plan_graph(gm, kind)
-
-    def _plan_graph(self, gm: fx.GraphModule, kind: str) -> PlannedGraph:
         expected = strides.output_descs(gm)
         gm = self.run_passes("post_grad", gm, kind)
         gm = self.run_step(steps.STRIDES, gm, kind, expected)

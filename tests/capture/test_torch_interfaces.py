@@ -1,14 +1,17 @@
 """Each private PyTorch interface we use, so that a move shows here, by name."""
 
 import weakref
-from threading import Barrier, Event, Thread
+from threading import Barrier, Thread
 
 import pytest
 import torch
+from torch import nn
+from torch._dispatch.python import enable_python_dispatcher
 from torch._subclasses import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn import functional as F
 
+import dovetail
 from dovetail import errors
 from dovetail.capture import _torch
 
@@ -40,6 +43,17 @@ def test_errors_pass_through_dynamo():
 
     with pytest.raises(errors.GuardFailed, match="ours"):
         torch.compile(lambda x: x + 1, backend=backend)(torch.ones(1))
+
+
+def test_errors_that_pass_through_dynamo_are_copies_of_one_class():
+    error = errors.GuardFailed("ours")
+    error.add_note("a note")
+    shown = _torch.pass_through_dynamo(error)
+    assert type(error) is errors.GuardFailed
+    assert isinstance(shown, errors.GuardFailed)
+    assert (str(shown), shown.__notes__) == (str(error), ["a note"])
+    assert type(_torch.pass_through_dynamo(errors.GuardFailed("again"))) is type(shown)
+    assert _torch.pass_through_dynamo(shown) is shown
 
 
 def test_aot_autograd_and_partition():
@@ -207,38 +221,66 @@ def test_random_draws_are_kept_by_configuration():
     assert config.fallback_random == before
 
 
-def test_upsampling_is_whole_to_autograd_within_the_context():
-    op = aten.upsample_bilinear2d.vec
-    before = dict(op.py_kernels)
+UPSAMPLING = {
+    "interpolate": lambda x: F.interpolate(x, scale_factor=2, mode="bilinear"),
+    "positional": lambda x: F.interpolate(x, None, 2, "bilinear"),
+    "nearest": lambda x: F.interpolate(x, scale_factor=2),
+    "module": nn.Upsample(scale_factor=2, mode="nearest-exact"),
+    "overload": lambda x: aten.upsample_bilinear2d.vec(x, [8, 8], False, None),
+    "packet": lambda x: aten.upsample_nearest2d(x, [8, 8]),
+    "function": lambda x: torch._C._nn.upsample_bilinear2d(x, [8, 8], False),
+}
+
+
+def gradient_of(upsample):
+    """What autograd calls the gradient of an upsampling, in the way AOTAutograd traces."""
+    with enable_python_dispatcher():
+        return upsample(torch.randn(1, 2, 4, 4, requires_grad=True)).grad_fn.name()
+
+
+@pytest.mark.parametrize("upsample", UPSAMPLING.values(), ids=UPSAMPLING)
+def test_upsampling_is_whole_to_autograd_within_the_context(upsample):
+    assert "Upsample" not in gradient_of(upsample)
     with _torch.whole_upsampling():
-        assert len(op.py_kernels) < len(before)
-        with _torch.whole_upsampling():
-            pass
-        assert len(op.py_kernels) < len(before)
-    assert op.py_kernels == before
+        assert "Upsample" in gradient_of(upsample)
+    assert "Upsample" not in gradient_of(upsample)
 
 
-def test_upsampling_stays_whole_until_the_last_thread_is_done():
-    op = aten.upsample_bilinear2d.vec
-    before, first_is_in, second_is_in = dict(op.py_kernels), Event(), Event()
-
-    def first():
-        with _torch.whole_upsampling():
-            first_is_in.set()
-            second_is_in.wait(10)
-
-    thread = Thread(target=first)
-    thread.start()
-    first_is_in.wait(10)
+def test_upsampling_in_another_thread_is_as_it_was():
+    found = []
     with _torch.whole_upsampling():
-        second_is_in.set()
+        thread = Thread(target=lambda: found.append(gradient_of(UPSAMPLING["interpolate"])))
+        thread.start()
         thread.join()
-        assert len(op.py_kernels) < len(before)
-    assert op.py_kernels == before
+    assert len(found) == 1
+    assert "Upsample" not in found[0]
+
+
+def test_bicubic_upsampling_is_taken_apart_within_the_context_too():
+    with _torch.whole_upsampling():
+        found = gradient_of(lambda x: F.interpolate(x, scale_factor=2, mode="bicubic"))
+    assert "Upsample" not in found
+
+
+def test_a_graph_keeps_the_gradient_of_upsampling_whole():
+    graphs = []
+
+    def keep(gm):
+        graphs.append(gm)
+        return gm
+
+    passes = dovetail.passes.default().add("joint", keep)
+    fn = torch.compile(
+        lambda x: F.interpolate(x.sin(), scale_factor=2, mode="bilinear").sum(),
+        backend="dovetail",
+        options={"passes": passes},
+    )
+    fn(torch.randn(1, 2, 4, 4, requires_grad=True))
+    targets = [node.target for gm in graphs for node in gm.graph.nodes]
+    assert aten.upsample_bilinear2d_backward.default in targets
 
 
 def test_two_threads_compile_upsampling_at_once():
-    tables = {op: dict(op.py_kernels) for op in _torch._upsampling()}
     start, found = Barrier(2), []
 
     def train(factor):
@@ -258,15 +300,6 @@ def test_two_threads_compile_upsampling_at_once():
     for thread in threads:
         thread.join()
     assert sorted(found) == [2, 3]
-    assert {op: dict(op.py_kernels) for op in _torch._upsampling()} == tables
-
-
-def test_a_failed_compile_leaves_upsampling_as_it_was():
-    op = aten.upsample_bilinear2d.vec
-    before = dict(op.py_kernels)
-    with pytest.raises(ZeroDivisionError), _torch.whole_upsampling():
-        raise ZeroDivisionError
-    assert op.py_kernels == before
 
 
 def test_operators():
@@ -410,14 +443,6 @@ def test_state_that_keys_hold():
     assert _torch.unseen_state() == ""
     with torch.autograd.graph.save_on_cpu():
         assert _torch.unseen_state() == "hooks on saved tensors are active"
-
-
-def test_composite_operators_are_listed_before_some_are_set_aside():
-    """PyTorch lists them once: a list from within would lack upsampling in every later export."""
-    collected = torch._export.utils._collect_all_valid_cia_ops_for_aten_namespace
-    collected.cache_clear()
-    with _torch.whole_upsampling():
-        assert aten.upsample_nearest1d.default in collected()
 
 
 needs_precompile = pytest.mark.skipif(

@@ -167,16 +167,30 @@ _hook = _DynamoImportHook()
 
 
 def pass_through_dynamo(error: Exception) -> Exception:
-    """``error`` as Dynamo lets it through: the user sees our class, not BackendCompilerFailed."""
+    """``error`` as Dynamo lets it through: the user sees our class, not BackendCompilerFailed.
+
+    It is a copy: whoever holds the error itself, a backend's author say, keeps it as it was.
+    """
+    cls = _let_through(type(error))
+    if isinstance(error, cls):
+        return error
+    copy: Exception = cls.__new__(cls, *error.args)
+    copy.__dict__.update(error.__dict__)
+    return copy.with_traceback(error.__traceback__)
+
+
+_classes_let_through: dict[type[Exception], type[Exception]] = {}
+
+
+def _let_through(cls: type[Exception]) -> type[Exception]:
+    """A class of errors that Dynamo does not wrap, of the same name; one for each."""
     from torch._dynamo.exc import ShortenTraceback
 
-    if isinstance(error, ShortenTraceback):
-        return error  # type: ignore[no-any-return]
-    cls = type(error)
-    both: Any = type(cls.__name__, (cls, ShortenTraceback), {"__module__": cls.__module__})
-    error.__class__ = both
-    error.first_useful_frame = None  # type: ignore[attr-defined]
-    return error
+    if issubclass(cls, ShortenTraceback):
+        return cls
+    own = {"__module__": cls.__module__, "__doc__": cls.__doc__, "first_useful_frame": None}
+    both = type(cls.__name__, (cls, ShortenTraceback), own)
+    return _classes_let_through.setdefault(cls, both)
 
 
 # ---- AOTAutograd -------------------------------------------------------------------------------
@@ -202,62 +216,44 @@ def keep_random_draws() -> Any:
     return config.patch(fallback_random=True)
 
 
-@contextlib.contextmanager
-def whole_upsampling() -> Iterator[None]:
+def whole_upsampling() -> Any:
     """Within the context, autograd sees upsampling as operators with gradients of their own.
 
-    Otherwise they are taken apart before it, and the gradients add up at indices, one by one.
-    PyTorch has one table for the process: threads that compile at once share the change, and
-    the last one undoes it.
+    Otherwise PyTorch's Python dispatcher takes them apart before autograd, and the gradients add up
+    at indices, one by one. The context is the thread's own, as that dispatcher is.
     """
-    _set_aside.enter()
-    try:
-        yield
-    finally:
-        _set_aside.leave()
-
-
-class _SetAside:
-    """Python kernels of upsampling that are out of PyTorch's table, and for how many contexts."""
-
-    def __init__(self) -> None:
-        self.lock, self.users = ForkLock(), 0
-        self.held: list[tuple[Any, dict[Any, Any]]] = []
-
-    def enter(self) -> None:
-        from torch._C import DispatchKey
-
-        keys = (DispatchKey.Autograd, DispatchKey.CompositeImplicitAutograd)
-        with self.lock:
-            self.users += 1
-            if self.users > 1:
-                return
-            composite_operators()  # PyTorch keeps the list: it must not lack what is taken out
-            for op in _upsampling():
-                kernels = op.py_kernels
-                self.held.append((op, {key: kernels.pop(key) for key in keys if key in kernels}))
-                op._dispatch_cache.clear()
-
-    def leave(self) -> None:
-        with self.lock:
-            self.users -= 1
-            while self.held and not self.users:
-                op, kernels = self.held.pop()
-                op.py_kernels.update(kernels)
-                op._dispatch_cache.clear()
-
-
-_set_aside = _SetAside()
-
-
-def _upsampling() -> Iterator[Any]:
     import torch
+    from torch._dispatch.python import no_python_dispatcher
+    from torch.overrides import TorchFunctionMode
 
-    names = [f"upsample_nearest{n}d" for n in (1, 2, 3)]
-    names += [f"_upsample_nearest_exact{n}d" for n in (1, 2, 3)]
-    for name in (*names, "upsample_linear1d", "upsample_bilinear2d", "upsample_trilinear3d"):
-        packet = getattr(torch.ops.aten, name)
-        yield from (packet.default, packet.vec)
+    aten, interpolate = torch.ops.aten, torch.nn.functional.interpolate
+    packets = [getattr(aten, name) for name in _UPSAMPLING]
+    operators = {getattr(torch._C._nn, name, None) for name in _UPSAMPLING} - {None}
+    operators |= {*packets, *(op for packet in packets for op in (packet.default, packet.vec))}
+
+    class WholeUpsampling(TorchFunctionMode):  # type: ignore[misc]
+        def __torch_function__(
+            self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
+        ) -> Any:
+            kwargs = kwargs or {}
+            whole = func in operators or (func is interpolate and _stays_whole(kwargs))
+            with no_python_dispatcher() if whole else contextlib.nullcontext():
+                return func(*args, **kwargs)
+
+    return WholeUpsampling()
+
+
+_UPSAMPLING = (
+    *(f"upsample_nearest{n}d" for n in (1, 2, 3)),
+    *(f"_upsample_nearest_exact{n}d" for n in (1, 2, 3)),
+    *("upsample_linear1d", "upsample_bilinear2d", "upsample_trilinear3d"),
+)
+_WHOLE_MODES = frozenset({"nearest", "nearest-exact", "linear", "bilinear", "trilinear"})
+
+
+def _stays_whole(options: Mapping[str, Any]) -> bool:
+    """Whether ``interpolate`` calls an operator of ``_UPSAMPLING``; PyTorch passes on keywords."""
+    return options.get("mode", "nearest") in _WHOLE_MODES and not options.get("antialias")
 
 
 def min_cut_partition(joint: Any, inputs: Any, **kwargs: Any) -> tuple[Any, Any]:
@@ -1274,7 +1270,7 @@ def unseen_state() -> str:
 
     modes = [*_get_current_function_mode_stack(), *_get_current_dispatch_mode_stack()]
     for mode in modes:
-        if not type(mode).__module__.startswith("torch."):
+        if not type(mode).__module__.startswith(("torch.", __name__)):
             return f"{type(mode).__qualname__} is active"
     if torch._C._functorch.peek_interpreter_stack() is not None:
         return "a transform of torch.func is active"

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import torch
 from torch import fx
 
 from dovetail.capture import _torch
+from dovetail.capture.collector import CollectorPause
 from dovetail.capture.metadata import correct
 from dovetail.capture.ops import is_random
 
@@ -68,6 +69,18 @@ class Capture:
 
     def run(self, gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
         """Capture and compile; the result takes and returns what ``gm`` does."""
+        pause = CollectorPause()
+        lifted = replace(
+            self,
+            compile_graph=_lifting(pause, self.compile_graph),
+            joint_passes=_lifting(pause, self.joint_passes),
+        )
+        return lifted.trace(gm, example_inputs, pause)
+
+    def trace(
+        self, gm: fx.GraphModule, example_inputs: Sequence[Any], pause: CollectorPause
+    ) -> Callable[..., Any]:
+        """Capture and compile, within ``pause``."""
         _torch.correct_lstm()
         plain: list[Runnable] = []
         returned: list[Any] = []  # by the backward graph
@@ -82,10 +95,10 @@ class Capture:
         trains = needs_grad(gm, example_inputs)
         keep = self.composites and not trains
         composites = _torch.keep_composites(self.composites) if keep else nullcontext()
-        fixed = trains and has_fixed_sizes(example_inputs)  # else its sizes would become so
-        gradients = _torch.whole_upsampling() if fixed else nullcontext()
+        whole = trains and upsamples(gm) and has_fixed_sizes(example_inputs)  # else they become so
+        gradients = _torch.whole_upsampling() if whole else nullcontext()
         bundling = _torch.bundling() if self.keep else nullcontext()
-        with composites, gradients, bundling, _torch.keep_random_draws():
+        with composites, gradients, bundling, _torch.keep_random_draws(), pause:
             compiled = aot(gm, example_inputs)
         if len(plain) == 1 and may_be_plain(gm, example_inputs):
             return as_plain(plain[0], self.keep)
@@ -146,6 +159,16 @@ class Capture:
         return partition
 
 
+def _lifting(pause: CollectorPause, fn: Callable[..., Any]) -> Callable[..., Any]:
+    """``fn``, which calls passes and backends, with the collector on."""
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        with pause.lifted():
+            return fn(*args, **kwargs)
+
+    return call
+
+
 def _after(gm: fx.GraphModule, node: fx.Node) -> list[fx.Node]:
     nodes = list(gm.graph.nodes)
     return nodes[nodes.index(node) + 1 :]
@@ -193,6 +216,13 @@ def has_fixed_sizes(inputs: Sequence[Any]) -> bool:
     """Whether no size among the inputs varies."""
     sizes = [n for x in inputs for n in (x.shape if isinstance(x, torch.Tensor) else (x,))]
     return not any(isinstance(n, torch.SymInt) for n in sizes)
+
+
+def upsamples(gm: fx.GraphModule) -> bool:
+    """Whether a Dynamo graph, or a graph within it, calls upsampling by any of its names."""
+    graphs = (each.graph for each in gm.modules() if isinstance(each, fx.GraphModule))
+    names = (str(node.target) for graph in graphs for node in graph.nodes)
+    return any("upsample" in name or "interpolate" in name for name in names)
 
 
 def calls_custom_operators(gm: fx.GraphModule) -> bool:

@@ -8,9 +8,7 @@ its inputs and outputs (``cut.py``). Each step is linear in the size of the grap
 
 from __future__ import annotations
 
-import contextlib
-import gc
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -49,30 +47,6 @@ def place(
     The last backend must take everything. With ``keep_small`` a segment stays where its calls are
     supported, whatever its copies cost.
     """
-    with without_collection():
-        return _place(gm, backends, keep_small)
-
-
-@contextlib.contextmanager
-def without_collection() -> Iterator[None]:
-    """Without the cycle collector, which would walk all that is built here again and again.
-
-    Most of it stays, so at the end it joins the oldest generation, as it would after the collector
-    had walked it twice more; that is what freezing and unfreezing does, in no time.
-    """
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_on:
-            if gc.get_freeze_count() == 0:  # nobody else has frozen anything
-                gc.freeze()
-                gc.unfreeze()
-            gc.enable()
-
-
-def _place(gm: fx.GraphModule, backends: Sequence[Backend], keep_small: bool) -> Placement:
     reader = GraphReader(gm)
     calls = [call for node in body(gm) if (call := reader.read(node)) is not None]
     outputs = reader.arg(outputs_of(gm))
