@@ -258,9 +258,13 @@ def _stays_whole(options: Mapping[str, Any]) -> bool:
 
 def min_cut_partition(joint: Any, inputs: Any, **kwargs: Any) -> tuple[Any, Any]:
     """Forward and backward graph from a joint graph, saving as little as possible between."""
+    from torch._functorch import config
     from torch._functorch.partitioners import min_cut_rematerialization_partition
 
-    return min_cut_rematerialization_partition(joint, inputs, **kwargs)  # type: ignore[no-any-return]
+    # Joint passes have merged common subexpressions; PyTorch's own step, which they would go
+    # through again, imports half of Inductor.
+    with config.patch(cse=False):
+        return min_cut_rematerialization_partition(joint, inputs, **kwargs)  # type: ignore[no-any-return]
 
 
 def static_input_positions() -> frozenset[int]:
