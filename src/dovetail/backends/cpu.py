@@ -70,9 +70,9 @@ class CpuBackend(Backend):
     def prepare(self) -> None:
         """Import the code generator and start LLVM."""
         import dovetail.backends.cpu_program  # noqa: F401
-        from dovetail.codegen.llvm.target import host
+        from dovetail.codegen.llvm.target import start
 
-        host()
+        start()
 
     def compile(self, segment: Segment) -> Blob:
         """An artifact with generated kernels; what no plan is found for stays a segment."""

@@ -85,6 +85,12 @@ def named(name: str) -> Target:
     return of_level(PROCESSORS[name])
 
 
+def start() -> None:
+    """Load LLVM and make ready for this processor, so that the first kernel need not wait."""
+    with _lock:
+        _machine(host())
+
+
 @functools.cache
 def _llvm() -> Any:
     import llvmlite.binding as llvm
