@@ -230,6 +230,21 @@ def test_what_is_not_stored_says_why(backend, reason):
     assert cache.stats().bypasses[reason] == 2
 
 
+def test_a_constant_that_cannot_be_written_costs_nothing_but_the_entry():
+    """A constant whose elements lie far apart has no form in an entry."""
+
+    def fn(x):
+        return x + torch.tensor([1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0])[::4]
+
+    x = torch.randn(3)
+    for backend in ("cpu", "aten"):
+        torch.compiler.reset()
+        history.clear()
+        torch.testing.assert_close(torch.compile(fn, backend=backend)(x), fn(x))
+        assert history.recent()[-1].cache[-1].state == "bypass"
+        assert "it cannot be written" in history.recent()[-1].cache[-1].reason
+
+
 def test_an_entry_that_does_not_load_is_compiled_again(monkeypatch):
     x = torch.randn(5)
     stored = {}

@@ -123,11 +123,10 @@ class GraphCache:
                 return linked
             start = time.perf_counter()
             made, graph = compile_()
-            reason = why_not_stored(graph)
+            reason = why_not_stored(graph) or self._store(key, graph, time.perf_counter() - start)
             if reason:
                 self._stand_aside(key, stage, reason)
             else:
-                self._store(key, graph, time.perf_counter() - start)
                 self.kept[stage] = key
             return made
 
@@ -160,9 +159,15 @@ class GraphCache:
         self.kept[stage] = key
         return linked
 
-    def _store(self, key: cache.Key, graph: CompiledGraph, seconds: float) -> None:
+    def _store(self, key: cache.Key, graph: CompiledGraph, seconds: float) -> str:
+        """Keep a graph; why it cannot be written, if it cannot: it runs all the same."""
         names = ", ".join(name for name, _ in graph.backends)
-        cache.store(key, encode(graph), seconds=seconds, label=f"{graph.kind} graph for {names}")
+        try:
+            data = encode(graph)
+        except Exception as error:  # PyTorch may refuse to read a tensor that the graph holds
+            return f"it cannot be written: {error}"
+        cache.store(key, data, seconds=seconds, label=f"{graph.kind} graph for {names}")
+        return ""
 
     def _note(
         self,
