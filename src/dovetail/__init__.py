@@ -168,7 +168,7 @@ def _announce() -> None:
     from functools import partial
     from importlib import import_module
 
-    from dovetail.capture._torch import announce_backend
+    from dovetail.capture._torch.dynamo_registry import announce_backend
 
     for name in ("aten", "cpu", "dovetail", "onnxruntime", "opencl", "portable", "reference"):
         make = partial(lambda name: import_module("dovetail.registry").announced(name), name)

@@ -34,7 +34,7 @@ class Availability:
 
 def torch_available() -> Availability:
     """The answer of a backend that needs PyTorch and nothing else."""
-    from dovetail.capture._torch import is_installed
+    from dovetail.capture._torch.dynamo_registry import is_installed
 
     return Availability(True) if is_installed() else Availability(False, "PyTorch is not installed")
 

@@ -86,7 +86,8 @@ def _compile(
     first: str | None,
 ) -> Callable[..., Any]:
     """Compile for ``first`` and the backends that the options name."""
-    from dovetail.capture import _torch
+    from dovetail.capture._torch.dynamo import pass_through_dynamo
+    from dovetail.capture._torch.precompile import is_aot_compiling, is_precompiling
     from dovetail.options import Options
     from dovetail.pipeline import compile_dynamo
     from dovetail.place.priority import priority_list
@@ -94,7 +95,7 @@ def _compile(
     try:
         chosen = Options.resolve(options, mode)
         backends = priority_list(chosen, first)
-        if not (_torch.is_precompiling() or _torch.is_aot_compiling()):
+        if not (is_precompiling() or is_aot_compiling()):
             return compile_dynamo(gm, example_inputs, backends, chosen)
         from dovetail.precompile.keep import compile_kept
 
@@ -102,7 +103,7 @@ def _compile(
             gm, example_inputs, backends, chosen, first or "", device_of(example_inputs)
         )
     except DovetailError as error:
-        raise _torch.pass_through_dynamo(error) from error.__cause__
+        raise pass_through_dynamo(error) from error.__cause__
 
 
 def device_of(inputs: Sequence[Any]) -> str:
@@ -122,12 +123,12 @@ def lazy_compiler(name: str) -> Any:
 
 
 def _lookup(name: str) -> Callable[..., Callable[..., Any]]:
-    from dovetail.capture import _torch
+    from dovetail.capture._torch.dynamo import pass_through_dynamo
 
     try:
         return _registry.lookup_backend(name)
     except DovetailError as error:
-        raise _torch.pass_through_dynamo(error) from error.__cause__
+        raise pass_through_dynamo(error) from error.__cause__
 
 
 def _checked(compiled: Callable[..., Any], gm: Any, name: str) -> Callable[..., Any]:

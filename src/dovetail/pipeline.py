@@ -18,7 +18,11 @@ from dovetail.backends.instead import CallByCall
 from dovetail.cache.graphs import GraphCache
 from dovetail.cache.key import Key
 from dovetail.cache.training import TrainingPair, verify_pair
-from dovetail.capture import _torch
+from dovetail.capture._torch import dynamo
+from dovetail.capture._torch.aot_autograd import static_input_positions
+from dovetail.capture._torch.logs import trace_artifact
+from dovetail.capture._torch.symbols import size_guards
+from dovetail.capture._torch.training import restored_training
 from dovetail.capture.aot import (
     Capture,
     Keep,
@@ -77,7 +81,7 @@ def compile_dynamo(
         return gm.forward  # type: ignore[no-any-return]
     record = history.begin(*(backend.name for backend in backends))
     compiler = Compiler(backends, options, record, keep)
-    compiler.input_names.extend(_torch.input_names(gm))
+    compiler.input_names.extend(dynamo.input_names(gm))
     try:
         return compiler.compile_captured(gm, example_inputs)
     except BaseException:
@@ -163,7 +167,7 @@ class Compiler:
             found = self.find_training(key) if trains else self.find_plain(key)
             if found is not None:
                 return found
-        looked_up = None if key is None else LookedUp(key, "dynamo", _torch.size_guards())
+        looked_up = None if key is None else LookedUp(key, "dynamo", size_guards())
         will_compile = looked_up is not None or not self.cache.is_on
         if self.options.compile == "subprocess" and will_compile:
             self.workers.prepare(self.backends[:-1])  # it comes up while the graph is traced
@@ -188,7 +192,7 @@ class Compiler:
 
             backward = self.cache.found(pair.backward, "backward", link_backward)
             verify_pair(pair.plan, forward.graph, backward.graph)
-            return _torch.restored_training(pair.plan, forward.run, backward.run)
+            return restored_training(pair.plan, forward.run, backward.run)
 
         def link_sensible(pair: TrainingPair) -> Callable[..., Any]:
             try:
@@ -218,7 +222,7 @@ class Compiler:
             under = looked_up if plain and not trains else None
             linked = self.compile_linked(gm, inputs, kind, self.frozen(kind), under)
             if looked_up is not None and trains:
-                unchanged = looked_up.guards == _torch.size_guards()
+                unchanged = looked_up.guards == size_guards()
                 if plan is not None and unchanged:
                     plans.append(plan)
                 elif kind == "backward" and plans and not calls_custom_operators(gm):
@@ -237,7 +241,7 @@ class Compiler:
         """Which inputs of a functional graph are constants."""
         if not self.options.freeze or kind != "inference":
             return frozenset()
-        return _torch.static_input_positions()
+        return static_input_positions()
 
     def mark_kept(self, gm: fx.GraphModule, kind: str) -> None:
         """Mark inputs that are the module's own: parameters and buffers.
@@ -246,7 +250,7 @@ class Compiler:
         """
         if kind != "backward":
             self.kept_names.clear()
-            self.kept_names.update(constants.mark_kept(gm, _torch.static_input_positions()))
+            self.kept_names.update(constants.mark_kept(gm, static_input_positions()))
         else:
             names = [node.name for node in gm.graph.find_nodes(op="placeholder")]
             constants.mark_kept(gm, [n for n, name in enumerate(names) if name in self.kept_names])
@@ -279,10 +283,10 @@ class Compiler:
             found = None if key is None else self.cache.find(key, kind, link)
             if found is not None:
                 return found
-            looked_up = None if key is None else LookedUp(key, kind, _torch.size_guards())
+            looked_up = None if key is None else LookedUp(key, kind, size_guards())
         planned = self.plan_graph(gm, kind)
 
-        reason = GUARDS_ADDED if looked_up and _torch.size_guards() != looked_up.guards else ""
+        reason = GUARDS_ADDED if looked_up and size_guards() != looked_up.guards else ""
 
         def compile_() -> tuple[Linked, CompiledGraph]:
             linked = self.link(self.compile_planned(planned))
@@ -371,7 +375,7 @@ class Compiler:
         """Place each call."""
         if all(backend.writes_in_place for backend in self.backends):
             gm = self.run_step(steps.REINPLACE, gm, kind)
-        _torch.trace_artifact(f"dovetail_{kind.replace(', ', '_')}_graph", lambda: graph_text(gm))
+        trace_artifact(f"dovetail_{kind.replace(', ', '_')}_graph", lambda: graph_text(gm))
         log.debug("%s graph:\n%s", kind, graph_text(gm) if log.isEnabledFor(10) else "")
         try:
             with self.record.stage("place", kind):

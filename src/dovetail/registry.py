@@ -22,7 +22,15 @@ from typing import Any, TypeVar, cast, overload
 
 from dovetail import discover, errors
 from dovetail.backend import Backend, CompilerFn
-from dovetail.capture import _torch
+from dovetail.capture._torch.dynamo_registry import (
+    DYNAMO_BACKENDS,
+    announce_backend,
+    is_installed,
+    known_dynamo_backends,
+    loaded_dynamo_backend,
+    lookup_dynamo_backend,
+    withdraw_backend,
+)
 from dovetail.entries import (
     BackendInfo,
     Entry,
@@ -175,7 +183,7 @@ class Registry:
                 del self._defaults[device]
                 if device in defaults:
                     self._defaults[device] = defaults[device]
-        _torch.withdraw_backend(entry.name)
+        withdraw_backend(entry.name)
 
     # ---- looking up ------------------------------------------------------------------------
 
@@ -287,7 +295,7 @@ class Registry:
         self._discover()
         with self._lock:
             entry = self._entries.get(name)
-        if entry is None and name not in _torch.DYNAMO_BACKENDS:
+        if entry is None and name not in DYNAMO_BACKENDS:
             self._discover(again=True)  # it may have been installed since we last looked
             with self._lock:
                 entry = self._entries.get(name)
@@ -332,12 +340,12 @@ class Registry:
 
     def _dynamo_owner(self, name: str, besides: str | None = None) -> str:
         """Who has given Dynamo a backend of this name, other than us and one distribution."""
-        if name in _torch.DYNAMO_BACKENDS:
+        if name in DYNAMO_BACKENDS:
             return discover.describe_owner("torch", "torch._dynamo")
         declared = self._foreign.get(name)
         if declared is not None:
             return "" if declared.distribution == besides else declared.owner
-        loaded = _torch.loaded_dynamo_backend(name)
+        loaded = loaded_dynamo_backend(name)
         if loaded is None or discover.package_of(discover.qualified(loaded)) == "dovetail":
             return ""
         distribution = discover.distribution_of(loaded)
@@ -347,7 +355,7 @@ class Registry:
 
     def _announce(self, entry: Entry) -> None:
         """Make ``torch.compile(backend=name)`` find it, now or when Dynamo is imported."""
-        _torch.announce_backend(entry.name, partial(self._lazy, entry), tuple(sorted(entry.tags)))
+        announce_backend(entry.name, partial(self._lazy, entry), tuple(sorted(entry.tags)))
 
     def announced(self, name: str) -> CompilerFn:
         """What Dynamo is given for a built-in name that is announced before we are imported."""
@@ -420,7 +428,7 @@ class Registry:
 
     def _lookup_in_dynamo(self, name: str) -> CompilerFn:
         try:
-            found = _torch.lookup_dynamo_backend(name)
+            found = lookup_dynamo_backend(name)
         except Exception as error:  # another package's entry point may raise anything
             declared = discover.declared_for_dynamo(name)
             owner = declared.owner if declared else "torch"
@@ -428,17 +436,17 @@ class Registry:
             raise errors.BrokenPlugin(name, owner, reason) from error
         if found is not None:
             return found
-        if name in _torch.DYNAMO_BACKENDS and not _torch.is_installed():
+        if name in DYNAMO_BACKENDS and not is_installed():
             raise errors.BackendUnavailable(name, "it is PyTorch's, and PyTorch is not installed")
         raise self._unknown(name)
 
     def _dynamo_info(self, name: str) -> BackendInfo:
-        loaded, declared = _torch.loaded_dynamo_backend(name), self._foreign.get(name)
-        if loaded is None and declared is None and name not in _torch.DYNAMO_BACKENDS:
+        loaded, declared = loaded_dynamo_backend(name), self._foreign.get(name)
+        if loaded is None and declared is None and name not in DYNAMO_BACKENDS:
             raise self._unknown(name)
         if declared is not None:
             distribution = declared.distribution
-        elif name in _torch.DYNAMO_BACKENDS:
+        elif name in DYNAMO_BACKENDS:
             distribution = "torch"
         else:
             distribution = discover.distribution_of(loaded)
@@ -452,7 +460,7 @@ class Registry:
         broken = {e.name: e.broken for e in entries if e.broken}
         broken |= {f"{e.name} of {e.declarer}": e.broken for e in self._refused}
         known = [e.name for e in entries if not e.broken]
-        return errors.UnknownBackend(name, {*known, *_torch.known_dynamo_backends()}, broken)
+        return errors.UnknownBackend(name, {*known, *known_dynamo_backends()}, broken)
 
 
 def built_in_default(device: str) -> str:

@@ -8,7 +8,7 @@ import torch
 
 import dovetail
 from dovetail import dynamo, errors
-from dovetail.capture import _torch
+from dovetail.capture._torch.dynamo_registry import DYNAMO_BACKENDS
 
 
 def double(x):
@@ -159,7 +159,7 @@ def test_our_list_of_dynamos_names_is_complete(here):
         ours = [n for n, e in registry._BACKENDS.items() if e and e.value.startswith("dovetail.")]
         print(json.dumps([n for n in registry._BACKENDS if n not in ours]))
     """)
-    assert set(names) - _torch.DYNAMO_BACKENDS == set()
+    assert set(names) - DYNAMO_BACKENDS == set()
 
 
 @pytest.mark.e2e

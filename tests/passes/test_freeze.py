@@ -6,7 +6,6 @@ from torch import nn
 
 import dovetail
 from dovetail import errors, history
-from dovetail.capture import _torch
 from tests.models import ResNet
 
 both = pytest.mark.parametrize("backend", ["reference", "aten"])
@@ -256,15 +255,3 @@ def test_dynamic_shapes_and_freezing():
     for size in (8, 9, 12):
         x = torch.randn(2, 3, size, size)
         torch.testing.assert_close(run(x), model(x), rtol=1e-5, atol=1e-5)
-
-
-def test_static_inputs_are_found_through_pytorch():
-    """Fails clearly when PyTorch moves where it keeps the positions of parameters."""
-    seen = []
-    original = _torch.static_input_positions
-    with pytest.MonkeyPatch.context() as patch, torch.no_grad():
-        patch.setattr(
-            _torch, "static_input_positions", lambda: seen.append(original()) or original()
-        )
-        compiled(nn.Linear(3, 3))(torch.randn(2, 3))
-    assert {len(found) for found in seen} == {2}

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from dovetail.capture import _torch
+from dovetail.capture._torch.operators import operator_types
 from dovetail.errors import NotKept, NotRestored
 from dovetail.precompile.guards import (
     check_guards,
@@ -131,4 +131,4 @@ def test_places_are_compared(monkeypatch):
 
 
 def test_torch_names_operators():
-    assert isinstance(torch.ops.aten.relu, _torch.operator_types())
+    assert isinstance(torch.ops.aten.relu, operator_types())

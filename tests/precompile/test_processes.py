@@ -9,11 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from dovetail.capture import _torch
+from tests.marks import needs_precompile
 
-pytestmark = pytest.mark.skipif(
-    bool(_torch.precompile_missing()), reason=_torch.precompile_missing() or "there"
-)
+pytestmark = needs_precompile
 HERE = Path(__file__).parent
 NEAR = 2e-5  # float32 against float64, for sums of a hundred products
 

@@ -23,7 +23,8 @@ from dovetail.artifact.guards import InputGuards
 from dovetail.artifact.interface import ModelInterface, Role
 from dovetail.artifact.sign import Key
 from dovetail.backend import Backend
-from dovetail.capture import _torch
+from dovetail.capture._torch import tensors as torch_tensors
+from dovetail.capture._torch.decompositions import correct_lstm
 from dovetail.capture.decompose import export_table
 from dovetail.capture.metadata import correct
 from dovetail.compiled import CompiledGraph
@@ -34,7 +35,7 @@ from dovetail.place.priority import priority_list
 from dovetail.runtime.layouts import copy_with_strides
 from dovetail.runtime.link import Linked
 
-pytree = _torch.pytree()
+pytree = torch_tensors.pytree()
 _STATE_WRITES = {OutputKind.BUFFER_MUTATION} | (
     {OutputKind.PARAMETER_MUTATION} if hasattr(OutputKind, "PARAMETER_MUTATION") else set()
 )
@@ -55,7 +56,7 @@ def export(
     a name or a class that need not be registered; ``options={"backends": […]}`` gives several.
     """
     chosen = Options.resolve(options)
-    _torch.correct_lstm()
+    correct_lstm()
     program = _capture(model, tuple(args), dict(kwargs or {}), dynamic_shapes)
     if backend is None and not chosen.backends:
         backend = registry.default_backend(_device_of(program))

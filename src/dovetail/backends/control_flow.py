@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from dovetail.capture import _torch
+from dovetail.capture._torch.operators import call_mutable
 from dovetail.passes.inplace import ONLY_CLONE
 
 Body = Callable[..., Sequence[Any]]
@@ -43,7 +43,7 @@ def invoke_subgraph(region: Body, identifier: str, *operands: Any) -> Sequence[A
 
 def auto_functionalized(op: Any, **kwargs: Any) -> Any:
     """An operator that writes to its arguments, on copies of those it must not write to."""
-    return _torch.call_mutable(op, kwargs.pop(ONLY_CLONE, None), **kwargs)
+    return call_mutable(op, kwargs.pop(ONLY_CLONE, None), **kwargs)
 
 
 def _truth(result: Any) -> bool:

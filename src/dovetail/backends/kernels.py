@@ -102,10 +102,10 @@ class KernelBackend(Backend):
 
 def arguments_by_name(call: OpCall) -> dict[str, Arg]:
     """A call's arguments by the names in the operator's schema, defaults included."""
-    from dovetail.capture import _torch
+    from dovetail.capture._torch.operators import schema_of
     from dovetail.capture.ops import resolve_op
 
-    names = _torch.schema_of(resolve_op(call.op)).arguments
+    names = schema_of(resolve_op(call.op)).arguments
     given: dict[str, Arg] = {
         a.name: _plain(a.default_value) for a in names if a.has_default_value()
     }

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any
 
-from dovetail.capture import _torch
+from dovetail.capture._torch.operators import schema_of
 from dovetail.capture.ops import OpOverload, is_random, is_write, resolve_op
 from dovetail.errors import UnsupportedGraph
 from dovetail.ir import Arg, Attr, OpCall, Ref, Size, TensorDesc
@@ -164,7 +164,7 @@ def _schema(op: str) -> tuple[tuple[str, str, Any], ...]:
         raise UnsupportedGraph("it writes to its arguments")
     if is_random(target):
         raise UnsupportedGraph("it draws random numbers, which must be PyTorch's")
-    return tuple((a.name, str(a.type), _default(a)) for a in _torch.schema_of(target).arguments)
+    return tuple((a.name, str(a.type), _default(a)) for a in schema_of(target).arguments)
 
 
 def _default(argument: Any) -> Any:

@@ -69,11 +69,11 @@ class PortableBackend(Backend):
         """Core ATen's, and attention as products and a softmax."""
         import torch
 
-        from dovetail.capture import _torch
+        from dovetail.capture._torch.decompositions import composite_decomposition
 
         attention = torch.ops.aten.scaled_dot_product_attention.default
         # Asked for now: while a program is decomposed, the rule stands in for PyTorch's own.
-        rule = functools.partial(_attention, _torch.composite_decomposition(attention))
+        rule = functools.partial(_attention, composite_decomposition(attention))
         return {**super().decompositions(), attention: rule}
 
     def compile(self, segment: Segment) -> Blob:
@@ -159,10 +159,10 @@ def _laid_out_as(promised: Any, result: Any) -> Any:
     allows. Nothing but the layout of ``promised`` is used, so the calls that make it leave the
     program.
     """
-    from dovetail.capture import _torch
+    from dovetail.capture._torch.symbols import size_hint
 
     strides = promised.stride()
-    steps = [s if isinstance(s, int) else _torch.size_hint(s) or 0 for s in strides]
+    steps = [s if isinstance(s, int) else size_hint(s) or 0 for s in strides]
     order = sorted(range(len(steps)), key=lambda d: -steps[d])
     if order == sorted(order) or not promised.permute(order).is_contiguous():
         return result

@@ -23,7 +23,9 @@ from dovetail.cache.graph_parts import GraphText
 from dovetail.cache.key import Key
 from dovetail.cache.own_sources import own_digest
 from dovetail.cache.symbols import Symbols
-from dovetail.capture import _torch
+from dovetail.capture._torch.dynamo import static_kind
+from dovetail.capture._torch.state import compiler_settings, global_state, unseen_state
+from dovetail.capture._torch.tensors import is_plain_tensor, is_view, storage_id, tensor_flags
 from dovetail.capture.from_fx import KEPT
 from dovetail.file.processors import processor_identity
 from dovetail.options import Options
@@ -68,7 +70,7 @@ class _Parts:
 
     def key(self) -> Key:
         """All parts; those that people recognise first come first."""
-        if unseen := _torch.unseen_state():
+        if unseen := unseen_state():
             raise Unidentified(unseen)
         self.symbols = Symbols()
         self.text = GraphText(self.stage, self.symbols)
@@ -80,8 +82,8 @@ class _Parts:
         self.add_inputs(inputs)
         self.add_tensors()
         self.add_symbols()
-        self.parts |= _torch.global_state()
-        self.add("PyTorch's settings", _torch.compiler_settings())
+        self.parts |= global_state()
+        self.add("PyTorch's settings", compiler_settings())
         self.add_passes()
         self.parts |= {f"option {k}": v for k, v in self.options.key_parts().items()}
         self.add_backends()
@@ -108,15 +110,15 @@ class _Parts:
         """What is known of one input: from the graph, where sizes are symbolic."""
         meta = node.meta
         value = meta.get("val", meta.get("example_value", example))
-        static = _torch.static_kind(node) or ("static" if position in self.static else "")
+        static = static_kind(node) or ("static" if position in self.static else "")
         marks = [static, *(name for name in (KEPT, CONSTANT) if meta.get(name))]
         if not isinstance(value, torch.Tensor):
             kind = "size" if isinstance(value, torch.SymInt) else "input"
             return _Input(self.text.arg(value), kind)
-        if isinstance(example, torch.Tensor) and not _torch.is_plain_tensor(example):
+        if isinstance(example, torch.Tensor) and not is_plain_tensor(example):
             self.text.tensor(example)  # raises, naming its class
         cls = "Parameter" if isinstance(example, torch.nn.Parameter) else ""
-        words = [self.text.tensor(value), cls, *marks, _torch.tensor_flags(value)]
+        words = [self.text.tensor(value), cls, *marks, tensor_flags(value)]
         text = " ".join(filter(None, words))
         return _Input(text, "parameter" if any(marks) or cls else "input", value)
 
@@ -138,7 +140,7 @@ class _Parts:
         groups: dict[int, list[int]] = {}
         for position, each in enumerate(inputs):
             if each.value is not None and each.value.layout is torch.strided:
-                groups.setdefault(_torch.storage_id(each.value), []).append(position)
+                groups.setdefault(storage_id(each.value), []).append(position)
         shared = [group for group in groups.values() if len(group) > 1]
         asked = groups.values() if self.text.asks_offsets else shared
         offsets = [f"{n} at {self.offset(inputs[n].value)}" for group in asked for n in group]
@@ -147,7 +149,7 @@ class _Parts:
 
     def offset(self, value: Any) -> str:
         """Where a tensor begins in its memory, and whether autograd knows that it is a view."""
-        view = ", a view" if _torch.is_view(value) else ""
+        view = ", a view" if is_view(value) else ""
         return f"{self.text.arg(value.storage_offset())}{view}"
 
     # ---- the rest ----

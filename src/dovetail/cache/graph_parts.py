@@ -18,7 +18,9 @@ from torch import fx
 from torch.fx.immutable_collections import immutable_dict, immutable_list
 
 from dovetail.cache.symbols import Symbols
-from dovetail.capture import _torch
+from dovetail.capture._torch.operators import schema_of
+from dovetail.capture._torch.state import no_dispatch_modes
+from dovetail.capture._torch.tensors import is_fake, is_plain_tensor, own_tensors, tensor_flags
 from dovetail.capture.ops import HigherOrderOperator, OpOverload, OpOverloadPacket
 from dovetail.sources import Unidentified, identity, known_name
 
@@ -160,7 +162,7 @@ class GraphText:
         if isinstance(value, fx.GraphModule):
             return self._nested(value, nested)
         if isinstance(value, torch.Tensor):
-            lifted = self.is_dynamo and last in _torch.own_tensors(owner)
+            lifted = self.is_dynamo and last in own_tensors(owner)
             return self._held(value) if lifted else self._constant(value)
         if isinstance(value, torch.nn.Module):
             return self._module(value)
@@ -182,7 +184,7 @@ class GraphText:
             raise Unidentified(f"it calls a module of class {cls.__qualname__} with hooks")
         plain = {n: v for n, v in vars(module).items() if not n.startswith("_")}
         texts = [f"{name}={self.arg(plain[name])}" for name in sorted(plain)]
-        texts += [f"{n} {self._held(t)}" for n, t in _torch.own_tensors(module).items()]
+        texts += [f"{n} {self._held(t)}" for n, t in own_tensors(module).items()]
         texts += [f"{n}: {self._module(m)}" for n, m in module.named_children()]
         return f"{cls.__qualname__}({', '.join(texts)})"
 
@@ -190,7 +192,7 @@ class GraphText:
 
     def tensor(self, value: torch.Tensor) -> str:
         """A tensor's type, sizes, strides and device."""
-        if not _torch.is_plain_tensor(value):
+        if not is_plain_tensor(value):
             cls = type(value)
             raise Unidentified(f"a tensor is of class {cls.__module__}.{cls.__qualname__}")
         head = f"{str(value.dtype)[6:]}[{self._sizes(value.shape)}]"
@@ -204,14 +206,14 @@ class GraphText:
     def _held(self, value: torch.Tensor) -> str:
         if id(value) not in self._numbers:
             self._name(value, f"held {len(self.held)}")
-            flags = _torch.tensor_flags(value)
+            flags = tensor_flags(value)
             self.held.append(f"{type(value).__name__} {self.tensor(value)} {flags}")
         return self._numbers[id(value)]
 
     def _constant(self, value: torch.Tensor) -> str:
         if id(value) not in self._numbers:
             self._name(value, f"constant {len(self.constants)}")
-            flags = _torch.tensor_flags(value)
+            flags = tensor_flags(value)
             self.constants.append(f"{self.tensor(value)} {flags} {contents_digest(value)}")
         return self._numbers[id(value)]
 
@@ -249,9 +251,9 @@ class GraphText:
         Tracing runs more of it than that: its functions for fake tensors and gradients.
         """
         if self.is_dynamo:
-            name = _torch.schema_of(op).name
+            name = schema_of(op).name
             raise Unidentified(f"it calls the custom operator {name}, which tracing looks into")
-        return f"{op} {_torch.schema_of(op)} {sorted(map(str, op.tags))}"
+        return f"{op} {schema_of(op)} {sorted(map(str, op.tags))}"
 
     # ---- arguments ----
 
@@ -327,11 +329,11 @@ def _shown(target: Any) -> str:
 
 def contents_digest(value: torch.Tensor) -> str:
     """A hash of a tensor's elements in order, by threads where there are many."""
-    if not _torch.is_plain_tensor(value) or _torch.is_fake(value):
+    if not is_plain_tensor(value) or is_fake(value):
         raise Unidentified("it holds a tensor whose contents cannot be read")
     if value.layout is not torch.strided or value.is_quantized:
         raise Unidentified(f"it holds a tensor of layout {value.layout}")
-    with _torch.no_dispatch_modes(), torch.no_grad():
+    with no_dispatch_modes(), torch.no_grad():
         flat = value.detach().resolve_conj().resolve_neg().cpu().contiguous().reshape(-1)
         data = memoryview(flat.view(torch.uint8).numpy()) if flat.numel() else memoryview(b"")
     if len(data) <= 2 * _CHUNK:

@@ -13,7 +13,7 @@ from dovetail import cache
 from dovetail.backend import Backend
 from dovetail.cache.settings import current
 from dovetail.cache.training import TrainingPair, decode_pair, encode_pair
-from dovetail.capture import _torch
+from dovetail.capture._torch.logs import trace_artifact
 from dovetail.compiled import CompiledGraph, decode, encode
 from dovetail.errors import DovetailError, InvalidCompiledGraph
 from dovetail.history import CacheVerdict, Compilation
@@ -180,7 +180,7 @@ class GraphCache:
         digest = "" if key is None else key.digest
         verdict = CacheVerdict(stage, state, reason, digest, nearest)
         self.record.cache.append(verdict)
-        _torch.trace_artifact("dovetail_cache", lambda: f"{stage} graph: {verdict}")
+        trace_artifact("dovetail_cache", lambda: f"{stage} graph: {verdict}")
 
 
 def why_not_stored(graph: CompiledGraph) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 
 import sympy
 
-from dovetail.capture import _torch
+from dovetail.capture._torch.symbols import SymbolFacts, shape_env, sym_expr, symbol_facts
 
 
 class Symbols:
@@ -21,8 +21,8 @@ class Symbols:
     def text(self, value: Any) -> str:
         """A SymInt, SymFloat or SymBool by its expression."""
         if self.env is None:
-            self.env = _torch.shape_env(value)
-        return self.expression(_torch.sym_expr(value))
+            self.env = shape_env(value)
+        return self.expression(sym_expr(value))
 
     def expression(self, expr: Any) -> str:
         """A sympy expression in our names; its terms are in the order of those."""
@@ -38,7 +38,7 @@ class Symbols:
         """What is known of the symbols so far: ranges, hints, guards that hold, a line each."""
         if self.env is None or not self._renamed:
             return []
-        facts = _torch.symbol_facts(self.env)
+        facts = symbol_facts(self.env)
         lines = [self._fact(s, facts, with_hints) for s in list(self._renamed)]
         return lines + sorted(set(self._known(facts.known)))
 
@@ -48,7 +48,7 @@ class Symbols:
             if symbols and symbols <= self._renamed.keys():
                 yield self.expression(expr)
 
-    def _fact(self, symbol: Any, facts: _torch.SymbolFacts, with_hints: bool) -> str:
+    def _fact(self, symbol: Any, facts: SymbolFacts, with_hints: bool) -> str:
         low, high = facts.ranges.get(symbol, ("?", "?"))
         text = f"{self._renamed[symbol]} in [{low}, {high}]"
         if symbol in facts.like_sizes:

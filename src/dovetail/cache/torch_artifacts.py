@@ -15,7 +15,7 @@ from dovetail.cache.key import Key
 from dovetail.cache.local import Local
 from dovetail.cache.record import log, warn_once
 from dovetail.cache.settings import current
-from dovetail.capture import _torch
+from dovetail.capture._torch.cache_artifacts import record_cache_artifact, register_cache_artifact
 
 TYPE = "dovetail"
 
@@ -26,7 +26,7 @@ def register_artifact_type() -> None:
     PyTorch loads nothing at all of artifacts that hold a type it does not know: call this first, in
     a process that has not compiled with dovetail yet.
     """
-    _torch.register_cache_artifact(TYPE, _populate)
+    register_cache_artifact(TYPE, _populate)
 
 
 def record(key: Key, payload: bytes) -> None:
@@ -34,7 +34,7 @@ def record(key: Key, payload: bytes) -> None:
     if "torch.compiler._cache" not in sys.modules:  # nothing of PyTorch's compiler is in use
         return
     register_artifact_type()
-    _torch.record_cache_artifact(TYPE, key.digest, b"".join(entry.encode(key, payload)))
+    record_cache_artifact(TYPE, key.digest, b"".join(entry.encode(key, payload)))
 
 
 def _populate(digest: str, data: bytes) -> None:

@@ -22,7 +22,7 @@ VERSION = 1
 class TrainingPair:
     """What AOTAutograd does around two compiled graphs, and under which keys those are."""
 
-    plan: Mapping[str, Any]  # as ``capture._torch.training_plan`` has it
+    plan: Mapping[str, Any]  # as ``capture._torch.training.training_plan`` has it
     forward: Key
     backward: Key
 

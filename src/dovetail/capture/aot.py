@@ -10,7 +10,20 @@ from typing import Any, Protocol
 import torch
 from torch import fx
 
-from dovetail.capture import _torch
+from dovetail.capture._torch.aot_autograd import (
+    aot_autograd,
+    boxed,
+    inference_is_plain,
+    keep_random_draws,
+    min_cut_partition,
+    without_grad,
+)
+from dovetail.capture._torch.decompositions import correct_lstm, keep_composites
+from dovetail.capture._torch.precompile import bundling, output_code_compiler
+from dovetail.capture._torch.state import autocast_is_on
+from dovetail.capture._torch.tensors import is_plain_tensor
+from dovetail.capture._torch.training import can_restore_training, training_plan
+from dovetail.capture._torch.upsampling import whole_upsampling
 from dovetail.capture.collector import CollectorPause
 from dovetail.capture.metadata import correct
 from dovetail.capture.ops import is_random
@@ -81,11 +94,11 @@ class Capture:
         self, gm: fx.GraphModule, example_inputs: Sequence[Any], pause: CollectorPause
     ) -> Callable[..., Any]:
         """Capture and compile, within ``pause``."""
-        _torch.correct_lstm()
+        correct_lstm()
         plain: list[Runnable] = []
         returned: list[Any] = []  # by the backward graph
         count = len(example_inputs)
-        aot = _torch.aot_autograd(
+        aot = aot_autograd(
             fw_compiler=self._forward_compiler(returned, count),
             bw_compiler=self._backward_compiler(),
             inference_compiler=self._inference_compiler(plain, count),
@@ -94,11 +107,11 @@ class Capture:
         )
         trains = needs_grad(gm, example_inputs)
         keep = self.composites and not trains
-        composites = _torch.keep_composites(self.composites) if keep else nullcontext()
+        composites = keep_composites(self.composites) if keep else nullcontext()
         whole = trains and upsamples(gm) and has_fixed_sizes(example_inputs)  # else they become so
-        gradients = _torch.whole_upsampling() if whole else nullcontext()
-        bundling = _torch.bundling() if self.keep else nullcontext()
-        with composites, gradients, bundling, _torch.keep_random_draws(), pause:
+        gradients = whole_upsampling() if whole else nullcontext()
+        bundled = bundling() if self.keep else nullcontext()
+        with composites, gradients, bundled, keep_random_draws(), pause:
             compiled = aot(gm, example_inputs)
         if len(plain) == 1 and may_be_plain(gm, example_inputs):
             return as_plain(plain[0], self.keep)
@@ -108,7 +121,7 @@ class Capture:
         """Compiles, and notes the result if it can be called without AOTAutograd around it."""
 
         def compiler(gm: fx.GraphModule, inputs: Sequence[Any]) -> Callable[[list[Any]], Any]:
-            plain = _torch.inference_is_plain() and len(inputs) == count
+            plain = inference_is_plain() and len(inputs) == count
             plain = plain and not calls_custom_operators(gm)
             correct(gm)
             compiled = self.compile_graph(gm, inputs, "inference", plain=plain)
@@ -123,17 +136,17 @@ class Capture:
 
         def compiler(gm: fx.GraphModule, inputs: Sequence[Any]) -> Callable[[list[Any]], Any]:
             whole = len(inputs) == count and not calls_custom_operators(gm)
-            plan = _torch.training_plan(returned) if whole else None
+            plan = training_plan(returned) if whole else None
             correct(gm)
             return self._boxed(self.compile_graph(gm, inputs, "forward", plan=plan))
 
         return self._keeping(compiler)
 
     def _boxed(self, compiled: Runnable) -> Callable[[list[Any]], Any]:
-        return self.keep.part(compiled) if self.keep else _torch.boxed(compiled.run)
+        return self.keep.part(compiled) if self.keep else boxed(compiled.run)
 
     def _keeping(self, compiler: Callable[..., Any]) -> Callable[..., Any]:
-        return _torch.output_code_compiler(compiler) if self.keep else compiler
+        return output_code_compiler(compiler) if self.keep else compiler
 
     def _backward_compiler(self) -> Callable[..., Any]:
         def compiler(gm: fx.GraphModule, inputs: Sequence[Any]) -> Callable[[list[Any]], Any]:
@@ -150,7 +163,7 @@ class Capture:
             joint = self.joint_passes(joint)
             unused = [n for n in joint.graph.nodes if is_random(n.target) and not n.users]
             following = {n.name: [m.name for m in _after(joint, n)] for n in unused}
-            forward, backward = _torch.min_cut_partition(joint, inputs, **kwargs)
+            forward, backward = min_cut_partition(joint, inputs, **kwargs)
             for node in unused:
                 _put_back(forward, node, following[node.name])
             returned[:] = backward.graph.output_node().args[0]
@@ -187,20 +200,20 @@ def _put_back(forward: fx.GraphModule, draw: fx.Node, following: Sequence[str]) 
 
 def may_be_plain(gm: fx.GraphModule, inputs: Sequence[Any]) -> bool:
     """Whether a Dynamo graph may be one functional graph that needs nothing around it."""
-    return not (_torch.autocast_is_on() or has_state(gm) or needs_grad(gm, inputs))
+    return not (autocast_is_on() or has_state(gm) or needs_grad(gm, inputs))
 
 
 def may_train_plainly(gm: fx.GraphModule, inputs: Sequence[Any]) -> bool:
     """Whether a Dynamo graph may be a forward and a backward graph that a plan tells how to run."""
-    if _torch.autocast_is_on() or has_state(gm) or not needs_grad(gm, inputs):
+    if autocast_is_on() or has_state(gm) or not needs_grad(gm, inputs):
         return False
-    plain = all(isinstance(x, torch.Tensor) and _torch.is_plain_tensor(x) for x in inputs)
-    return plain and has_fixed_sizes(inputs) and _torch.can_restore_training()
+    plain = all(isinstance(x, torch.Tensor) and is_plain_tensor(x) for x in inputs)
+    return plain and has_fixed_sizes(inputs) and can_restore_training()
 
 
 def as_plain(compiled: Runnable, keep: Keep | None = None) -> Callable[..., Any]:
     """A functional graph as the function that its Dynamo graph is."""
-    call = _torch.without_grad(compiled.run)
+    call = without_grad(compiled.run)
     return call if keep is None else keep.whole(compiled, call)
 
 

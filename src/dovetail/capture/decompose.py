@@ -8,7 +8,13 @@ from typing import Any
 
 import torch
 
-from dovetail.capture import _torch
+from dovetail.capture._torch.decompositions import (
+    composite_decomposition,
+    composite_operators,
+    core_aten_decompositions,
+    export_composites,
+    named_decompositions,
+)
 from dovetail.capture.from_fx import describe
 from dovetail.capture.ops import OpOverload, is_random, op_name, resolve_op
 from dovetail.errors import UnsupportedGraph
@@ -26,7 +32,7 @@ def core_decompositions() -> Mapping[Any, Rule]:
 
     A decomposed random operator would draw other numbers than eager for the same seed.
     """
-    table = _torch.core_aten_decompositions()
+    table = core_aten_decompositions()
     whole = set(map(resolve_op, _WHOLE))
     rules = {op: rule for op, rule in table.items() if not is_random(op) and op not in whole}
     own: dict[str, Rule] = {
@@ -84,7 +90,7 @@ def composite_rules(names: frozenset[str], claims: Claims) -> dict[Any, Rule]:
     rules: dict[Any, Rule] = {}
     for name in sorted(names):
         op = resolve_op(name)
-        rule = _torch.composite_decomposition(op)
+        rule = composite_decomposition(op)
         rules[op] = functools.partial(_unless_claimed, op, rule, (claims,))
     return rules
 
@@ -95,8 +101,8 @@ def export_table(opinions: Sequence[Opinion], composites: frozenset[str]) -> dic
     They are taken apart as under torch.compile, except those the first backend names and claims.
     """
     rules = {
-        op: _torch.composite_decomposition(op)
-        for op in _torch.composite_operators()
+        op: composite_decomposition(op)
+        for op in composite_operators()
         if op_name(op) not in composites
     }
     opinions = [(_with_composites(table), claims) for table, claims in opinions]
@@ -107,7 +113,7 @@ def _with_composites(table: Mapping[Any, Rule]) -> Mapping[Any, Rule]:
     """A table that has core ATen's rules has those of composite operators too."""
     if not core_decompositions().keys() <= table.keys():
         return table
-    rules = _torch.export_composites()
+    rules = export_composites()
     return {op: rule for op, rule in rules.items() if not is_random(op)} | dict(table)
 
 
@@ -150,7 +156,7 @@ def _arg(value: Any) -> Arg:
 @functools.cache
 def extra_decompositions() -> Mapping[Any, Rule]:
     """Rules for operators that core ATen keeps but generated code is better off without."""
-    table = _torch.named_decompositions(EXTRA)
+    table = named_decompositions(EXTRA)
     rules = {op: rule for op, rule in table.items() if not is_random(op)}
     for op in [op for op in rules if op_name(op).startswith(_BATCH_NORMS)]:
         rules[op] = functools.partial(_unless_without_epsilon, rules[op])

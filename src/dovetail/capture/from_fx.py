@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from dovetail.capture import _torch
+from dovetail.capture._torch.symbols import size_hint, unbacked_bindings
 from dovetail.capture.ops import OpOverload, op_name
 from dovetail.capture.sizes import is_symbolic, to_dim
 from dovetail.errors import SizeError, UnsupportedGraph
@@ -156,7 +156,7 @@ class GraphReader:
 
     def _bind(self, node: fx.Node) -> tuple[tuple[str, tuple[tuple[str, int], ...]], ...]:
         """The symbols that a call's result defines, which are bound from here on."""
-        binds = tuple(_resolve_binding(*b, node) for b in _torch.unbacked_bindings(node).items())
+        binds = tuple(_resolve_binding(*b, node) for b in unbacked_bindings(node).items())
         self.bound |= {symbol for symbol, _ in binds}
         return binds
 
@@ -267,7 +267,7 @@ def size_hints(gm: fx.GraphModule) -> dict[str, int]:
         for size in sizes:
             dim = _dim(size) if isinstance(size, torch.SymInt) else 0
             if isinstance(dim, Size) and dim.is_symbol and dim.args[0] not in found:
-                hint = _torch.size_hint(size)
+                hint = size_hint(size)
                 found |= {} if hint is None else {dim.args[0]: hint}
     return found
 

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from dovetail.capture import _torch
+from dovetail.capture._torch.symbols import fake_mode_of
 from dovetail.capture.from_fx import describe
 from dovetail.capture.ops import HigherOrderOperator, OpOverload, op_name
 
@@ -39,7 +39,7 @@ def correct(gm: fx.GraphModule) -> None:
     nodes = [n for n in gm.graph.nodes if n.op == "call_function" and "val" in n.meta]
     if not any(_correction(n.target) for n in nodes):
         return
-    mode = _torch.fake_mode_of(n.meta["val"] for n in nodes)
+    mode = fake_mode_of(n.meta["val"] for n in nodes)
     changed: set[fx.Node] = set()
     with mode:
         for node in nodes:

@@ -14,10 +14,10 @@ from typing import Any, cast
 
 import torch
 
-from dovetail.capture import _torch
+from dovetail.capture._torch.operators import operator_types, schema_of
 from dovetail.errors import UnsupportedGraph
 
-OpOverload, OpOverloadPacket, HigherOrderOperator = _torch.operator_types()
+OpOverload, OpOverloadPacket, HigherOrderOperator = operator_types()
 
 _PYTHON: dict[str, Callable[..., Any]] = {
     name: getattr(operator, name)
@@ -94,7 +94,7 @@ def resolve_op(name: str) -> Callable[..., Any]:
 
 def is_write(target: Any) -> bool:
     """Whether an operator writes to one of its arguments."""
-    return isinstance(target, OpOverload) and bool(_torch.schema_of(target).is_mutable)
+    return isinstance(target, OpOverload) and bool(schema_of(target).is_mutable)
 
 
 def is_random(target: Any) -> bool:
@@ -110,5 +110,5 @@ def is_view_op(name: str) -> bool:
     if name.startswith(("python.", "higher_order.")):
         return False
     target = resolve_op(name)
-    schema = _torch.schema_of(target)
+    schema = schema_of(target)
     return not schema.is_mutable and any(made.alias_info is not None for made in schema.returns)

@@ -7,17 +7,17 @@ from typing import Any
 import sympy
 import torch
 
-from dovetail.capture import _torch
+from dovetail.capture._torch.symbols import sym_expr, sympy_functions
 from dovetail.errors import SizeError
 from dovetail.ir.size import Dim, Size
 
-torch_sympy = _torch.sympy_functions()
+torch_sympy = sympy_functions()
 _cache: dict[Any, Dim] = {}
 
 
 def to_dim(value: Any) -> Dim:
     """An int or SymInt as a dimension; SizeError for what is no integer expression."""
-    return value if type(value) is int else from_sympy(_torch.sym_expr(value))
+    return value if type(value) is int else from_sympy(sym_expr(value))
 
 
 def from_sympy(expr: Any) -> Dim:

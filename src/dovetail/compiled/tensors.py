@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from dovetail.capture._torch import no_dispatch_modes
+from dovetail.capture._torch.state import no_dispatch_modes
 from dovetail.errors import InvalidCompiledGraph
 
 

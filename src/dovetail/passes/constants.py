@@ -15,7 +15,8 @@ from typing import Any
 import torch
 from torch import fx
 
-from dovetail.capture import _torch
+from dovetail.capture._torch.aot_autograd import input_label
+from dovetail.capture._torch.state import no_dispatch_modes
 from dovetail.capture.from_fx import KEPT
 from dovetail.capture.ops import OpOverload, is_view_op, op_name
 from dovetail.passes.graphs import escaping, is_pure, is_repeatable, value_of, written
@@ -66,7 +67,7 @@ def kept_labels(gm: fx.GraphModule, names: Sequence[str]) -> dict[int, str]:
     """What users call each input that is marked as constant or kept, by its position."""
     inputs = gm.graph.find_nodes(op="placeholder")
     return {
-        position: _torch.input_label(node, names)
+        position: input_label(node, names)
         for position, node in enumerate(inputs)
         if node.meta.get(CONSTANT) or node.meta.get(KEPT)
     }
@@ -152,7 +153,7 @@ def _is_worth_folding(node: fx.Node) -> bool:
 
 
 def _fold(gm: fx.GraphModule, node: fx.Node, values: dict[fx.Node, Any]) -> None:
-    with _torch.no_dispatch_modes(), torch.no_grad():
+    with no_dispatch_modes(), torch.no_grad():
         value = _evaluate(gm, node, values).detach()
     name = f"_folded_{node.name}"
     gm.register_buffer(name, value, persistent=False)

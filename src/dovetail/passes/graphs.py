@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from dovetail.capture import _torch
+from dovetail.capture._torch.operators import schema_of
 from dovetail.capture.ops import HigherOrderOperator, OpOverload, is_random, is_write
 
 aten = torch.ops.aten
@@ -73,7 +73,7 @@ def is_view(node: fx.Node) -> bool:
     """Whether a node's result may share memory with one of its arguments."""
     target = node.target
     if isinstance(target, OpOverload):
-        returns = _torch.schema_of(target).returns
+        returns = schema_of(target).returns
         return target in _MAYBE_VIEWS or any(r.alias_info is not None for r in returns)
     return node.op == "call_function" and target is operator.getitem
 
@@ -114,7 +114,7 @@ def written(gm: fx.GraphModule) -> set[fx.Node]:
 
 
 def _written_args(node: fx.Node) -> Iterable[Any]:
-    for position, argument in enumerate(_torch.schema_of(node.target).arguments):
+    for position, argument in enumerate(schema_of(node.target).arguments):
         if argument.alias_info is not None and argument.alias_info.is_write:
             value = node.args[position] if position < len(node.args) else None
             yield from _flat(node.kwargs.get(argument.name, value))

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from dovetail.capture import _torch
+from dovetail.capture._torch.operators import overload_name, schema_of
 from dovetail.capture.ops import OpOverload
 from dovetail.passes.graphs import calls, is_view, occurrences, value_of
 
@@ -135,11 +135,11 @@ def _inplace_form(node: fx.Node) -> Any:
     if target in _SCATTERS:
         return _SCATTERS[target]
     packet = getattr(aten, f"{target.__name__.split('.')[0]}_", None)
-    found = getattr(packet, _torch.overload_name(target), None)
-    if found is None or not _torch.schema_of(found).is_mutable:
+    found = getattr(packet, overload_name(target), None)
+    if found is None or not schema_of(found).is_mutable:
         return None
-    mine, theirs = ([a.name for a in _torch.schema_of(op).arguments] for op in (target, found))
-    return found if mine == theirs and len(_torch.schema_of(found).returns) == 1 else None
+    mine, theirs = ([a.name for a in schema_of(op).arguments] for op in (target, found))
+    return found if mine == theirs and len(schema_of(found).returns) == 1 else None
 
 
 def _is_only_use(source: fx.Node, node: fx.Node) -> bool:

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from dovetail.capture import _torch
+from dovetail.capture._torch.state import autocast_is_on
 from dovetail.passes.base import Pass
 
 F = torch.nn.functional
@@ -24,7 +24,7 @@ _SIGNATURE = inspect.signature(F.instance_norm)
 def use_group_norm(gm: fx.GraphModule) -> fx.GraphModule:
     """Replace each instance norm that keeps no statistics, in a graph as Dynamo captured it."""
     found = gm.graph.find_nodes(op="call_function", target=F.instance_norm)
-    if not found or _torch.autocast_is_on() or _changes_autocast(gm):
+    if not found or autocast_is_on() or _changes_autocast(gm):
         return gm
     for node in found:
         given = _SIGNATURE.bind(*node.args, **node.kwargs)

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from dovetail.capture import _torch
+from dovetail.capture._torch.symbols import fake_mode_of
 from dovetail.capture.metadata import compute
 from dovetail.capture.ops import OpOverload
 from dovetail.passes.base import Pass
@@ -54,7 +54,7 @@ def use_channels_last(gm: fx.GraphModule) -> fx.GraphModule:
     if gm.meta.get("kind") != "inference" or not convolutions or _has_symbols(gm):
         return gm
     constant = constant_nodes(gm)
-    mode = _torch.fake_mode_of(value_of(n) for n in convolutions)
+    mode = fake_mode_of(value_of(n) for n in convolutions)
     if mode is None:
         return gm
     with mode:

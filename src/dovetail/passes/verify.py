@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from dovetail.capture import _torch
+from dovetail.capture._torch.symbols import fake_mode_of
 from dovetail.capture.from_fx import describe, is_unknown
 from dovetail.capture.metadata import compute
 from dovetail.capture.ops import HigherOrderOperator
@@ -46,7 +46,7 @@ def fill_metadata(gm: fx.GraphModule) -> None:
     missing = [n for n in gm.graph.nodes if n.op == "call_function" and "val" not in n.meta]
     if not missing:
         return
-    mode = _torch.fake_mode_of(n.meta["val"] for n in gm.graph.nodes if "val" in n.meta)
+    mode = fake_mode_of(n.meta["val"] for n in gm.graph.nodes if "val" in n.meta)
     if mode is None:
         return
     for node in gm.graph.find_nodes(op="get_attr"):
@@ -92,7 +92,7 @@ def problems(gm: fx.GraphModule, where: str = "") -> dict[str, str]:
     except Exception as error:  # FX raises several kinds
         return {where: f"broke the graph: {error}"}
     found = {}
-    mode = _torch.fake_mode_of([n.meta["val"] for n in gm.graph.nodes if "val" in n.meta])
+    mode = fake_mode_of([n.meta["val"] for n in gm.graph.nodes if "val" in n.meta])
     if mode is not None:
         with mode:
             for node in gm.graph.nodes:

@@ -18,7 +18,8 @@ import types
 from collections.abc import Iterable
 from typing import Any
 
-from dovetail.capture import _torch
+from dovetail.capture._torch.frames import Traced
+from dovetail.capture._torch.operators import operator_types
 from dovetail.errors import NotKept, NotRestored
 from dovetail.sources import code_digest
 
@@ -54,7 +55,7 @@ def describe(value: Any) -> str | None:
         return f"the code of {value.co_qualname} ({code_digest(value)[:16]})"
     if isinstance(value, _BUILTINS):
         return _builtin(value)
-    if isinstance(value, _torch.operator_types()):
+    if isinstance(value, operator_types()):
         return f"the operator {value}"
     return repr(value) if isinstance(value, _SINGLETONS) else None
 
@@ -70,7 +71,7 @@ def _builtin(value: Any) -> str | None:
 # ---- where it is found ---------------------------------------------------------------------------
 
 
-def keep_guards(traced: _torch.Traced, *, ahead: bool = False) -> tuple[tuple[str, str], ...]:
+def keep_guards(traced: Traced, *, ahead: bool = False) -> tuple[tuple[str, str], ...]:
     """Guard by attributes what is guarded by identity; what modules hold is returned instead.
 
     Those are places, such as ``modules['torch.nn.functional'].gelu`` or ``builtins['len']``, each

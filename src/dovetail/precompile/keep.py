@@ -9,7 +9,16 @@ from functools import cached_property
 from typing import Any
 
 from dovetail.backend import Backend
-from dovetail.capture import _torch
+from dovetail.capture._torch import frames
+from dovetail.capture._torch.precompile import (
+    is_aot_compiling,
+    is_kept,
+    keep_artifact,
+    names_given,
+    output_code,
+    precompile_id,
+    precompile_missing,
+)
 from dovetail.compiled import encode
 from dovetail.errors import DovetailError, NotKept, PrecompileWarning
 from dovetail.options import Options
@@ -33,8 +42,8 @@ def compile_kept(
     device: str,
 ) -> Callable[..., Any]:
     """Compile what Dynamo captured, and keep the code for PyTorch's precompile."""
-    ahead, key = _torch.is_aot_compiling(), _torch.precompile_id(gm)
-    missing = _torch.precompile_missing()
+    ahead, key = is_aot_compiling(), precompile_id(gm)
+    missing = precompile_missing()
     if missing or not key:  # of a graph without a key PyTorch says why
         if missing:
             warn(missing)
@@ -43,7 +52,7 @@ def compile_kept(
     call = compile_dynamo(gm, example_inputs, backends, options, keeper)
     if ahead and keeper.reasons:
         raise NotKept(f"aot_compile cannot save this function: {'; '.join(keeper.reasons)}")
-    if not ahead and not _torch.is_kept(key):
+    if not ahead and not is_kept(key):
         warn("; ".join(keeper.reasons) or "AOTAutograd cannot keep it")
     return call
 
@@ -67,7 +76,7 @@ class Keeper:
     def _parts(self) -> Payload | None:
         """All of a payload but the graph; also adds guards. None: nothing can be kept."""
         try:
-            traced = _torch.traced()
+            traced = frames.traced()
             if traced is None:
                 raise NotKept("what Dynamo traces is not known")
             guards = keep_guards(traced, ahead=not self.key)
@@ -78,7 +87,7 @@ class Keeper:
         except DovetailError as error:
             self.reasons.append(str(error))
             return None
-        names = _torch.names_given() + _FOLLOWING
+        names = names_given() + _FOLLOWING
         return Payload(parts, guards, self.first, self.device, b"", options, names)
 
     def whole(self, linked: Linked, call: Callable[..., Any]) -> Callable[..., Any]:
@@ -88,7 +97,7 @@ class Keeper:
             return call
         if not self.key:
             return AotCompiled(call, content)
-        _torch.keep_artifact(self.key, content, restore)
+        keep_artifact(self.key, content, restore)
         return call
 
     def part(self, linked: Linked) -> Any:
@@ -100,7 +109,7 @@ class Keeper:
                 raise TypeError("; ".join(self.reasons))  # one of pickling
             return restore_part, (content,)
 
-        return _torch.output_code(linked.run, reduced)
+        return output_code(linked.run, reduced)
 
     def _content(self, linked: Linked) -> bytes:
         """What is kept of a graph; empty where it cannot be, with the reason noted."""
@@ -117,4 +126,4 @@ class Keeper:
 def warn(reason: str) -> None:
     """Say in one line that the next process traces again."""
     text = f"PyTorch's precompile keeps nothing of a graph, which is traced again: {reason}"
-    warnings.warn(text, PrecompileWarning, stacklevel=_torch.level_of_caller())
+    warnings.warn(text, PrecompileWarning, stacklevel=frames.level_of_caller())

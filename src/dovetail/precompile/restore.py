@@ -14,7 +14,15 @@ from typing import Any
 
 from dovetail import history, registry
 from dovetail.backend import Backend
-from dovetail.capture import _torch
+from dovetail.capture._torch.frames import Asked, asked_for, is_loading_aot, level_of_caller
+from dovetail.capture._torch.logs import hide_traceback
+from dovetail.capture._torch.precompile import (
+    declare_serializable,
+    forget_entries,
+    output_code,
+    precompile_artifact,
+    skip_names,
+)
 from dovetail.capture.aot import as_plain
 from dovetail.compiled import decode
 from dovetail.errors import DovetailError, NotRestored, PrecompileWarning
@@ -33,20 +41,20 @@ _OURS = "dovetail.dynamo"  # what ``backend=`` stands for comes from there
 def restore(key: str, content: bytes) -> Any:
     """Code in Dynamo's entry, ready to call; pickled entries name this function."""
     call = as_plain(_restored(content))
-    return _torch.precompile_artifact(key, content, restore, call)
+    return precompile_artifact(key, content, restore, call)
 
 
 def restore_part(content: bytes) -> Any:
     """A graph in AOTAutograd's result; pickled entries name this function."""
     linked = _restored(content)
-    return _torch.output_code(linked.run, lambda: (restore_part, (content,)))
+    return output_code(linked.run, lambda: (restore_part, (content,)))
 
 
 class AotCompiled:
     """A whole graph as ``aot_compile`` saves and loads it."""
 
     def __init__(self, call: Callable[..., Any], content: bytes) -> None:
-        _torch.declare_serializable(type(self))
+        declare_serializable(type(self))
         self.call, self.content = call, content
 
     def __call__(self, *args: Any) -> Any:
@@ -65,8 +73,8 @@ class AotCompiled:
 
 
 def _restored(content: bytes) -> Linked:
-    asked = _torch.asked_for()
-    if asked is None and not _torch.is_loading_aot():
+    asked = asked_for()
+    if asked is None and not is_loading_aot():
         raise NotRestored("entries of other caches have not all that must be checked")
     try:
         return _link(Payload.decode(content), asked)
@@ -75,9 +83,9 @@ def _restored(content: bytes) -> Linked:
             raise NotRestored(f"compile the function again: {_words(error)}") from error
         name = getattr(asked.function, "__qualname__", "a function")
         text = f"precompiled code of {name} is not used, and it is traced: {_words(error)}"
-        warnings.warn(text, PrecompileWarning, stacklevel=_torch.level_of_caller())
-        _torch.forget_entries(asked.function)
-        _torch.hide_traceback(NotRestored)
+        warnings.warn(text, PrecompileWarning, stacklevel=level_of_caller())
+        forget_entries(asked.function)
+        hide_traceback(NotRestored)
         raise NotRestored(_words(error)) from None
 
 
@@ -85,7 +93,7 @@ def _words(error: Exception) -> str:
     return str(error) if isinstance(error, DovetailError) else f"{type(error).__name__}: {error}"
 
 
-def _link(payload: Payload, asked: _torch.Asked | None) -> Linked:
+def _link(payload: Payload, asked: Asked | None) -> Linked:
     backends, options = _chosen(payload, asked)
     parts = made_for(backends, options)
     if runs_here(payload.parts.get(PROCESSOR, "")):
@@ -95,7 +103,7 @@ def _link(payload: Payload, asked: _torch.Asked | None) -> Linked:
     if found := difference(payload.parts, parts):
         raise NotRestored(found)
     check_guards(payload.guards)
-    _torch.skip_names(payload.names)
+    skip_names(payload.names)
     record = history.begin(*(backend.name for backend in backends))
     record.cache.append(CacheVerdict("dynamo", "hit", "PyTorch's precompile"))
     try:
@@ -105,7 +113,7 @@ def _link(payload: Payload, asked: _torch.Asked | None) -> Linked:
         raise
 
 
-def _chosen(payload: Payload, asked: _torch.Asked | None) -> tuple[tuple[Backend, ...], Options]:
+def _chosen(payload: Payload, asked: Asked | None) -> tuple[tuple[Backend, ...], Options]:
     """The backends and options of this call, or those that the code was compiled with."""
     if asked is None:
         options = Options.resolve(payload.options)

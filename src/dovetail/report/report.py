@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from dovetail import history, registry
-from dovetail.capture import _torch
+from dovetail.capture._torch.tensors import pytree
 from dovetail.report.data import report_data
 from dovetail.report.text import call_lines, compilation_lines
 
@@ -93,7 +93,7 @@ def _run_backward(outputs: Any, model: Any, inputs: Any) -> None:
     import torch
 
     def tensors(tree: Any) -> list[Any]:
-        return [t for t in _torch.pytree().tree_leaves(tree) if isinstance(t, torch.Tensor)]
+        return [t for t in pytree().tree_leaves(tree) if isinstance(t, torch.Tensor)]
 
     wanted = [t for t in (*tensors(inputs), *getattr(model, "parameters", list)()) if t.is_leaf]
     wanted = [t for t in wanted if t.requires_grad]

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from dovetail.capture import _torch
+from dovetail.capture._torch.operators import operator_types, schema_of
 from dovetail.capture.to_fx import to_torch
 from dovetail.ir.call import Attr
 from dovetail.ir.program_text import arg_from_json
@@ -56,9 +56,9 @@ def describe(
     op: str, target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> Description | None:
     """One call, its arguments as the file has them; None where it must go through Python."""
-    if not isinstance(target, _torch.operator_types()[0]):
+    if not isinstance(target, operator_types()[0]):
         return None
-    schema = _torch.schema_of(target)
+    schema = schema_of(target)
     try:
         words = tuple(
             _word(formal.real_type, _given(formal, place, args, kwargs), formal.N, op in DIRECT)

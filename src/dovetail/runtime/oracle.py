@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from dovetail.capture import _torch
+from dovetail.capture._torch.operators import schema_of
 from dovetail.capture.ops import resolve_op
 from dovetail.capture.to_fx import to_torch
 from dovetail.errors import GuardFailed, InvalidProgram
@@ -126,7 +126,7 @@ class _Run:
         given = {name: self._arg(value) for name, value in call.attributes}
         args: list[Any] = []
         kwargs: dict[str, Any] = {}
-        for argument in _torch.schema_of(resolve_op(call.op)).arguments:
+        for argument in schema_of(resolve_op(call.op)).arguments:
             value = _schema_value(argument, tensors, given)
             if argument.kwarg_only:
                 kwargs[argument.name] = value

@@ -15,7 +15,7 @@ from torch import nn
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from dovetail import _native
-from dovetail.capture import _torch
+from dovetail.capture._torch.tensors import tensor_version
 from dovetail.locks import ForkLock
 
 # How ``_native.states`` reads a tensor's contents: eight words of it, or the whole of one of at
@@ -115,7 +115,7 @@ def contents(tensor: Any) -> bytes | None:
 def _slow_state(tensor: Any) -> object:
     if tensor.is_inference():  # has no version: never known to be unchanged
         return object()
-    return storage_address(tensor), _torch.tensor_version(tensor), tensor.shape
+    return storage_address(tensor), tensor_version(tensor), tensor.shape
 
 
 def _after_step(optimizer: torch.optim.Optimizer, _args: Any, _kwargs: Any) -> None:

@@ -1,0 +1,102 @@
+"""AOTAutograd: how it traces and partitions, and what it says of the graph being compiled."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+
+def aot_autograd(**compilers: Any) -> Callable[..., Any]:
+    """AOTAutograd as a Dynamo backend: functionalise, differentiate, partition, call compilers.
+
+    In-place writes to inputs are kept as ``copy_`` at the end of the graph.
+    """
+    from torch._dynamo.backends.common import aot_autograd as build
+
+    return build(keep_inference_input_mutations=True, **compilers)  # type: ignore[no-any-return]
+
+
+def keep_random_draws() -> Any:
+    """Within the context, PyTorch's own passes keep random operators whose result is unused.
+
+    Without them the generator would be elsewhere than in eager for whatever is drawn next.
+    """
+    from torch._inductor import config
+
+    return config.patch(fallback_random=True)
+
+
+def min_cut_partition(joint: Any, inputs: Any, **kwargs: Any) -> tuple[Any, Any]:
+    """Forward and backward graph from a joint graph, saving as little as possible between."""
+    from torch._functorch import config
+    from torch._functorch.partitioners import min_cut_rematerialization_partition
+
+    # Joint passes have merged common subexpressions; PyTorch's own step, which they would go
+    # through again, imports half of Inductor.
+    with config.patch(cse=False):
+        return min_cut_rematerialization_partition(joint, inputs, **kwargs)  # type: ignore[no-any-return]
+
+
+def static_input_positions() -> frozenset[int]:
+    """Positions of parameters and buffers among the inputs of the graph being compiled."""
+    from torch._guards import TracingContext
+
+    context = TracingContext.try_get()
+    metadata = getattr(context, "fw_metadata", None)
+    return frozenset(getattr(metadata, "static_input_indices", None) or ())
+
+
+def input_label(node: Any, names: Sequence[str]) -> str:
+    """What a user calls an input of a functional graph whose Dynamo graph has these inputs."""
+    described = node.meta.get("desc")
+    target, index = getattr(described, "target", None), getattr(described, "idx", None)
+    if isinstance(target, str):
+        return target
+    return names[index] if isinstance(index, int) and index < len(names) else str(node.name)
+
+
+def inference_is_plain() -> bool:
+    """Whether AOTAutograd's own wrapper would do nothing for the inference graph being compiled.
+
+    That is so when no input is written, no output is an alias of one, nothing is a tensor
+    subclass, and grad mode does not change. False wherever that cannot be known.
+    """
+    from torch._functorch._aot_autograd.schemas import PlainTensorMeta
+    from torch._guards import TracingContext
+
+    found = getattr(TracingContext.try_get(), "fw_metadata", None)
+    if found is None:
+        return False
+    written = any(info.mutates_data or info.mutates_metadata for info in found.input_info)
+    aliased = found.num_outputs_aliased or found.num_intermediate_bases
+    special = found.dynamic_outputs or found.is_rng_op_functionalized or found.tokens
+    kinds = (*found.subclass_inp_meta, *found.subclass_fw_graph_out_meta)
+    plain = all(isinstance(kind, PlainTensorMeta) for kind in kinds)
+    same_mode = found.grad_enabled_mutation is None
+    return plain and same_mode and not (written or aliased or special)
+
+
+def without_grad(run: Callable[[list[Any]], Any]) -> Callable[..., Any]:
+    """A function of one list as one of its items, called with grad mode off."""
+    import torch
+
+    is_enabled, enable = torch.is_grad_enabled, torch._C._set_grad_enabled
+
+    def call(*args: Any) -> Any:
+        if not is_enabled():
+            return run([*args])
+        enable(False)
+        try:
+            return run([*args])
+        finally:
+            enable(True)
+
+    return call
+
+
+def boxed(fn: Callable[[list[Any]], Any]) -> Callable[[list[Any]], Any]:
+    """Mark a function as taking one list of inputs, which it may empty to free them early."""
+    from torch._functorch.aot_autograd import make_boxed_func  # noqa: F401 - fails when it moves
+
+    fn._boxed_call = True  # type: ignore[attr-defined]
+    return fn

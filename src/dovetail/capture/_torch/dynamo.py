@@ -1,0 +1,53 @@
+"""Dynamo: errors that pass through it, and what it says of a graph's inputs."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+
+def pass_through_dynamo(error: Exception) -> Exception:
+    """``error`` as Dynamo lets it through: the user sees our class, not BackendCompilerFailed.
+
+    It is a copy: whoever holds the error itself, a backend's author say, keeps it as it was.
+    """
+    cls = _let_through(type(error))
+    if isinstance(error, cls):
+        return error
+    copy: Exception = cls.__new__(cls, *error.args)
+    copy.__dict__.update(error.__dict__)
+    return copy.with_traceback(error.__traceback__)
+
+
+_classes_let_through: dict[type[Exception], type[Exception]] = {}
+
+
+def _let_through(cls: type[Exception]) -> type[Exception]:
+    """A class of errors that Dynamo does not wrap, of the same name; one for each."""
+    from torch._dynamo.exc import ShortenTraceback
+
+    if issubclass(cls, ShortenTraceback):
+        return cls
+    own = {"__module__": cls.__module__, "__doc__": cls.__doc__, "first_useful_frame": None}
+    both = type(cls.__name__, (cls, ShortenTraceback), own)
+    return _classes_let_through.setdefault(cls, both)
+
+
+def input_names(gm: Any) -> list[str]:
+    """What a user calls each input of a Dynamo graph: ``0.weight``, or the name in the graph."""
+    nodes = gm.graph.find_nodes(op="placeholder")
+    sources = [getattr(node.meta.get("grapharg"), "source", None) for node in nodes]
+    found = [_module_path(source) for source in sources]
+    return [path or node.name for path, node in zip(found, nodes, strict=True)]
+
+
+def _module_path(source: Any) -> str:
+    """The path of a parameter or buffer in its module, from where Dynamo found it."""
+    name = getattr(source, "name", "")
+    text = str(name() if callable(name) else name)  # a method before PyTorch 2.10
+    return ".".join(re.findall(r"_(?:modules|parameters|buffers)\['([^']+)'\]", text))
+
+
+def static_kind(node: Any) -> str:
+    """How Dynamo marks an input that is the same tensor at every call; empty: it does not."""
+    return str((node.meta.get("tensor_dict") or {}).get("_dynamo_static_input_type") or "")

@@ -1,0 +1,1 @@
+"""Each private PyTorch interface we use, so that a move shows here, by name."""

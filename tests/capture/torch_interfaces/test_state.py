@@ -1,0 +1,41 @@
+"""State of the process and thread."""
+
+import torch
+from torch._subclasses import FakeTensorMode
+
+from dovetail.capture._torch.state import (
+    autocast_is_on,
+    compiler_settings,
+    global_state,
+    no_dispatch_modes,
+    unseen_state,
+)
+from dovetail.capture._torch.upsampling import whole_upsampling
+
+
+def test_autocast():
+    assert not autocast_is_on()
+    with torch.autocast("cpu"):
+        assert autocast_is_on()
+
+
+def test_state_that_keys_hold():
+    state = global_state()
+    assert state["grad mode"] == "True, inference False"
+    assert state["autocast"].startswith("off")
+    with torch.autocast("cpu"):
+        assert global_state()["autocast"].startswith("on for cpu")
+    assert "activation_memory_budget" in compiler_settings()
+    assert unseen_state() == ""
+    with torch.autograd.graph.save_on_cpu():
+        assert unseen_state() == "hooks on saved tensors are active"
+
+
+def test_a_mode_of_our_own_is_not_told():
+    with whole_upsampling():
+        assert unseen_state() == ""
+
+
+def test_tensors_are_real_outside_of_dispatch_modes():
+    with FakeTensorMode(), no_dispatch_modes():
+        assert type(torch.ones(1)) is torch.Tensor
