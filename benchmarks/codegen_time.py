@@ -83,7 +83,7 @@ def measure(segment: Any, rounds: int) -> tuple[float, int]:
 def measure_each(name: str, segment: Any, rounds: int, seen: set[str]) -> list[Kernel]:
     """The new kernels of a segment."""
     from dovetail.codegen.llvm.module import module_text
-    from dovetail.codegen.llvm.target import host
+    from dovetail.file.processors import target_here
     from dovetail.schedule.build import Built
     from dovetail.schedule.plan import Unschedulable, make_plan
 
@@ -93,7 +93,7 @@ def measure_each(name: str, segment: Any, rounds: int, seen: set[str]) -> list[K
     except Unschedulable:
         return []
     for kernel in kernels:
-        text = module_text({"k": kernel}, host().lanes)
+        text = module_text({"k": kernel}, target_here().lanes)
         if text not in seen:
             seen.add(text)
             took = measure_kernel(kernel, rounds)
@@ -104,13 +104,14 @@ def measure_each(name: str, segment: Any, rounds: int, seen: set[str]) -> list[K
 def measure_kernel(kernel: Any, rounds: int) -> float:
     """CPU milliseconds of a kernel as a module of its own."""
     from dovetail.codegen.llvm.module import generate
-    from dovetail.codegen.llvm.target import assemble, host
+    from dovetail.codegen.llvm.target import assemble
+    from dovetail.file.processors import target_here
 
     best = float("inf")
     for _ in range(rounds + 1):
         assemble.cache_clear()
         start = time.thread_time()
-        generate({"k": kernel}, host())
+        generate({"k": kernel}, target_here())
         best = min(best, time.thread_time() - start)
     return best * 1e3
 

@@ -260,6 +260,14 @@ class InvalidProgram(DovetailError, ValueError):
     """A Program breaks a rule of its format: what the verifier, the parser or the reader found."""
 
 
+class InvalidTarget(DovetailError, ValueError):
+    """A text that describes no target."""
+
+
+class InvalidSchedule(DovetailError, ValueError):
+    """A schedule that is not one of its kernel, or a text that is none."""
+
+
 class InvalidArtifact(DovetailError, ValueError):
     """A file is no artifact, or a damaged one."""
 

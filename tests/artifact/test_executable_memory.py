@@ -47,10 +47,12 @@ plain = container.section(container.KERNEL_IR, encode_kernels([described]))
 files = {"ir": file_bytes(PROGRAM, sections=[plain], generated={"k@1": "k"})}
 if not missing():
     from dovetail.codegen.llvm.module import generate
-    from dovetail.codegen.llvm.target import host
     from dovetail.file.encode import code_section
+    from dovetail.file.processors import PROCESSORS, target_here
 
-    code = code_section([(host().level, generate({"k": described}, host()))])
+    code = code_section(
+        [(PROCESSORS[target_here().name], generate({"k": described}, target_here()))]
+    )
     files["code"] = file_bytes(PROGRAM, sections=[code, plain], generated={"k@1": "k"})
 assert _native.may_execute()
 if libc.prctl(PR_SET_MDWE, PR_MDWE_REFUSE_EXEC_GAIN, 0, 0, 0) != 0:

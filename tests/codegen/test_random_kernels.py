@@ -5,8 +5,9 @@ import pytest
 import torch
 
 from dovetail.codegen.llvm.module import generate
-from dovetail.codegen.llvm.target import host, named
+from dovetail.codegen.llvm.target import named
 from dovetail.file.encode import code_section
+from dovetail.file.processors import PROCESSORS, target_here
 from dovetail.ir.kernel_call import call_inputs, call_outputs
 from dovetail.ir.kernel_reference import run_kernel
 from dovetail.ir.kernel_text import parse_kernel
@@ -19,10 +20,11 @@ from tests.targets import family_targets
 
 def run_tensors(kernel, lengths, given, target):
     """The kernel's results by name; there is nothing but the code that could give them."""
+    code = generate({kernel.name: kernel}, target)
     data = file_bytes(
         str(kernel_program(kernel, lengths)),
         generated={f"{kernel.name}@1": kernel.name},
-        sections=[code_section([(target.level, generate({kernel.name: kernel}, target))])],
+        sections=[code_section([(PROCESSORS[target.name], code)])],
     )
     results = open_native(data, flags=TRUST)(*map(torch.as_tensor, given))
     names = [b.name for b in call_outputs(kernel)]
@@ -39,7 +41,9 @@ def run_code(kernel, arrays, sizes, target):
 
 def targets():
     """What code can be run for here."""
-    return {host(), *(t for t in map(named, family_targets()) if t.level <= host().level)}
+    here = target_here()
+    smaller = (t for t in map(named, family_targets()) if t.vector_bytes <= here.vector_bytes)
+    return {here, *smaller}
 
 
 @pytest.mark.parametrize("start", range(0, 120, 20))
@@ -78,4 +82,4 @@ def test_one_small_element_is_all_that_is_written(dtype):
     x = torch.arange(1, 2801, dtype=torch.float32) % 120
     for target in targets():
         found = run_tensors(kernel, {"x": 2800, "y": 2800}, [x], target)["y"]
-        assert torch.equal(found, x.to(getattr(torch, dtype))), target.level
+        assert torch.equal(found, x.to(getattr(torch, dtype))), target.name

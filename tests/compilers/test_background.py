@@ -168,7 +168,7 @@ def test_progressive_code_is_generated_twice(monkeypatch):
     monkeypatch.setattr(
         module,
         "assemble",
-        lambda text, target: efforts.append(target.effort) or original(text, target),
+        lambda text, target, effort: efforts.append(effort) or original(text, target, effort),
     )
     x = torch.randn(7)
     call = torch.compile(lambda x: x.sin() * 4, backend="cpu", options={"progressive": True})

@@ -7,9 +7,8 @@ import sys
 import pytest
 
 from dovetail import _native
-from dovetail.codegen.llvm import target
 from dovetail.errors import InvalidOption
-from dovetail.file.processors import PROCESSORS, family, no_code_here
+from dovetail.file.processors import PROCESSORS, family, no_code_here, target_here
 
 needs_x86_64 = pytest.mark.skipif(family() != "x86-64", reason="levels are of x86-64")
 # The psABI's levels by LLVM's names of their features.
@@ -61,8 +60,8 @@ def test_the_runtime_is_held_to_a_smaller_processor():
 def test_code_is_made_for_the_processor_it_is_held_to(monkeypatch, name):
     monkeypatch.setenv("DOVETAIL_PROCESSOR", name)
     level = min(PROCESSORS[name], _native.processor())
-    made_for = target.host()
-    assert (made_for.cpu, made_for.level) == (f"x86-64-v{level}", level)
+    made_for = target_here()
+    assert made_for.name == f"x86-64-v{level}"
     assert made_for.vector_bytes == {2: 16, 3: 32, 4: 64}[level]
     monkeypatch.undo()
     assert _native.processor() >= level  # the runtime read the variable when it was imported

@@ -27,6 +27,7 @@ from dovetail.file.encode import code_section
 from dovetail.file.kernel_codes import FOLD_BY_NAME
 from dovetail.file.kernel_decode import decode_kernels
 from dovetail.file.kernel_encode import encode_kernels
+from dovetail.file.processors import PROCESSORS, target_here
 from dovetail.ir.kernel import FLOATS, INTEGERS, Apply, Axis, Load, Reduce, Scan, Store
 from dovetail.ir.kernel_call import call_inputs, call_outputs, call_sizes
 from dovetail.ir.kernel_reference import _Run
@@ -352,11 +353,11 @@ def read_seed(seed, told):
 def compiled_code(case, target=None):
     """A code section for a case's kernel, as for an unsigned file; None without llvmlite."""
     from dovetail.codegen.llvm.module import generate
-    from dovetail.codegen.llvm.target import assemble, host, missing
+    from dovetail.codegen.llvm.target import assemble, missing
 
     if missing():
         return None
-    target = target or host()
+    target = target or target_here()
     try:
         code = generate({"k0": case.kernel}, target, guarded=True)
     except (
@@ -364,7 +365,7 @@ def compiled_code(case, target=None):
     ):  # so many points that no number holds them: interpreted, see regenerate()
         return None
     assemble.cache_clear()
-    return code_section([(target.level, code)]).pieces[0]
+    return code_section([(PROCESSORS[target.name], code)]).pieces[0]
 
 
 def run_seeds(seeds, compiles=True, target=None):

@@ -258,12 +258,15 @@ def compiled_here():
     """
     from dovetail.codegen.llvm.module import generate
     from dovetail.codegen.llvm.regenerate import regenerate
-    from dovetail.codegen.llvm.target import host, missing
+    from dovetail.codegen.llvm.target import missing
+    from dovetail.file.processors import PROCESSORS, target_here
 
     if missing():
         return {}
     kernels = [parse_kernel(text) for text in generated_kernels()]
-    trusted = code_section([(host().level, generate({k.name: k for k in kernels}, host()))])
+    here = target_here()
+    made = generate({k.name: k for k in kernels}, here)
+    trusted = code_section([(PROCESSORS[here.name], made)])
     guarded, problem = regenerate(encode_kernels(kernels), False)
     assert guarded is not None, problem
     sections = {"compiled": trusted, "regenerated": container.section(container.CODE, guarded)}

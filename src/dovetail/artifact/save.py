@@ -23,6 +23,7 @@ from dovetail.file import container
 from dovetail.file.encode import Contents, code_section, encode_program, scalar_bytes
 from dovetail.file.encode_devices import Blobs
 from dovetail.file.kernel_encode import kernels_section
+from dovetail.file.processors import PROCESSORS, processor_name
 from dovetail.ir.call import OpCall, Ref
 from dovetail.ir.program import VALUE, Program, Result, Symbol
 from dovetail.ir.size import Size, symbols_of
@@ -110,7 +111,7 @@ def _processors(objects: Sequence[CodeObject], targets: Sequence[str] | None) ->
         return sorted({each.processor for each in objects})
     from dovetail.codegen.llvm.target import named
 
-    return sorted({named(name).level for name in targets})
+    return sorted({PROCESSORS[named(name).name] for name in targets})
 
 
 def _code_for(
@@ -122,12 +123,13 @@ def _code_for(
     missing = kernels.keys() - frozenset().union(*(each.kernels for each in ran))
     if missing:
         from dovetail.codegen.llvm.module import generate
-        from dovetail.codegen.llvm.target import of_level
         from dovetail.file.kernel_decode import decode_kernels
+        from dovetail.ir.target import TARGETS
 
         bodies = {name: body for name, body in kernels.items() if name in missing}
         decoded = decode_kernels(kernels_section(bodies))
-        yield generate({kernel.name: kernel for kernel in decoded}, of_level(processor))
+        target = TARGETS[processor_name(processor)]
+        yield generate({kernel.name: kernel for kernel in decoded}, target)
 
 
 def pack(model: ModelInterface, linked: Linked, without_torch: bool = False) -> Package:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from dovetail.backends.executable import Entry, artifact_bytes, dim_entry, window
 from dovetail.codegen.llvm.module import generate
-from dovetail.codegen.llvm.target import host
 from dovetail.errors import CannotSave, InvalidProgram
 from dovetail.file.container import KERNEL_IR, Section, section
 from dovetail.file.encode import DTYPES, code_section
 from dovetail.file.kernel_encode import kernels_section
+from dovetail.file.processors import PROCESSORS, target_here
 from dovetail.ir.call import Arg, Ref
 from dovetail.ir.segment import Segment
 from dovetail.ir.size import Size
@@ -48,8 +46,9 @@ def _sections(kernels: Kernels, effort: int) -> list[Section]:
     """The kernels as code, which runs, and as kernel IR, which only saving reads."""
     if not kernels.by_name:
         return []
-    target = replace(host(), effort=effort)
-    code = code_section([(target.level, generate(kernels.by_name, target))])
+    target = target_here()
+    made = generate(kernels.by_name, target, effort=effort)
+    code = code_section([(PROCESSORS[target.name], made)])
     if kernels.cannot_save:
         return [code]
     return [code, section(KERNEL_IR, kernels_section(kernels.encoded))]

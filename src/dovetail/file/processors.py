@@ -11,9 +11,13 @@ import importlib
 import itertools
 import platform
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from dovetail.errors import InvalidOption
 from dovetail.variables import variable
+
+if TYPE_CHECKING:
+    from dovetail.ir.target import Target
 
 AARCH64 = 183 << 8 | 1  # any of ARMv8-A with NEON
 PROCESSORS = {**{f"x86-64-v{n}": n for n in range(1, 5)}, "armv8-a": AARCH64}
@@ -61,6 +65,16 @@ def processor_here() -> int:
     number: int = importlib.import_module("dovetail._native").processor()
     held = processor_held()
     return number if held is None else min(number, PROCESSORS[held])
+
+
+def target_here() -> Target:
+    """The canonical target of this machine's processor, or of the smaller one it is held to.
+
+    This is the only function that asks the machine what schedules and code are to be made for.
+    """
+    from dovetail.ir.target import TARGETS
+
+    return TARGETS[processor_name(processor_here())]
 
 
 def processor_identity() -> str:

@@ -16,11 +16,12 @@ from dovetail.codegen.llvm.cost import GRAIN, cost
 from dovetail.codegen.llvm.emit import Code, Val
 from dovetail.codegen.llvm.guard import may_fail, open_buffers
 from dovetail.codegen.llvm.report import status
-from dovetail.codegen.llvm.target import Target, assemble
+from dovetail.codegen.llvm.target import assemble
 from dovetail.ir.affine import product
 from dovetail.ir.kernel import Buffer, Kernel
 from dovetail.ir.kernel_call import call_inputs, call_outputs, call_sizes
 from dovetail.ir.size import Dim
+from dovetail.ir.target import Target
 
 # Bytes from the start of a dvt_call and of a dvt_tensor in dovetail.h.
 _OUTPUTS, _INPUTS, _ATTRIBUTES, _PARALLEL = 16, 24, 32, 40
@@ -74,10 +75,12 @@ class Rendered:
     functions: Mapping[str, str]
 
 
-def generate(kernels: Mapping[str, Kernel], target: Target, *, guarded: bool = False) -> bytes:
+def generate(
+    kernels: Mapping[str, Kernel], target: Target, *, guarded: bool = False, effort: int = 1
+) -> bytes:
     """Object code with a function of each kernel's name; ``guarded``: nobody vouches for them."""
     with history.step("codegen"):
-        return assemble(module_text(kernels, target.lanes, guarded=guarded), target)
+        return assemble(module_text(kernels, target.lanes, guarded=guarded), target, effort)
 
 
 def module_text(kernels: Mapping[str, Kernel], lanes: int, *, guarded: bool = False) -> str:

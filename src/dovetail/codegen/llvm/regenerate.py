@@ -13,10 +13,12 @@ import re
 from collections.abc import Iterator, Sequence
 
 from dovetail.codegen.llvm.module import Rendered, joined, rendered
-from dovetail.codegen.llvm.target import Target, assemble, host, missing
+from dovetail.codegen.llvm.target import assemble, missing
 from dovetail.file.encode import code_section
 from dovetail.file.kernel_decode import decode_kernels, has_names
+from dovetail.file.processors import PROCESSORS, target_here
 from dovetail.ir.kernel import Index, Instruction, Kernel, Load, Position, Store
+from dovetail.ir.target import Target
 
 log = logging.getLogger(__name__)
 # What is compiled for whoever sends it, of a kernel and of all kernels of a file: instructions,
@@ -42,7 +44,7 @@ def regenerate(kernel_ir: bytes, trusted: bool) -> tuple[bytes | None, str]:
     if has_names(kernel_ir):
         return None, "those of a file of format 1.2 are only interpreted; export the model again"
     try:
-        kernels, target = decode_kernels(kernel_ir), host()
+        kernels, target = decode_kernels(kernel_ir), target_here()
         parts = list(_all_of(kernels, target) if trusted else _modest(kernels, target))
         code = assemble(joined(parts, guarded=not trusted), target)
     except Exception as error:  # whatever a stranger's kernel does to the compiler, it can be run
@@ -50,7 +52,7 @@ def regenerate(kernel_ir: bytes, trusted: bool) -> tuple[bytes | None, str]:
         return None, f"they cannot be compiled: {error}"
     left = len(kernels) - len(parts)
     problem = f"{left} of {len(kernels)} are too large to compile for a file that is not trusted"
-    return b"".join(code_section([(target.level, code)]).pieces), problem if left else ""
+    return b"".join(code_section([(PROCESSORS[target.name], code)]).pieces), problem if left else ""
 
 
 def _all_of(kernels: Sequence[Kernel], target: Target) -> Iterator[Rendered]:

@@ -1,47 +1,24 @@
-"""The machine code is made for, and the only place that talks to llvmlite."""
+"""Targets as LLVM knows them; the only place that talks to llvmlite."""
 
 from __future__ import annotations
 
 import functools
 import importlib.util
-from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dovetail.errors import CannotSave, UnsupportedGraph
-from dovetail.file.processors import (
-    AARCH64,
-    PROCESSORS,
-    no_code_here,
-    processor_here,
-    processor_name,
-)
+from dovetail.file.processors import no_code_here, target_here
 from dovetail.locks import ForkLock
 
+if TYPE_CHECKING:  # a start from the cache asks for the version of LLVM, and needs no target
+    from dovetail.ir.target import Target
+
 _lock = ForkLock()
-# Bytes of a vector, by the processor's number in a code section.
-_WIDTHS = {1: 16, 2: 16, 3: 32, 4: 64, AARCH64: 16}
-_TRIPLES = {"x86-64": "x86_64-unknown-linux-gnu", "aarch64": "aarch64-unknown-linux-gnu"}
+_X86_64, _AARCH64 = "x86_64-unknown-linux-gnu", "aarch64-unknown-linux-gnu"
+# LLVM's triples, and its names of processors where they are not ours.
+_TRIPLES = {"armv8-a": _AARCH64}
+_PROCESSORS = {"x86-64-v1": "x86-64", "armv8-a": "generic"}
 NAMED = ("x86-64-v3", "x86-64-v4", "armv8-a")  # what files can hold code for
-
-
-@dataclass(frozen=True, slots=True)
-class Target:
-    """A processor: LLVM's triple, its name, its features, the bytes of a vector register.
-
-    ``level`` is the least processor that runs the code, as files number them.
-    """
-
-    triple: str
-    cpu: str
-    features: str
-    vector_bytes: int
-    level: int
-    effort: int = 1  # LLVM's level of optimisation
-
-    @property
-    def lanes(self) -> int:
-        """float32 elements in a vector."""
-        return self.vector_bytes // 4
 
 
 def missing() -> str:
@@ -52,23 +29,6 @@ def missing() -> str:
     if importlib.util.find_spec("llvmlite") is None:
         return "it needs llvmlite: pip install 'dovetail[cpu]'"
     return no_code_here()
-
-
-def host() -> Target:
-    """Any processor of this machine's level, or of the lesser one that it is held to.
-
-    Not this very processor: files hand what is compiled here to other machines.
-    """
-    return of_level(processor_here())
-
-
-@functools.cache
-def of_level(level: int) -> Target:
-    """Any processor of a level, as code sections number them."""
-    name = processor_name(level)
-    if name == "armv8-a":
-        return Target(_TRIPLES["aarch64"], "generic", "", _WIDTHS[level], level)
-    return Target(_TRIPLES["x86-64"], name, "", _WIDTHS[level], level)
 
 
 def version() -> str:
@@ -82,13 +42,15 @@ def named(name: str) -> Target:
     """Any machine of a kind that code in a file can be made for: x86-64-v3, armv8-a, …."""
     if name not in NAMED:
         raise CannotSave(f"no code can be made for {name!r}: the targets are {', '.join(NAMED)}")
-    return of_level(PROCESSORS[name])
+    from dovetail.ir.target import TARGETS
+
+    return TARGETS[name]
 
 
 def start() -> None:
     """Load LLVM and make ready for this processor, so that the first kernel need not wait."""
     with _lock:
-        _machine(host())
+        _machine(target_here(), 1)
 
 
 @functools.cache
@@ -101,23 +63,25 @@ def _llvm() -> Any:
 
 
 @functools.cache
-def _machine(target: Target) -> Any:
-    llvm = _llvm()
-    if target.triple.partition("-")[0] != llvm.get_default_triple().partition("-")[0]:
+def _machine(target: Target, effort: int) -> Any:
+    llvm, triple = _llvm(), _TRIPLES.get(target.name, _X86_64)
+    if triple.partition("-")[0] != llvm.get_default_triple().partition("-")[0]:
         llvm.initialize_all_targets()
         llvm.initialize_all_asmprinters()
-    found = llvm.Target.from_triple(target.triple)
-    return found.create_target_machine(
-        cpu=target.cpu, features=target.features, opt=target.effort, reloc="pic", codemodel="small"
-    )
+    found = llvm.Target.from_triple(triple)
+    cpu = _PROCESSORS.get(target.name, target.name)
+    return found.create_target_machine(cpu=cpu, opt=effort, reloc="pic", codemodel="small")
 
 
 @functools.lru_cache(maxsize=512)
-def assemble(text: str, target: Target) -> bytes:
-    """Object code for LLVM IR text; stack slots become registers, nothing else is optimised."""
+def assemble(text: str, target: Target, effort: int = 1) -> bytes:
+    """Object code for LLVM IR text; stack slots become registers, nothing else is optimised.
+
+    ``effort`` is LLVM's level of optimisation.
+    """
     llvm = _llvm()
     with _lock:
-        machine = _machine(target)
+        machine = _machine(target, effort)
         try:
             module = llvm.parse_assembly(text)
             module.verify()
