@@ -8,8 +8,10 @@ machine of a kind, never this very machine, so that files and cache keys made he
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from dataclasses import dataclass
 from hashlib import sha256
+from typing import Any
 
 from dovetail.errors import InvalidTarget
 
@@ -73,12 +75,13 @@ def parse_target(text: str) -> Target:
     if word != "target" or len(found) != len(lines) or not found.keys() <= fields.keys():
         raise InvalidTarget(f"this text is no target: {head!r}")
     try:
-        return Target(name=name, **{n: _VALUES[str(fields[n])](t) for n, t in found.items()})  # type: ignore[arg-type]
+        values: dict[str, Any] = {n: _VALUES[str(fields[n])](t) for n, t in found.items()}
+        return Target(name=name, **values)
     except (ValueError, TypeError) as error:
         raise InvalidTarget(f"this text is no target: {error}") from None
 
 
-_VALUES = {
+_VALUES: dict[str, Callable[[str], object]] = {
     "str": str,
     "int": int,
     "float": float,
@@ -91,7 +94,7 @@ _VALUES = {
 # processors: only ratios of costs to them enter decisions.
 _TIMES = {"element_seconds": 3e-11, "thread_seconds": 98304 * 3e-11}
 # Cores: what sixteen threads can share is enough for most machines, and costs two little.
-_CPU = {"kind": "cpu", "line_bytes": 64, "cores": 16, **_TIMES}
+_CPU: dict[str, Any] = {"kind": "cpu", "line_bytes": 64, "cores": 16, **_TIMES}
 # Caches of the least processor of a level that is common: Penryn, Haswell, Skylake-SP, Cortex-A72.
 _SSE = Target(
     name="x86-64-v2",
@@ -101,7 +104,7 @@ _SSE = Target(
     l1_bytes=32 * _KIB,
     l2_bytes=256 * _KIB,
     l3_bytes=2 * _MIB,
-    **_CPU,  # type: ignore[arg-type]
+    **_CPU,
 )
 _AVX2 = dataclasses.replace(
     _SSE, name="x86-64-v3", vector_bytes=32, mask_bytes=4, features=("avx2", "f16c", "fma")
