@@ -45,11 +45,11 @@ def capture(fn, *args, first="aten", at=None, dynamic=None, fullgraph=True, **op
         names = priority_list(chosen, first)
         compiler = Compiler(names, chosen, history.begin(*(b.name for b in names)))
 
-        def compile_graph(graph, graph_inputs, kind, **_):
-            compiler.mark_kept(graph, kind)
-            note(kind, graph, graph_inputs)
-            graph.recompile()
-            return SimpleNamespace(run=lambda values: list(graph.forward(*values)))
+        def compile_graph(graph):
+            compiler.mark_kept(graph.gm, graph.kind)
+            note(graph.kind, graph.gm, graph.inputs)
+            graph.gm.recompile()
+            return SimpleNamespace(run=lambda values: list(graph.gm.forward(*values)))
 
         return replace(compiler.capture(None), compile_graph=compile_graph).run(gm, inputs)
 

@@ -8,7 +8,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from dovetail import history
-from dovetail.pipeline import GUARDS_ADDED
+from dovetail.cache.graphs import GUARDS_ADDED
 from tests.differential import BACKENDS, compare, compare_values, run
 
 BACKEND = BACKENDS[-1]

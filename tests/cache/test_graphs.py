@@ -22,16 +22,16 @@ from dovetail.compiled import decode, encode
 @pytest.fixture(autouse=True)
 def _counted(monkeypatch):
     """Counts what is compiled: each segment that a backend is asked for code of."""
-    import dovetail.pipeline as pipeline
+    from dovetail.compilers import segments
 
     compiled.clear()
-    original = pipeline.compile_segment
+    original = segments.compile_segment
 
     def count(backend, segment):
         compiled.append(backend.name)
         return original(backend, segment)
 
-    monkeypatch.setattr(pipeline, "compile_segment", count)
+    monkeypatch.setattr(segments, "compile_segment", count)
 
 
 compiled = []

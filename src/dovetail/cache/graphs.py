@@ -7,19 +7,22 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from dovetail import cache
 from dovetail.backend import Backend
 from dovetail.cache.settings import current
 from dovetail.cache.training import TrainingPair, decode_pair, encode_pair
 from dovetail.capture._torch.logs import trace_artifact
+from dovetail.capture._torch.symbols import size_guards
 from dovetail.compiled import CompiledGraph, decode, encode
 from dovetail.errors import DovetailError, InvalidCompiledGraph
 from dovetail.history import CacheVerdict, Compilation
 from dovetail.options import Options
 
 T = TypeVar("T")
+# Why a graph is not stored: who finds it would have to add them too.
+GUARDS_ADDED = "compiling it added guards on its sizes"
 Found = TypeVar("Found", CompiledGraph, TrainingPair)
 _told_only: ContextVar[bool] = ContextVar("told_only", default=False)
 
@@ -32,6 +35,23 @@ def told_only() -> Iterator[None]:
         yield
     finally:
         _told_only.reset(token)
+
+
+class LookedUp(NamedTuple):
+    """A key that the cache was asked for in vain, and what was known of sizes then."""
+
+    key: cache.Key
+    stage: str
+    guards: object
+
+    @classmethod
+    def now(cls, key: cache.Key, stage: str) -> LookedUp:
+        """A key that the cache does not have."""
+        return cls(key, stage, size_guards())
+
+    def why_not_kept(self) -> str:
+        """Why what is compiled now is not to be kept under the key; empty: it is."""
+        return "" if self.guards == size_guards() else GUARDS_ADDED
 
 
 @dataclass(frozen=True)
@@ -65,6 +85,14 @@ class GraphCache:
             self._note(stage, "bypass", key.reason)
             return None
         return key
+
+    def look_up(
+        self, gm: Any, inputs: Sequence[Any], stage: str, link: Callable[[CompiledGraph], T]
+    ) -> tuple[T | None, LookedUp | None]:
+        """What ``link`` makes of the stored graph; or the key that the cache does not have."""
+        key = self.key(gm, inputs, stage)
+        found = None if key is None else self.find(key, stage, link)
+        return found, LookedUp.now(key, stage) if key is not None and found is None else None
 
     def find(self, key: cache.Key, stage: str, link: Callable[[CompiledGraph], T]) -> T | None:
         """What ``link`` makes of the stored graph; None where nothing is stored that it can use."""
@@ -103,8 +131,7 @@ class GraphCache:
 
     def fill(
         self,
-        key: cache.Key,
-        stage: str,
+        looked_up: LookedUp,
         link: Callable[[CompiledGraph], T],
         compile_: Callable[[], tuple[T, CompiledGraph]],
         reason: str = "",
@@ -113,6 +140,7 @@ class GraphCache:
 
         With a ``reason`` not to, nothing is kept.
         """
+        key, stage, _ = looked_up
         if reason:
             self._stand_aside(key, stage, reason)
         if reason or _told_only.get():

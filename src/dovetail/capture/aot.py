@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import fx
@@ -37,23 +37,18 @@ class Runnable(Protocol):
         """It as a function of one list of inputs."""
 
 
-class CompileGraph(Protocol):
-    """Compiles one functional graph of a kind: "inference", "forward" or "backward".
+class FunctionalGraph(NamedTuple):
+    """What AOTAutograd makes of a Dynamo graph: one for inference, two for training.
 
     ``plain`` says that it takes and returns just what its Dynamo graph does. ``plan`` says of a
     forward graph what AOTAutograd does around it and its backward graph, where JSON can say that.
     """
 
-    def __call__(
-        self,
-        gm: fx.GraphModule,
-        inputs: Sequence[Any],
-        kind: str,
-        *,
-        plain: bool = False,
-        plan: Mapping[str, Any] | None = None,
-    ) -> Runnable:
-        """The graph, compiled."""
+    kind: str  # "inference", "forward" or "backward"
+    gm: fx.GraphModule
+    inputs: Sequence[Any]
+    plain: bool = False
+    plan: Mapping[str, Any] | None = None
 
 
 class Keep(Protocol):
@@ -74,7 +69,7 @@ class Capture:
     training step before it is cut in two.
     """
 
-    compile_graph: CompileGraph
+    compile_graph: Callable[[FunctionalGraph], Runnable]
     joint_passes: Callable[[fx.GraphModule], fx.GraphModule]
     decompositions: Mapping[Any, Callable[..., Any]]
     composites: Mapping[Any, Callable[..., Any]]
@@ -124,7 +119,7 @@ class Capture:
             plain = inference_is_plain() and len(inputs) == count
             plain = plain and not calls_custom_operators(gm)
             correct(gm)
-            compiled = self.compile_graph(gm, inputs, "inference", plain=plain)
+            compiled = self.compile_graph(FunctionalGraph("inference", gm, inputs, plain))
             if plain:
                 found.append(compiled)
             return self._boxed(compiled)
@@ -138,7 +133,8 @@ class Capture:
             whole = len(inputs) == count and not calls_custom_operators(gm)
             plan = training_plan(returned) if whole else None
             correct(gm)
-            return self._boxed(self.compile_graph(gm, inputs, "forward", plan=plan))
+            graph = FunctionalGraph("forward", gm, inputs, plan=plan)
+            return self._boxed(self.compile_graph(graph))
 
         return self._keeping(compiler)
 
@@ -151,7 +147,7 @@ class Capture:
     def _backward_compiler(self) -> Callable[..., Any]:
         def compiler(gm: fx.GraphModule, inputs: Sequence[Any]) -> Callable[[list[Any]], Any]:
             correct(gm)
-            return self._boxed(self.compile_graph(gm, inputs, "backward"))
+            return self._boxed(self.compile_graph(FunctionalGraph("backward", gm, inputs)))
 
         return self._keeping(compiler)
 

@@ -9,6 +9,8 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+from dovetail.runtime.link import Linked
+
 Job = Callable[[], None]
 # Seconds to wait at exit for the job that runs; those that wait are dropped.
 _AT_EXIT = 60.0
@@ -94,3 +96,25 @@ class Switch:
             raise error
 
         self.run = raise_it
+
+
+def exchange_later(
+    first: Linked, compile_: Callable[[], Linked], fail: Callable[[Exception], None] | None
+) -> Linked:
+    """``first``, exchanged between two calls for what ``compile_`` gives in the background.
+
+    Where that fails, ``fail`` is told and ``first`` stays; with None the next call raises.
+    """
+    switch = Switch(first.run)
+
+    def exchange() -> None:
+        try:
+            switch.to(compile_().run)
+        except Exception as error:  # a vendor's compiler may raise anything
+            if fail is None:
+                switch.fail(error)
+            else:
+                fail(error)
+
+    background.submit(exchange)
+    return Linked(first.graph, switch, first.parts)

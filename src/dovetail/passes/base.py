@@ -5,8 +5,9 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
+from dovetail.history import Compilation
 from dovetail.sources import identity
 
 PassFn = Callable[[Any], Any]
@@ -67,6 +68,14 @@ class Passes:
     def at(self, stage: str) -> tuple[Pass, ...]:
         """The passes of one stage."""
         return tuple(getattr(self, stage))
+
+
+class PassRecorder(NamedTuple):
+    """Where each pass is recorded; ``debug``: it is verified, ``keep_graphs``: kept as text."""
+
+    record: Compilation
+    debug: bool = False
+    keep_graphs: bool = True
 
 
 def _name(fn: PassFn) -> str:

@@ -9,10 +9,9 @@ from typing import Any
 
 from torch import fx
 
-from dovetail import history
 from dovetail.errors import DovetailError, InvalidOption, PassFailed, UnknownOption, UnknownPass
 from dovetail.passes import verify
-from dovetail.passes.base import STAGES, Pass, Passes, PassFn, as_pass
+from dovetail.passes.base import STAGES, Pass, Passes, PassFn, PassRecorder, as_pass
 from dovetail.passes.builtin import BUILTIN
 from dovetail.passes.graphs import subgraphs
 from dovetail.passes.steps import STEPS
@@ -91,15 +90,13 @@ class PassManager:
         self,
         stage: str,
         gm: fx.GraphModule,
-        record: history.Compilation,
-        *,
         graph: str,
-        debug: bool = False,
-        keep_graphs: bool = True,
+        recorder: PassRecorder,
     ) -> fx.GraphModule:
-        """Run a stage's passes on a graph and its nested graphs."""
+        """Run a stage's passes on a graph and its nested graphs; ``graph`` says which it is."""
+        record, debug, keep_graphs = recorder
         text = graph_text(gm) if keep_graphs else ""
-        watch = Verifier(gm) if debug and stage != "pre_grad" else None
+        watch = verify.Verifier(gm) if debug and stage != "pre_grad" else None
         for each in self._at(stage):
             with record.stage(each.name, graph) as entry:
                 entry.before = text
@@ -126,20 +123,6 @@ class PassManager:
         if name not in names:
             raise UnknownPass(name, names)
         return names.index(name)
-
-
-class Verifier:
-    """Debug mode: what is wrong after a pass and was not before is that pass's doing."""
-
-    def __init__(self, gm: fx.GraphModule) -> None:
-        # PyTorch's own metadata is not always right; that is no pass's fault.
-        self.known = set(verify.problems(gm))
-
-    def check(self, name: str, stage: str, gm: fx.GraphModule) -> None:
-        """Raise PassFailed, naming the pass, for the first new problem."""
-        for place, problem in verify.problems(gm).items():
-            if place not in self.known:
-                raise PassFailed(name, stage, problem)
 
 
 def _run_one(each: Pass, stage: str, gm: fx.GraphModule) -> fx.GraphModule:

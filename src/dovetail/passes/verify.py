@@ -12,6 +12,7 @@ from dovetail.capture._torch.symbols import fake_mode_of
 from dovetail.capture.from_fx import describe, is_unknown
 from dovetail.capture.metadata import compute
 from dovetail.capture.ops import HigherOrderOperator
+from dovetail.errors import PassFailed
 from dovetail.passes.graphs import subgraphs
 
 
@@ -101,6 +102,20 @@ def problems(gm: fx.GraphModule, where: str = "") -> dict[str, str]:
     for name, sub in subgraphs(gm).items():
         found |= problems(sub, f"{where}@{name} ")
     return found
+
+
+class Verifier:
+    """Debug mode: what is wrong after a pass and was not before is that pass's doing."""
+
+    def __init__(self, gm: fx.GraphModule) -> None:
+        # PyTorch's own metadata is not always right; that is no pass's fault.
+        self.known = set(problems(gm))
+
+    def check(self, name: str, stage: str, gm: fx.GraphModule) -> None:
+        """Raise PassFailed, naming the pass, for the first new problem."""
+        for place, problem in problems(gm).items():
+            if place not in self.known:
+                raise PassFailed(name, stage, problem)
 
 
 def _check_node(gm: fx.GraphModule, node: fx.Node) -> str:

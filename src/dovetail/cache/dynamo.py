@@ -1,0 +1,92 @@
+"""Dynamo graphs in the cache, which are found before AOTAutograd has traced them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from dovetail.cache.graphs import GraphCache, LookedUp
+from dovetail.cache.training import TrainingPair, verify_pair
+from dovetail.capture._torch.training import restored_training
+from dovetail.capture.aot import FunctionalGraph, Keep, as_plain, calls_custom_operators
+from dovetail.compiled import CompiledGraph
+from dovetail.errors import InvalidCompiledGraph
+from dovetail.ir import Ref
+from dovetail.runtime.link import Linked
+
+Answer = tuple[Callable[..., Any] | None, LookedUp | None]
+
+
+class DynamoGraphs(NamedTuple):
+    """Looks up Dynamo graphs whose inputs users call ``names``.
+
+    An answer is the function, or the key that the cache does not have. ``link`` takes a stored
+    graph, the number of its inputs, and what those are called.
+    """
+
+    cache: GraphCache
+    names: Sequence[str]
+    link: Callable[[CompiledGraph, int, Mapping[int, str]], Linked]
+    keep: Keep | None = None
+
+    def look_up_plain(self, gm: Any, inputs: Sequence[Any]) -> Answer:
+        """An inference graph that needs nothing around it."""
+        found, looked_up = self.cache.look_up(gm, inputs, "dynamo", self._link_whole)
+        return None if found is None else as_plain(found, self.keep), looked_up
+
+    def look_up_training(self, gm: Any, inputs: Sequence[Any]) -> Answer:
+        """A training graph: two graphs, run as AOTAutograd does."""
+        key = self.cache.key(gm, inputs, "dynamo")
+        if key is None:
+            return None, None
+        found = self.cache.find_training(key, "dynamo", self._link_sensible)
+        return found, LookedUp.now(key, "dynamo") if found is None else None
+
+    def _link_whole(self, graph: CompiledGraph) -> Linked:
+        """Link a graph that takes what its Dynamo graph does."""
+        count = len(self.names)
+        return self.link(graph, count, {n: self.names[n] for n in graph.labels if n < count})
+
+    def _link_sensible(self, pair: TrainingPair) -> Callable[..., Any]:
+        try:
+            return self._link_pair(pair)
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise InvalidCompiledGraph(f"a plan with nothing sensible: {error!r}") from None
+
+    def _link_pair(self, pair: TrainingPair) -> Callable[..., Any]:
+        forward = self.cache.found(pair.forward, "forward", self._link_whole)
+        known = saved_labels(forward.graph, len(pair.plan["outputs"]), self.names)
+
+        def link_backward(graph: CompiledGraph) -> Linked:
+            labels = {n: known[n] for n in graph.labels if n in known}
+            return self.link(graph, graph.count_inputs(), labels)
+
+        backward = self.cache.found(pair.backward, "backward", link_backward)
+        verify_pair(pair.plan, forward.graph, backward.graph)
+        return restored_training(pair.plan, forward.run, backward.run)
+
+
+def saved_labels(forward: CompiledGraph, outputs: int, names: Sequence[str]) -> dict[int, str]:
+    """What users call inputs of a forward graph that it saves for its backward graph.
+
+    It returns what is saved after its ``outputs``.
+    """
+    positions = {given.name: n for n, given in enumerate(forward.every.inputs)}
+    saved = enumerate(forward.every.outputs[outputs:])
+    found = {n: positions.get(out.name) for n, out in saved if isinstance(out, Ref)}
+    return {n: names[at] for n, at in found.items() if at is not None and at < len(names)}
+
+
+class TrainingEntry:
+    """Keeps a training graph of Dynamo's, once its forward and backward graph are stored."""
+
+    def __init__(self, cache: GraphCache, looked_up: LookedUp) -> None:
+        self.cache, self.looked_up = cache, looked_up
+        self.plan: Mapping[str, Any] | None = None
+
+    def add(self, graph: FunctionalGraph) -> None:
+        """One of the two has been compiled; the forward graph comes first, with the plan."""
+        if graph.plan is not None and not self.looked_up.why_not_kept():
+            self.plan = self.plan or graph.plan
+        elif graph.kind == "backward" and self.plan and not calls_custom_operators(graph.gm):
+            self.cache.keep_training(self.looked_up.key, self.plan)

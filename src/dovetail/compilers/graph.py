@@ -1,0 +1,104 @@
+"""Code for one placed graph."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+from torch import fx
+
+from dovetail.backend import Backend
+from dovetail.compiled import CompiledGraph, CompiledPart, CompiledSegment
+from dovetail.compilers.segments import SegmentCompiler
+from dovetail.errors import DovetailError, SizeError, UnsupportedGraph
+from dovetail.history import Compilation
+from dovetail.options import Options
+from dovetail.place import PlacedSegment, Placement
+
+log = logging.getLogger(__name__)
+CompileSegments = Callable[[Sequence[PlacedSegment]], tuple[CompiledSegment, ...]]
+
+
+class PlacedPart(NamedTuple):
+    """A part of a graph, placed; or why our IR cannot express it."""
+
+    gm: fx.GraphModule
+    placement: Placement | None
+    problem: str = ""
+
+
+class PlacedGraph(NamedTuple):
+    """A functional graph after passes and placement, before there is code."""
+
+    kind: str
+    every: PlacedPart
+    once: PlacedPart | None
+    frozen: tuple[int, ...]
+    labels: Mapping[int, str]
+
+
+@dataclass(frozen=True)
+class GraphCompiler:
+    """Compiles placed graphs for a list of backends, best first; ``record`` has the times."""
+
+    backends: tuple[Backend, ...]
+    options: Options
+    record: Compilation
+
+    @cached_property
+    def segments(self) -> SegmentCompiler:
+        """What compiles each segment."""
+        return SegmentCompiler(self.backends, self.options, self.record.notes.append)
+
+    def compile(self, placed: PlacedGraph) -> CompiledGraph:
+        """Code for each segment, as the options say."""
+        return self._compile(placed, self.segments.compile_all)
+
+    def compile_quickly(self, placed: PlacedGraph) -> CompiledGraph:
+        """A first version that is there at once."""
+        return self._compile(placed, self.segments.compile_quickly)
+
+    def _compile(self, placed: PlacedGraph, by: CompileSegments) -> CompiledGraph:
+        once, kind = placed.once, placed.kind
+        return CompiledGraph(
+            kind,
+            once=None if once is None else self._part(once, f"{kind}, once", by),
+            every=self._part(placed.every, kind, by),
+            frozen=placed.frozen,
+            labels=placed.labels,
+            backends=tuple((b.name, b.fingerprint()) for b in self.backends),
+        )
+
+    def _part(self, placed: PlacedPart, kind: str, compile_: CompileSegments) -> CompiledPart:
+        """Code for each segment; what cannot be expressed stays as PyTorch captured it."""
+        placement, problem = placed.placement, placed.problem
+        if placement is not None:
+            try:
+                with self.record.stages_within("compile", kind):  # lower, schedule, codegen, encode
+                    segments = compile_(placement.segments)
+            except (UnsupportedGraph, SizeError) as error:
+                placement, problem = None, why_captured(error, strict=self.options.strict)
+        if placement is None:
+            placed.gm.recompile()
+            forward = placed.gm.forward
+            return CompiledPart((), (), (), {}, captured=forward, why_captured=problem)
+        log.info("%s graph: %d calls in %d segments", kind, len(placement.verdicts), len(segments))
+        return CompiledPart(
+            inputs=placement.inputs,
+            outputs=placement.outputs,
+            segments=segments,
+            symbols=placement.symbols,
+            constants=placement.constants,
+            verdicts=placement.verdicts,
+            hints=placement.hints,
+        )
+
+
+def why_captured(error: DovetailError, *, strict: bool) -> str:
+    """Why PyTorch runs a graph as captured; an error in strict mode."""
+    if strict:
+        raise error
+    return str(error)
