@@ -27,6 +27,7 @@ from dovetail.capture._torch.upsampling import whole_upsampling
 from dovetail.capture.collector import CollectorPause
 from dovetail.capture.metadata import correct
 from dovetail.capture.ops import is_random
+from dovetail.capture.saved_inputs import save_before_writes
 
 
 class Runnable(Protocol):
@@ -162,6 +163,7 @@ class Capture:
             forward, backward = min_cut_partition(joint, inputs, **kwargs)
             for node in unused:
                 _put_back(forward, node, following[node.name])
+            save_before_writes(forward, backward, kwargs["num_fwd_outputs"])
             returned[:] = backward.graph.output_node().args[0]
             return forward, backward
 

@@ -8,7 +8,7 @@ call that a pass made.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -34,13 +34,16 @@ def compute(gm: fx.GraphModule, node: fx.Node) -> Any:
     return _corrected(node.target, args, node.target(*args, **kwargs))
 
 
-def correct(gm: fx.GraphModule) -> None:
-    """Put right what a captured graph says of calls that PyTorch describes wrongly."""
+def correct(gm: fx.GraphModule, changed: Iterable[fx.Node] = ()) -> None:
+    """Put right what a captured graph says of calls that PyTorch describes wrongly.
+
+    ``changed`` are inputs that were given another description: calls that read them follow.
+    """
+    changed = set(changed)
     nodes = [n for n in gm.graph.nodes if n.op == "call_function" and "val" in n.meta]
-    if not any(_correction(n.target) for n in nodes):
+    if not changed and not any(_correction(n.target) for n in nodes):
         return
     mode = fake_mode_of(n.meta["val"] for n in nodes)
-    changed: set[fx.Node] = set()
     with mode:
         for node in nodes:
             if not _correction(node.target) and changed.isdisjoint(node.all_input_nodes):

@@ -7,6 +7,7 @@ from dovetail.capture._torch.aot_autograd import (
     aot_autograd,
     boxed,
     inference_is_plain,
+    inputs_written_later,
     keep_random_draws,
     min_cut_partition,
     static_input_positions,
@@ -98,3 +99,22 @@ def test_positions_of_parameters_are_known_while_a_graph_is_compiled():
         torch.compile(torch.nn.Linear(3, 3), backend=backend)(torch.randn(2, 3))
     assert [len(positions) for positions in found] == [2]
     assert static_input_positions() == frozenset()
+
+
+def test_inputs_that_autograd_writes_to_later():
+    found = []
+
+    def forward(gm, inputs):
+        found.append([node.name for node in inputs_written_later(gm)])
+        return boxed(lambda values: list(gm.forward(*values)))
+
+    def fn(x, y, z):
+        z.add_(1)  # within the graph: nothing of it trains
+        x.mul_(y)
+        return x.sin()
+
+    torch.compiler.reset()
+    backend = aot_autograd(fw_compiler=forward, bw_compiler=forward)
+    y = torch.ones(3, requires_grad=True)
+    torch.compile(fn, backend=backend)(y * 1, y, torch.ones(3))
+    assert [len(names) for names in found] == [1]

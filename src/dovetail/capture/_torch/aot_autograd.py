@@ -46,6 +46,14 @@ def static_input_positions() -> frozenset[int]:
     return frozenset(getattr(metadata, "static_input_indices", None) or ())
 
 
+def inputs_written_later(gm: Any) -> list[Any]:
+    """Inputs of a forward graph that AOTAutograd writes to once it ran: it returns their values."""
+    described = gm.graph.output_node().meta.get("desc") or ()
+    written = [getattr(each, "mutated_input", None) for each in described]
+    inputs = gm.graph.find_nodes(op="placeholder")
+    return [node for node in inputs if node.meta.get("desc", node) in written]
+
+
 def input_label(node: Any, names: Sequence[str]) -> str:
     """What a user calls an input of a functional graph whose Dynamo graph has these inputs."""
     described = node.meta.get("desc")
