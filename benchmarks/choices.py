@@ -22,7 +22,7 @@ SECONDS = 1.0
 
 def leave_out(choice: str) -> None:
     """Turn a choice off in this process."""
-    from dovetail.backends.cpu import CpuBackend
+    from dovetail.backends.cpu.backend import CpuBackend
     from dovetail.lower.library import FILLING
     from dovetail.passes.base import Passes
     from dovetail.schedule import program

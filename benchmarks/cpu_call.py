@@ -20,7 +20,7 @@ from unittest import mock
 import torch
 from torch import nn
 
-from dovetail.backends import executable
+from dovetail.runtime import executable
 
 ROUNDS, BATCHES, CALLS = 40, 10, 50
 WIDTH, LAYERS, DEEP = 64, 3, 33

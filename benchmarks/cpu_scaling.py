@@ -92,7 +92,7 @@ def branches(nodes: int) -> Any:
 
 def measure(kind: str, nodes: int) -> dict[str, float]:
     """Seconds of one compilation."""
-    import dovetail.backends.cpu_support  # noqa: F401  # registers the rules
+    import dovetail.backends.cpu.support  # noqa: F401  # registers the rules
     from dovetail import get_backend
 
     make = {"chain": chain, "blocks": blocks, "branches": branches}[kind]

@@ -21,7 +21,7 @@ import numpy
 import torch
 
 from dovetail import _native
-from dovetail.backends.plugin import plugin_backend
+from dovetail.backends.plugin.backend import plugin_backend
 from dovetail.file.container import chunks, lay_out
 from dovetail.file.encode import encode_program
 from dovetail.ir import Input, OpCall, Ref, Segment, TensorDesc

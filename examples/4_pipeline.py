@@ -10,8 +10,7 @@ import torch
 from torch import nn
 
 import dovetail
-from dovetail import history
-from dovetail.backends.plugin import PluginBackend
+from dovetail import PluginBackend, history
 from dovetail.compiled import decode, encode
 from dovetail.options import Options
 from dovetail.pipeline import Compiler

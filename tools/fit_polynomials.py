@@ -1,4 +1,4 @@
-"""Fit the polynomials of codegen/llvm/coefficients: at Chebyshev nodes, or minimax.
+"""Fit the polynomials of codegen/llvm/math/coefficients: at Chebyshev nodes, or minimax.
 
 Run it to see the coefficients (lowest power first) and the relative error of each fit.
 """

@@ -1,6 +1,6 @@
 /* kernel_math.h: single-precision functions without branches or tables, which the compiler can
  * vectorise, and conversions of 16-bit floating point. The polynomials are those of
- * codegen/llvm/math.py, fitted by tools/fit_polynomials.py. */
+ * codegen/llvm/math/, fitted by tools/fit_polynomials.py. */
 #ifndef DVT_KERNEL_MATH_H
 #define DVT_KERNEL_MATH_H
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
         Transfer,
     )
     from dovetail.backends.kernels import KernelBackend, kernel
-    from dovetail.backends.plugin import PluginBackend, load_plugin
+    from dovetail.backends.plugin.backend import PluginBackend, load_plugin
     from dovetail.backends.rendered import RendererBackend
     from dovetail.entries import BackendInfo
     from dovetail.errors import DovetailError
@@ -59,8 +59,8 @@ _HOME = {
     "Speed": "backend",
     "Support": "backend",
     "Transfer": "backend",
-    "PluginBackend": "backends.plugin",
-    "load_plugin": "backends.plugin",
+    "PluginBackend": "backends.plugin.backend",
+    "load_plugin": "backends.plugin.backend",
     "BackendInfo": "entries",
     "DovetailError": "errors",
     "explain": "report",

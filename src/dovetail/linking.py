@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from dovetail.backend import Backend, Fallback
-from dovetail.backends.instead import CallByCall
 from dovetail.compiled import Calls, CompiledGraph
 from dovetail.errors import InvalidCompiledGraph
 from dovetail.history import Compilation
 from dovetail.options import Options
 from dovetail.recording import record_part, warn
+from dovetail.runtime.call_by_call import CallByCall
 from dovetail.runtime.link import Compile, Linked, Linker
 
 

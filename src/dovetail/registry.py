@@ -48,11 +48,11 @@ from dovetail.names import BackendName, check_name, check_tags
 
 BUILTIN = {
     "aten": "dovetail.backends.aten:AtenBackend",
-    "cpu": "dovetail.backends.cpu:CpuBackend",
+    "cpu": "dovetail.backends.cpu.backend:CpuBackend",
     "dovetail": "dovetail.dynamo:default_backend",
     "eager": "dovetail.backends.eager:eager [debug]",
-    "onnxruntime": "dovetail.backends.onnx:OnnxRuntimeBackend",
-    "opencl": "dovetail.backends.opencl:OpenCLBackend",
+    "onnxruntime": "dovetail.backends.onnx.backend:OnnxRuntimeBackend",
+    "opencl": "dovetail.backends.opencl.backend:OpenCLBackend",
     "portable": "dovetail.backends.portable:PortableBackend",
     "reference": "dovetail.backends.reference:ReferenceBackend [debug]",
 }

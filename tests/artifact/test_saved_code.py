@@ -52,7 +52,7 @@ def fused():
 @pytest.fixture
 def counted(monkeypatch):
     """Every plan that is made and every module that is generated from here on."""
-    from dovetail.backends import cpu_program
+    from dovetail.backends.cpu import program as cpu_program
     from dovetail.codegen.llvm import module, target
     from dovetail.schedule import plan
 

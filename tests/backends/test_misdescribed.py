@@ -7,7 +7,7 @@ import torch
 from torch.nn import functional as F
 
 from dovetail import errors, history
-from dovetail.backends.executable import when_it_writes
+from dovetail.backends.segment_artifact import when_it_writes
 from dovetail.capture.ops import resolve_op
 from dovetail.ir.call import Ref
 from dovetail.ir.program import Buffer, Copy, Host, Program
@@ -118,8 +118,8 @@ def _fail(*_args, **_kwargs):
 FAULTS = {
     "lowering": lambda patch: patch.setitem(rules.RULES, "cos.default", _fail),
     "scheduling": lambda patch: patch.setattr("dovetail.schedule.plan.simplify", _fail),
-    "codegen": lambda patch: patch.setattr("dovetail.backends.cpu_program.generate", _fail),
-    "loading": lambda patch: patch.setattr("dovetail.backends.executable.load", _fail),
+    "codegen": lambda patch: patch.setattr("dovetail.backends.cpu.program.generate", _fail),
+    "loading": lambda patch: patch.setattr("dovetail.runtime.executable.load", _fail),
 }
 
 

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from dovetail import Blob, errors, history, registry
-from dovetail.backends.onnx_writer import METADATA
+from dovetail.backends.onnx.writer import METADATA
 from dovetail.ir import Input, OpCall, Ref, Segment, TensorDesc
 from tests.codegen.random_graphs import check
 from tests.differential import assert_same

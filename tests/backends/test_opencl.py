@@ -10,14 +10,14 @@ from torch import nn
 
 from dovetail import errors, history, registry
 from dovetail.backends.opencl import OpenCLBackend
-from dovetail.backends.rendered import Opened
-from dovetail.backends.rendered_program import RenderedProgram
+from dovetail.backends.rendered.backend import Opened
+from dovetail.backends.rendered.program import RenderedProgram
 from dovetail.codegen.c import CRenderer
 from dovetail.codegen.opencl.render import PRELUDE, render
 from dovetail.ir.kernel import Apply, Axis, Buffer, Const, Index, Kernel, Load, Loop, Reduce, Store
-from dovetail.ir.kernel_reference import run_kernel
 from dovetail.ir.kernel_verify import InvalidKernel, verify_kernel
 from dovetail.ir.size import Size
+from dovetail.testing.kernel_reference import run_kernel
 from tests.backends.plain_c import Compiler
 from tests.codegen.kernels import PROGRAMS, plan_of
 from tests.codegen.random_graphs import check

@@ -414,7 +414,7 @@ def test_the_number_of_threads_does_not_matter(graph):
 
 
 def test_no_number_is_bumped_by_hand():
-    from dovetail.backends.cpu import CpuBackend
+    from dovetail.backends.cpu.backend import CpuBackend
 
     assert CpuBackend().fingerprint().startswith("llvmlite ")
 

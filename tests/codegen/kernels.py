@@ -5,9 +5,9 @@ from unittest.mock import patch
 
 import torch
 
-import dovetail.backends.cpu_support  # noqa: F401  # registers the rules
+import dovetail.backends.cpu.support  # noqa: F401  # registers the rules
 from dovetail import history
-from dovetail.backends import cpu_program
+from dovetail.backends.cpu import program as cpu_program
 from dovetail.capture.from_fx import segment_of
 from dovetail.schedule.build import Built
 from dovetail.schedule.plan import make_plan

@@ -7,7 +7,7 @@ COUNT = "import dovetail.schedule.plan; from dovetail.lower.rules import RULES; 
 
 
 def test_planning_alone_has_every_rule():
-    import dovetail.backends.cpu_support  # noqa: F401
+    import dovetail.backends.cpu.support  # noqa: F401
     from dovetail.lower.rules import RULES
 
     done = subprocess.run([sys.executable, "-c", COUNT], capture_output=True, text=True, check=True)

@@ -23,11 +23,11 @@ from dovetail.ir.kernel import (
     Scan,
     Store,
 )
-from dovetail.ir.kernel_reference import run_kernel
 from dovetail.ir.kernel_text import parse_kernel, print_kernel
 from dovetail.ir.kernel_verify import InvalidKernel, verify_kernel
 from dovetail.ir.size import Size
 from dovetail.schedule.split import split
+from dovetail.testing.kernel_reference import run_kernel
 from tests.codegen.kernels import PROGRAMS, kernels_of, plan_of
 
 GOLDEN = Path(__file__).parent / "golden"

@@ -9,9 +9,9 @@ from dovetail.codegen.llvm.target import named
 from dovetail.file.encode import code_section
 from dovetail.file.processors import PROCESSORS, target_here
 from dovetail.ir.kernel_call import call_inputs, call_outputs
-from dovetail.ir.kernel_reference import run_kernel
 from dovetail.ir.kernel_text import parse_kernel
 from dovetail.runtime.loaded import TRUST, open_native
+from dovetail.testing.kernel_reference import run_kernel
 from tests.artifact.files import file_bytes
 from tests.native.interpret import kernel_program
 from tests.native.random_kernels import RandomKernel

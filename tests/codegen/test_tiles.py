@@ -15,7 +15,7 @@ from dovetail.codegen.llvm.render import block_of, vector_axis
 from dovetail.codegen.llvm.tile import tile_of
 from dovetail.codegen.llvm.turn import turned
 from dovetail.ir.kernel import Store
-from dovetail.ir.kernel_reference import run_kernel
+from dovetail.testing.kernel_reference import run_kernel
 from tests.codegen.kernels import kernels_of
 from tests.codegen.test_random_kernels import run_code, targets
 from tests.differential import assert_same

@@ -10,7 +10,7 @@ from dovetail.codegen.llvm.ranges import small_divisions
 from dovetail.codegen.llvm.render import Renderer
 from dovetail.codegen.llvm.volume import strides
 from dovetail.ir.kernel import Apply
-from dovetail.ir.kernel_reference import run_kernel
+from dovetail.testing.kernel_reference import run_kernel
 from tests.codegen.kernels import PROGRAMS, kernels_of, plan_of
 from tests.codegen.test_random_kernels import run_code, targets
 from tests.native.random_kernels import RandomKernel

@@ -131,7 +131,7 @@ def test_what_is_compiled_here_is_said_in_the_report(trouble):
 
 
 def test_serialize_reads_back_what_is_compiled_and_what_runs(monkeypatch):
-    from dovetail.backends.cpu import CpuBackend
+    from dovetail.backends.cpu.backend import CpuBackend
 
     segments, blobs = [], []
     compile_segment, load = CpuBackend.compile, CpuBackend.load

@@ -159,7 +159,7 @@ class Trouble(Backend):
         return Blob(stamp + segment_to_bytes(segment)) if self.blob == "portable" else 3
 
     def load(self, blob):
-        from dovetail.backends.interpreter import Interpreter
+        from dovetail.runtime.interpreter import Interpreter
 
         return Interpreter(segment_from_bytes((blob.live or blob.data).partition(b"\n")[2]))
 

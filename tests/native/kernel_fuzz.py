@@ -30,10 +30,10 @@ from dovetail.file.kernel_encode import encode_kernels
 from dovetail.file.processors import PROCESSORS, target_here
 from dovetail.ir.kernel import FLOATS, INTEGERS, Apply, Axis, Load, Reduce, Scan, Store
 from dovetail.ir.kernel_call import call_inputs, call_outputs, call_sizes
-from dovetail.ir.kernel_reference import _Run
 from dovetail.ir.program import Buffer, Copy, Kernel, Program
 from dovetail.ir.size import evaluate
 from dovetail.ir.tensor import TensorDesc
+from dovetail.testing.kernel_reference import _Run
 from tests.artifact.program_files import program_bytes
 from tests.native.kernel_changes import changed_bytes, changed_kernel, odd_number
 from tests.native.random_kernels import RandomKernel

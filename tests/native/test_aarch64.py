@@ -22,8 +22,8 @@ from dovetail.file.kernel_encode import encode_kernel
 from dovetail.file.objects import functions
 from dovetail.file.processors import AARCH64
 from dovetail.ir.kernel_call import call_inputs, call_outputs
-from dovetail.ir.kernel_reference import run_kernel
 from dovetail.runtime.loaded import TRUST, open_native
+from dovetail.testing.kernel_reference import run_kernel
 from tests.codegen import random_graphs
 from tests.codegen.kernels import PROGRAMS, kernels_of
 from tests.codegen.test_accuracy import UNARY, whole_range

@@ -16,7 +16,7 @@ from dovetail.ir.kernel_text import parse_kernel
 from dovetail.ir.program_text import parse_program
 from dovetail.ir.program_verify import verify_program
 from dovetail.runtime.loaded import TRUST, open_native
-from dovetail.runtime.oracle import run_program
+from dovetail.testing.program_reference import run_program
 from tests.artifact.files import file_bytes
 from tests.native.interpret import ir_section
 

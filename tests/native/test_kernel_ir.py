@@ -34,9 +34,9 @@ from dovetail.ir.kernel import (
     Scan,
     Store,
 )
-from dovetail.ir.kernel_reference import run_kernel
 from dovetail.ir.kernel_text import parse_kernel, print_kernel
 from dovetail.ir.size import Size
+from dovetail.testing.kernel_reference import run_kernel
 from tests.artifact.files import ROOT
 from tests.native.interpret import interpret
 

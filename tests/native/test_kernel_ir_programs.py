@@ -12,11 +12,11 @@ from dovetail.errors import UntrustedArtifact
 from dovetail.file import container
 from dovetail.file.kernel_decode import decode_kernels
 from dovetail.file.kernel_encode import encode_kernels
-from dovetail.ir.kernel_reference import run_kernel
 from dovetail.ir.kernel_text import parse_kernel
 from dovetail.ir.kernel_verify import verify_kernel
 from dovetail.runtime.loaded import INSPECT, open_native
 from dovetail.schedule.build import Built
+from dovetail.testing.kernel_reference import run_kernel
 from tests.artifact.files import file_bytes
 from tests.codegen.kernels import PROGRAMS, plan_of
 from tests.codegen.test_programs import FUSED, LAYOUTS

@@ -8,7 +8,7 @@ import torch
 from dovetail.ir.program import Buffer, Kernel, Program
 from dovetail.ir.tensor import TensorDesc
 from dovetail.runtime.loaded import open_native
-from dovetail.runtime.oracle import KERNELS
+from dovetail.testing.program_reference import KERNELS
 from tests.artifact.files import file_bytes
 
 FLOATS = [torch.float32, torch.float64]

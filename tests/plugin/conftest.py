@@ -61,7 +61,7 @@ class Accelerator:
 @pytest.fixture
 def accel(accel_path, tmp_path, monkeypatch):
     from dovetail import registry
-    from dovetail.backends.plugin import plugin_backend
+    from dovetail.backends.plugin.backend import plugin_backend
 
     log = tmp_path / "accel.log"
     monkeypatch.setenv("ACCEL_LOG", str(log))

@@ -18,7 +18,7 @@ from dovetail.cli.inspect import describe
 from dovetail.ir.memory import plan_memory
 from dovetail.ir.program_text import parse_program
 from dovetail.runtime.loaded import open_native
-from dovetail.runtime.oracle import run_program
+from dovetail.testing.program_reference import run_program
 from tests.artifact.files import contents_as_tensors, file_bytes
 from tests.plugin.test_accel import ResidualMLP, claimed, step
 

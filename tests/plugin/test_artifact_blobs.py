@@ -9,7 +9,7 @@ from torch import nn
 
 import dovetail
 from dovetail import Backend, Blob, Support, _native, errors, registry
-from dovetail.backends.plugin import plugin_backend
+from dovetail.backends.plugin.backend import plugin_backend
 from dovetail.cli.inspect import describe
 from dovetail.ir.encode import segment_from_bytes, segment_to_bytes
 from dovetail.runtime.loaded import TRUST, open_native
@@ -186,7 +186,7 @@ class Vendor(Backend):
         return Blob(b"vendor" + segment_to_bytes(segment))
 
     def load(self, blob):
-        from dovetail.backends.interpreter import Interpreter
+        from dovetail.runtime.interpreter import Interpreter
 
         if not blob.data.startswith(b"vendor"):
             raise errors.UnsupportedGraph("not the vendor's code")

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from dovetail import errors, registry
-from dovetail.backends.plugin import plugin_backend
+from dovetail.backends.plugin.backend import plugin_backend
 from tests.plugin.conftest import compile_library
 
 pytestmark = pytest.mark.e2e

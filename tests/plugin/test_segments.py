@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from dovetail import Blob, errors, registry
-from dovetail.backends.plugin import plugin_backend
+from dovetail.backends.plugin.backend import plugin_backend
 from dovetail.ir import Input, OpCall, Ref, Segment, TensorDesc
 from tests.plugin.test_faults import small
 

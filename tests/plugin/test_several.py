@@ -9,7 +9,7 @@ from torch import nn
 
 import dovetail
 from dovetail import Support, history
-from dovetail.backends.plugin import plugin_backend
+from dovetail.backends.plugin.backend import plugin_backend
 from dovetail.place.cost import is_free
 from tests.models import GPT, ResNet
 from tests.plugin.conftest import Accelerator

@@ -5,7 +5,7 @@ import re
 import pytest
 import torch
 
-from dovetail.backends.plugin import open_library
+from dovetail.backends.plugin.backend import open_library
 from tests.plugin.conftest import HEADER
 from tests.plugin.test_faults import SMALL, relu, small
 

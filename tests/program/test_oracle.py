@@ -7,7 +7,7 @@ import torch
 
 from dovetail import errors
 from dovetail.ir.program_text import parse_program
-from dovetail.runtime.oracle import KERNELS, run_program
+from dovetail.testing.program_reference import KERNELS, run_program
 from tests.artifact.cases import cases, package_of
 from tests.artifact.files import contents_as_tensors, open_package
 

@@ -7,8 +7,8 @@ import torch
 from torch import nn
 
 from dovetail import _native, errors
-from dovetail.backends.executable import NativeExecutable
 from dovetail.runtime import writes
+from dovetail.runtime.executable import NativeExecutable
 
 pytest.importorskip("llvmlite")
 

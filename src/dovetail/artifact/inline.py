@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from dovetail.artifact.save_devices import HOST, DeviceLowering
-from dovetail.backends.executable import Entry, SegmentInterface
 from dovetail.errors import CannotSave
 from dovetail.file import container
 from dovetail.file.decode import Decoded, decode_artifact
@@ -32,6 +31,7 @@ from dovetail.ir.program import (
 from dovetail.ir.segment import Input, Segment
 from dovetail.ir.size import Dim, Size, parse_size, substitute
 from dovetail.ir.tensor import Desc, TensorDesc
+from dovetail.runtime.executable import Entry, SegmentInterface
 
 
 @dataclass(frozen=True)

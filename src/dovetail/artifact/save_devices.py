@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from dovetail.backends.plugin import PluginBackend, code_of
-from dovetail.backends.plugin_call import describe, is_view, results
-from dovetail.backends.plugin_segment import PluginSegment
+from dovetail.backends.plugin.backend import PluginBackend, code_of
+from dovetail.backends.plugin.call import describe, is_view, results
+from dovetail.backends.plugin.segment import PluginSegment
 from dovetail.errors import CannotSave
 from dovetail.ir.call import Arg, OpCall, Ref
 from dovetail.ir.program import (

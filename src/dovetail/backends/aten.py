@@ -36,6 +36,6 @@ class AtenBackend(Backend):
 
     def load(self, blob: Blob) -> Executable:
         """Resolve operators and number registers."""
-        from dovetail.backends.interpreter import Interpreter
+        from dovetail.runtime.interpreter import Interpreter
 
         return Interpreter(segment_from_bytes(blob.data))

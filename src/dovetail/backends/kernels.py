@@ -88,7 +88,7 @@ class KernelBackend(Backend):
 
     def load(self, blob: Blob) -> Executable:
         """Run call by call on the kernels."""
-        from dovetail.backends.interpreter import Interpreter
+        from dovetail.runtime.interpreter import Interpreter
 
         return Interpreter(segment_from_bytes(blob.data), choose=self.choose)
 

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from dovetail.backend import Availability, Backend, Blob, Executable, Support
-from dovetail.backends.executable import Entry, artifact_bytes, dim_entry, window
+from dovetail.backends.segment_artifact import Entry, artifact_bytes, dim_entry, window
 from dovetail.ir import Arg, Ref, Size
 from dovetail.ir.program import Buffer
 from dovetail.ir.size import symbols_of
@@ -89,7 +89,7 @@ class PortableBackend(Backend):
 
     def load(self, blob: Blob) -> Executable:
         """Open the artifact in memory."""
-        from dovetail.backends.executable import load
+        from dovetail.runtime.executable import load
 
         return load(blob.data)
 

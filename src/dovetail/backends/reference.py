@@ -40,6 +40,6 @@ class ReferenceBackend(Backend):
 
     def load(self, blob: Blob) -> Executable:
         """An interpreter that checks every result."""
-        from dovetail.backends.interpreter import Interpreter
+        from dovetail.runtime.interpreter import Interpreter
 
         return Interpreter(segment_from_bytes(blob.data), check=check_result)

@@ -45,7 +45,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Compile and write; exit status 0."""
     from dovetail.artifact.exported import export
     from dovetail.artifact.save import save
-    from dovetail.backends.plugin import load_plugin
+    from dovetail.backends.plugin.backend import load_plugin
     from dovetail.ir.memory import plan_memory
     from dovetail.ir.unsigned import program_needs_trust, verdict
 

@@ -37,7 +37,7 @@ def run(arguments: argparse.Namespace) -> int:
     from dovetail.report.report import explain, gradients
 
     for library in arguments.plugin:
-        from dovetail.backends.plugin import load_plugin
+        from dovetail.backends.plugin.backend import load_plugin
 
         load_plugin(library)
     given = load_factory(arguments.factory)

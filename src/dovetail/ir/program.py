@@ -2,7 +2,7 @@
 
 Nothing here knows the graph it came from. ``program_text`` prints and parses it,
 ``program_verify`` checks it, ``memory`` plans its arena, the artifact writer stores it, and the
-C runtime (or ``runtime.oracle``) runs it.
+C runtime (or ``testing.program_reference``) runs it.
 """
 
 from __future__ import annotations

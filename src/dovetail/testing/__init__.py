@@ -1,4 +1,4 @@
-"""Helpers for testing backends."""
+"""Helpers for testing backends, and the references that generated code and C are tested against."""
 
 from dovetail.registry import registered_backend
 

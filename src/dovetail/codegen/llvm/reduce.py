@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from math import inf
 
 from dovetail.codegen.llvm import scalar
-from dovetail.codegen.llvm.arithmetic import fma
 from dovetail.codegen.llvm.emit import Code, Val
+from dovetail.codegen.llvm.math.arithmetic import fma
 from dovetail.ir.kernel import FLOATS, Index, Loop, Position, Reduce
 
 _INT_RANGE = {

@@ -11,9 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from dovetail.codegen.llvm import (
-    error_function,
     guard,
-    integers,
     math,
     memory,
     ranges,
@@ -30,6 +28,7 @@ from dovetail.codegen.llvm.analysis import (
     without_idle_axes,
 )
 from dovetail.codegen.llvm.emit import Code, Val
+from dovetail.codegen.llvm.math import error_function, integers
 from dovetail.codegen.llvm.reduce import Accumulators, met_in_order
 from dovetail.codegen.llvm.scan import Scans, at_a_time
 from dovetail.codegen.llvm.tile import tile_of

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from dovetail.codegen.llvm import integers, math
-from dovetail.codegen.llvm.arithmetic import fma
+from dovetail.codegen.llvm import math
 from dovetail.codegen.llvm.emit import Code, Val
+from dovetail.codegen.llvm.math import integers
+from dovetail.codegen.llvm.math.arithmetic import fma
 from dovetail.ir.kernel import FLOATS
 
 _FLOAT_BINARY = {"add": "fadd", "sub": "fsub", "mul": "fmul", "div": "fdiv", "rem": "frem"}

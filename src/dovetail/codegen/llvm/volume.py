@@ -13,8 +13,9 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from dovetail.codegen.llvm import error_function, math, scalar
+from dovetail.codegen.llvm import math, scalar
 from dovetail.codegen.llvm.emit import Code, Val, suffix, vector_type
+from dovetail.codegen.llvm.math import error_function
 from dovetail.ir.kernel import CHECKS, Apply, Axis, Instruction, Kernel, Load, Loop, Reduce, Scan
 from dovetail.ir.segment import item_bytes
 from dovetail.ir.size import Dim

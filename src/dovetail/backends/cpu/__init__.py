@@ -1,0 +1,1 @@
+"""``cpu``: fused kernels as native code, and PyTorch's operators between them."""

@@ -1,0 +1,100 @@
+"""``cpu``: fused kernels generated with LLVM, PyTorch's own for products and the rest."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from dovetail.backend import Availability, Backend, Blob, Executable, Support
+from dovetail.file.container import MAGIC
+from dovetail.ir.encode import segment_from_bytes, segment_to_bytes
+from dovetail.passes.base import Passes
+
+if TYPE_CHECKING:
+    from dovetail.ir import OpCall, Segment
+
+log = logging.getLogger(__name__)
+
+
+class CpuBackend(Backend):
+    """Generates code for what has a lowering rule and calls ATen for library operations."""
+
+    name = "cpu"
+    device: ClassVar[str] = "cpu"
+    effort: ClassVar[int] = 1  # of LLVM's four levels; what there is to gain is gained before it
+
+    def quick(self) -> Backend | None:
+        """The same kernels, left to LLVM as they are: a third of the time to compile."""
+        return _QuickCpu()
+
+    def available(self) -> Availability:
+        """Code generation needs llvmlite."""
+        from dovetail.codegen.llvm.target import missing
+
+        reason = missing()
+        return Availability(not reason, reason)
+
+    def fingerprint(self) -> str:
+        """What makes the code; the processor that it is for enters every key."""
+        from dovetail.codegen.llvm.target import version
+
+        return version()
+
+    def supports(self, call: OpCall) -> Support:
+        """What has a rule for its types, and library calls that fit between kernels."""
+        from dovetail.backends.cpu.support import refusal
+
+        reason = refusal(call)
+        return Support.no(reason) if reason else Support.yes()
+
+    def keeps_whole(self, call: OpCall) -> bool:
+        """Library calls and operators with a rule of their own stay whole."""
+        from dovetail.backends.cpu.support import stays_whole
+
+        return stays_whole(call)
+
+    def decompositions(self) -> Mapping[Any, Callable[..., Any]]:
+        """Core ATen's, and those of normalisations, losses and activations."""
+        from dovetail.capture.decompose import core_decompositions, extra_decompositions
+
+        return {**core_decompositions(), **extra_decompositions()}
+
+    def passes(self) -> Passes:
+        """Convolutions and what is between them in the layout that PyTorch's run best in."""
+        from dovetail.passes.instance_norm import INSTANCE_NORM
+        from dovetail.passes.layout import CHANNELS_LAST
+
+        return Passes(pre_grad=(INSTANCE_NORM,), post_grad=(CHANNELS_LAST,))
+
+    def prepare(self) -> None:
+        """Import the code generator and start LLVM."""
+        import dovetail.backends.cpu.program  # noqa: F401
+        from dovetail.codegen.llvm.target import start
+
+        start()
+
+    def compile(self, segment: Segment) -> Blob:
+        """An artifact with generated kernels; what no plan is found for stays a segment."""
+        from dovetail.backends.cpu.program import segment_artifact
+        from dovetail.schedule.plan import Unschedulable
+
+        try:
+            return Blob(segment_artifact(segment, self.effort))
+        except Unschedulable as reason:
+            log.info("%s runs call by call: %s", segment.name, reason)
+            return Blob(segment_to_bytes(segment))
+
+    def load(self, blob: Blob) -> Executable:
+        """Open the artifact: its code was made by this process, or comes from its own cache."""
+        if not blob.data.startswith(MAGIC):
+            from dovetail.runtime.interpreter import Interpreter
+
+            return Interpreter(segment_from_bytes(blob.data))
+        from dovetail.runtime.executable import load
+
+        return load(blob.data)
+
+
+class _QuickCpu(CpuBackend):
+    effort = 0

@@ -1,0 +1,1 @@
+"""``onnxruntime``: segments as ONNX models."""

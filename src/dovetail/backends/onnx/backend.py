@@ -1,0 +1,82 @@
+"""``onnxruntime``: whole segments compiled by ONNX Runtime, as a vendor's graph compiler would be.
+
+A segment becomes an ONNX model; its bytes are the blob, which any process can load and any ONNX
+tool can read. Operators that have no ONNX, or not with ATen's meaning, are refused with a reason.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable, Mapping
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from dovetail.backend import (
+    Availability,
+    Backend,
+    Blob,
+    Executable,
+    Support,
+    torch_available,
+)
+
+if TYPE_CHECKING:
+    from dovetail.ir import OpCall, Segment
+
+_NEEDED = ("onnx", "onnxruntime")
+
+
+@cache
+def _rules() -> Any:
+    """The converter with its rules registered."""
+    from dovetail.backends.onnx import linear, ops, reduce, shapes, writer
+
+    del linear, ops, reduce, shapes
+    return writer
+
+
+class OnnxRuntimeBackend(Backend):
+    """Compiles segments to ONNX models and runs them in ONNX Runtime."""
+
+    name = "onnxruntime"
+
+    def available(self) -> Availability:
+        """Where the packages are installed."""
+        missing = [name for name in _NEEDED if importlib.util.find_spec(name) is None]
+        if missing:
+            names = " and ".join(missing)
+            return Availability(False, f"no {names}: pip install 'dovetail[onnx]'")
+        return torch_available()
+
+    def fingerprint(self) -> str:
+        """The engine's version and the operator set models are written in."""
+        import onnxruntime
+
+        return f"onnxruntime {onnxruntime.__version__} opset {_rules().OPSET}"
+
+    def supports(self, call: OpCall) -> Support:
+        """What can be written in ONNX with the meaning it has in ATen."""
+        reason = _rules().refusal(call)
+        return Support.no(reason) if reason else Support.yes()
+
+    def keeps_whole(self, call: OpCall) -> bool:
+        """Operators with a rule of their own; whether it covers the call is asked later."""
+        from dovetail.backends.cpu.support import stays_whole
+
+        return call.op.removeprefix("aten.") in _rules().RULES or stays_whole(call)
+
+    def decompositions(self) -> Mapping[Any, Callable[..., Any]]:
+        """Core ATen's, and those of normalisations, losses and activations."""
+        from dovetail.capture.decompose import core_decompositions, extra_decompositions
+
+        return {**core_decompositions(), **extra_decompositions()}
+
+    def compile(self, segment: Segment) -> Blob:
+        """The segment as an ONNX model."""
+        return Blob(_rules().to_model(segment))
+
+    def load(self, blob: Blob) -> Executable:
+        """An inference session; UnsupportedGraph where the bytes are no model of ours."""
+        from dovetail.backends.onnx.run import OnnxExecutable
+
+        return OnnxExecutable(blob.data)

@@ -1,0 +1,258 @@
+"""Writes a segment as an ONNX model: names, constants, sizes.
+
+What each operator becomes is in ``ops`` and its neighbours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from dovetail.errors import UnsupportedGraph
+from dovetail.ir import Arg, OpCall, Ref, Segment, Size
+from dovetail.ir.encode import segment_to_bytes
+from dovetail.ir.size import Dim
+from dovetail.ir.tensor import TensorDesc
+
+OPSET, IR_VERSION = 20, 9
+METADATA = "dovetail.segment"  # where a model keeps the segment it was made from
+# Types of tensors that models hold, as ONNX numbers them.
+TYPES = {"float32": 1, "uint8": 2, "int8": 3, "int32": 6, "int64": 7, "bool": 9, "float64": 11}
+_SIZES = {"add": "Add", "sub": "Sub", "mul": "Mul", "max": "Max", "min": "Min"}
+
+Results = str | tuple[str | None, ...]
+Rule = Callable[["Writer", OpCall], Results]
+RULES: dict[str, Rule] = {}
+
+
+class Refused(Exception):
+    """A rule does not cover a call; the message says why."""
+
+
+def rule(*names: str) -> Callable[[Rule], Rule]:
+    """Register what operators of ATen become, by name without the namespace."""
+
+    def register(fn: Rule) -> Rule:
+        for name in names:
+            if name in RULES:
+                raise ValueError(f"two rules for {name}")
+            RULES[name] = fn
+        return fn
+
+    return register
+
+
+class Writer:
+    """The nodes of a model in the making; values go by name."""
+
+    def __init__(self) -> None:
+        import onnx.helper
+
+        self.helper: Any = onnx.helper
+        self.nodes: list[Any] = []
+        self.initializers: dict[Any, Any] = {}
+        self.names: dict[tuple[str, tuple[int, ...]], str] = {}
+        self.symbols: dict[str, str] = {}  # a symbol → an int64 tensor of one element
+        self.given: set[str] = set()  # outputs of the model
+        self.outside: set[str] = set()  # values that no node makes
+        self._sizes: dict[Dim, str] = {}
+        self._count = 0
+
+    # ---- values ----------------------------------------------------------------------------
+
+    def fresh(self, stem: str) -> str:
+        """A name that no value of a segment has."""
+        self._count += 1
+        return f"{stem}.{self._count}"
+
+    def node(self, op: str, *inputs: str, outputs: int = 1, **attributes: Any) -> Any:
+        """One node; its result's name, or its results' names."""
+        names = [self.fresh(op) for _ in range(outputs)]
+        self.nodes.append(self.helper.make_node(op, list(inputs), names, **attributes))
+        return names[0] if outputs == 1 else tuple(names)
+
+    def constant(self, value: Any, dtype: str, shape: Sequence[int] = ()) -> str:
+        """A number, or numbers of a shape."""
+        key = (repr(value), dtype, tuple(shape))
+        if key not in self.initializers:
+            name = self.fresh("constant")
+            flat = list(value) if isinstance(value, list | tuple) else [value]
+            tensor = self.helper.make_tensor(name, TYPES[dtype], list(shape), flat)
+            self.initializers[key] = tensor
+            self.outside.add(name)
+        return str(self.initializers[key].name)
+
+    def integers(self, values: Sequence[int]) -> str:
+        """A list of int64."""
+        return self.constant(list(values), "int64", [len(values)])
+
+    def value(self, arg: Arg) -> str:
+        """The tensor a reference names."""
+        tensor(arg)
+        return self.names[arg.name, arg.path]
+
+    def operand(self, arg: Arg, dtype: str) -> str:
+        """A tensor, number or size in the given type."""
+        if isinstance(arg, Ref):
+            return self.cast(self.value(arg), tensor(arg).dtype, dtype)
+        if isinstance(arg, Size):
+            scalar = self.node("Reshape", self.size(arg), self.integers([]))
+            return self.cast(scalar, "int64", dtype)
+        if not isinstance(arg, bool | int | float):
+            raise Refused(f"an operand that is no tensor or number: {arg!r}")
+        return self.constant(_as(arg, dtype), dtype)
+
+    def cast(self, name: str, have: str, want: str) -> str:
+        """A value in another type."""
+        if want not in TYPES:
+            raise Refused(f"no {want}")
+        return name if have == want else str(self.node("Cast", name, to=TYPES[want]))
+
+    # ---- sizes -----------------------------------------------------------------------------
+
+    def size(self, dim: Dim) -> str:
+        """A size as an int64 tensor of one element."""
+        if isinstance(dim, int):
+            return self.integers([dim])
+        if dim not in self._sizes:
+            self._sizes[dim] = self._computed(dim)
+        return self._sizes[dim]
+
+    def _computed(self, dim: Size) -> str:
+        if dim.is_symbol:
+            if dim.args[0] not in self.symbols:
+                raise Refused(f"nothing binds the symbol {dim}")
+            return self.symbols[dim.args[0]]
+        left, right = (self.size(arg) for arg in dim.args)
+        if dim.op in _SIZES:
+            return str(self.node(_SIZES[dim.op], left, right))
+        rest = self.node("Mod", left, right)  # the sign of the divisor, as in Python
+        if dim.op == "mod":
+            return str(rest)
+        return str(self.node("Div", self.node("Sub", left, rest), right))
+
+    def shape(self, dims: Sequence[Dim]) -> str:
+        """Sizes as one int64 tensor."""
+        known = [d for d in dims if isinstance(d, int)]
+        if len(known) == len(dims):
+            return self.integers(known)
+        parts = [self.size(d) for d in dims]
+        return str(self.node("Concat", *parts, axis=0)) if len(parts) > 1 else parts[0]
+
+
+def tensor(arg: Arg) -> TensorDesc:
+    """The descriptor of an argument that must be a tensor."""
+    if not isinstance(arg, Ref) or not isinstance(arg.desc, TensorDesc):
+        raise Refused(f"an operand that is no tensor: {arg!s}")
+    return arg.desc
+
+
+def _as(value: float, dtype: str) -> float | int | bool:
+    if dtype == "bool":
+        return bool(value)
+    return float(value) if dtype.startswith("float") else int(value)
+
+
+def refusal(call: OpCall) -> str:
+    """Why a call cannot be part of a model; empty when it can."""
+    found = RULES.get(call.op.removeprefix("aten."))
+    if found is None or not call.op.startswith("aten."):
+        return "no ONNX for it"
+    if call.binds:
+        return "it defines a size that depends on data"
+    for desc in (*call.inputs, *call.outputs):
+        if desc.dtype not in TYPES:
+            return f"no {desc.dtype}"
+        if desc.device != "cpu":
+            return f"a tensor on {desc.device}"
+    if any(0 in desc.shape for desc in (*call.inputs, *call.outputs[:1])):
+        return "a tensor without elements, which the engine takes for one element in places"
+    try:
+        found(_on_trial(call), call)
+    except Refused as reason:
+        return str(reason)
+    return ""
+
+
+def _on_trial(call: OpCall) -> Writer:
+    """A writer that knows what one call needs, for the sake of asking its rule."""
+    writer = Writer()
+    for ref in call.refs():
+        writer.names[ref.name, ref.path] = ref.name or "operand"
+    described = [desc.symbols() for desc in (*call.inputs, *call.outputs)]
+    for symbols in (call.symbols(), *described):
+        writer.symbols |= {symbol: symbol for symbol in symbols}
+    return writer
+
+
+def to_model(segment: Segment) -> bytes:
+    """A segment as the bytes of an ONNX model that carries the segment with it."""
+    writer = Writer()
+    inputs = [_input(writer, given.name, given.desc, given.kind) for given in segment.inputs]
+    for call in segment.calls:
+        results = RULES[call.op.removeprefix("aten.")](writer, call)
+        for path, name in _paths(results):
+            if name is not None:
+                writer.names[call.name, path] = name
+    outputs = [
+        _output(writer, n, out) for n, out in enumerate(segment.outputs) if isinstance(out, Ref)
+    ]
+    graph = writer.helper.make_graph(
+        _needed(writer.nodes, {out.name for out in outputs}),
+        segment.name,
+        inputs,
+        outputs,
+        initializer=list(writer.initializers.values()),
+    )
+    opset = writer.helper.make_opsetid("", OPSET)
+    model = writer.helper.make_model(
+        graph, opset_imports=[opset], ir_version=IR_VERSION, producer_name="dovetail"
+    )
+    writer.helper.set_model_props(model, {METADATA: segment_to_bytes(segment).decode()})
+    return bytes(model.SerializeToString())
+
+
+def _needed(nodes: Sequence[Any], wanted: set[str]) -> list[Any]:
+    """The nodes that outputs depend on: a rule may have made results that nobody uses."""
+    kept = []
+    for node in reversed(nodes):
+        if wanted & set(node.output):
+            kept.append(node)
+            wanted |= set(node.input)
+    return kept[::-1]
+
+
+def _paths(results: Results) -> list[tuple[tuple[int, ...], str | None]]:
+    if isinstance(results, str):
+        return [((), results)]
+    return [((n,), name) for n, name in enumerate(results)]
+
+
+def _input(writer: Writer, name: str, desc: Any, kind: str) -> Any:
+    """An input; what sizes it tells is noted."""
+    made = f"in.{name}"
+    writer.outside.add(made)
+    if kind == "size":
+        writer.symbols[name] = made
+        return writer.helper.make_tensor_value_info(made, TYPES["int64"], [1])
+    if not isinstance(desc, TensorDesc):
+        raise UnsupportedGraph(f"the input {name} is no tensor")
+    writer.names[name, ()] = made
+    for axis, dim in enumerate(desc.shape):
+        if isinstance(dim, Size) and dim.is_symbol and dim.args[0] not in writer.symbols:
+            shape = writer.node("Shape", made, start=axis, end=axis + 1)
+            writer.symbols[dim.args[0]] = shape
+    dims = [d if isinstance(d, int) else str(d) for d in desc.shape]
+    return writer.helper.make_tensor_value_info(made, TYPES[desc.dtype], dims)
+
+
+def _output(writer: Writer, number: int, out: Ref) -> Any:
+    """An output; under a name of its own where its value is an input or another output too."""
+    desc = tensor(out)
+    name = writer.value(out)
+    if name in writer.outside or name in writer.given:
+        writer.nodes.append(writer.helper.make_node("Identity", [name], [f"out.{number}"]))
+        name = f"out.{number}"
+    writer.given.add(name)
+    dims = [d if isinstance(d, int) else str(d) for d in desc.shape]
+    return writer.helper.make_tensor_value_info(name, TYPES[desc.dtype], dims)

@@ -1,0 +1,1 @@
+"""Backends in C: libraries that implement ``dovetail_plugin.h``."""

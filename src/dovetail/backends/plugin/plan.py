@@ -1,0 +1,232 @@
+"""From a segment with known sizes to one native program: layouts, lifetimes, kernel calls."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+from dovetail.backends.plugin.call import (
+    DTYPES,
+    Description,
+    Tensor,
+    describe,
+    is_view,
+    results,
+    view_offset,
+)
+from dovetail.errors import PluginFailed
+from dovetail.ir import Arg, OpCall, Ref, Segment, TensorDesc
+from dovetail.runtime.sized import Layout, Number, layout_of
+
+if TYPE_CHECKING:
+    from dovetail.runtime.plugins import Library
+
+ALIGNMENT = 64
+Key = tuple[str, tuple[int, ...]]  # a value: its name, and a path into its call's result
+
+
+class Sized(Protocol):
+    """What is known once sizes are."""
+
+    @property
+    def number(self) -> Number:
+        """How to read a size."""
+
+    @property
+    def inputs(self) -> Mapping[int, Layout]:
+        """The layout of each input that is sent, by position."""
+
+
+@dataclass(slots=True)
+class _Block:
+    """Memory of one tensor: on loan in a slot, or in the arena while it is needed."""
+
+    owner: Key
+    bytes: int
+    first: int
+    last: int
+    slot: int = -1
+    offset: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Value:
+    layout: Layout
+    block: _Block
+    start: int = 0  # bytes into the block
+
+    def tensor(self) -> Tensor:
+        """As ``_native`` reads it."""
+        layout, block = self.layout, self.block
+        place = (block.slot, block.offset + self.start)
+        return (*DTYPES[layout.dtype], layout.shape, layout.strides, *place)
+
+
+class Flow:
+    """Every value of a segment whose sizes are known: its layout, its memory, how long it lives."""
+
+    def __init__(self, segment: Segment, sized: Sized, slots: Sequence[int] = ()) -> None:
+        self.segment, self.number = segment, sized.number
+        self.kernels = [call for call in segment.calls if not is_view(call)]
+        self.values: dict[Key, _Value] = {}
+        for n, layout in sized.inputs.items():
+            key = (segment.inputs[n].name, ())
+            block = _Block(key, layout.bytes, -1, -1, slots.index(n) if n in slots else -1)
+            self.values[key] = _Value(layout, block)
+        for time, call in enumerate(segment.calls):
+            self._follow(time, call)
+
+    def value(self, ref: Ref) -> _Value:
+        """What a reference names."""
+        return self.values[ref.name, ref.path]
+
+    def describe(self, call: OpCall) -> Description:
+        """A kernel call with its tensors."""
+        made = tuple(
+            self.values[call.name, path].tensor() if desc is not None else None
+            for path, desc in results(call.output)
+        )
+        return describe(call, lambda ref: self.value(ref).tensor(), self.number, made)
+
+    def _follow(self, time: int, call: OpCall) -> None:
+        """Note what a call reads, and what memory its results have."""
+        if is_view(call) and (call.args[0].name, call.args[0].path) not in self.values:
+            return  # of an input that no kernel reads
+        for ref in call.refs():
+            self.value(ref).block.last = time
+        if is_view(call):
+            self.values[call.name, ()] = self._view(call)
+            return
+        for path, desc in results(call.output):
+            if isinstance(desc, TensorDesc):
+                layout, key = layout_of(desc, self.number), (call.name, path)
+                self.values[key] = _Value(layout, _Block(key, layout.bytes, time, time))
+
+    def _view(self, call: OpCall) -> _Value:
+        base = self.value(call.args[0])
+        assert isinstance(call.output, TensorDesc)
+        layout = layout_of(call.output, self.number)
+        offset = view_offset(call, base.layout.shape, base.layout.strides, self.number)
+        return _Value(layout, base.block, base.start + offset * layout.item)
+
+
+class Plan:
+    """One native program, with the order in which it takes and gives tensors."""
+
+    def __init__(
+        self,
+        library: Library,
+        segment: Segment,
+        outputs: Sequence[Arg],
+        sized: Sized,
+        stay: frozenset[int],
+        blob: bytes | None = None,
+    ) -> None:
+        from dovetail import _native
+
+        self.slots = sorted(stay)
+        self.uploads = [n for n in sized.inputs if n not in stay]
+        flow = Flow(segment, sized, self.slots)
+        sent = [flow.values[segment.inputs[n].name, ()] for n in self.uploads]
+        fetched = [flow.value(out) for out in outputs]
+        self.outputs = [value.layout for value in fetched]
+        used = [value.block for value in flow.values.values()]
+        for value in fetched:
+            value.block.last = len(segment.calls)
+        if blob is not None:  # it keeps what lies between to itself, and may use the rest at will
+            used = [*_input_blocks(flow, sized), *(value.block for value in fetched)]
+            for block in used:
+                block.first, block.last = -1, len(segment.calls)
+        arena = _allocate([block for block in used if block.slot < 0])
+        steps = (
+            tuple(_step(library, flow, call) for call in flow.kernels)
+            if blob is None
+            else (_whole(flow, sized, fetched),)
+        )
+        self.program = _native.PluginProgram(
+            library.native,
+            steps,
+            tuple((v.block.offset, v.layout.bytes) for v in sent),
+            tuple((v.block.offset + v.start, v.layout.bytes) for v in fetched),
+            arena,
+            len(self.slots),
+            blob,
+        )
+
+
+def _step(library: Library, flow: Flow, call: OpCall) -> tuple[Any, ...]:
+    """A kernel call, and the kernel that the plug-in chooses for it."""
+    description = flow.describe(call)
+    supported, _, kernel, least, most, reason = library.native.query(*description)
+    if not supported or kernel is None:
+        raise PluginFailed(
+            f"the plug-in {library.name!r} took {call.op} and now refuses it: {reason}"
+        )
+    return description, kernel, least, most
+
+
+# ---- whole segments ----------------------------------------------------------------------------
+
+
+def compile_whole(
+    library: Library, segment: Segment, outputs: Sequence[Arg], sized: Sized
+) -> bytes | None:
+    """The segment as the plug-in's own bytes, or None where it runs kernel by kernel."""
+    flow = Flow(segment, sized)
+    index = {key: n for n, key in enumerate(flow.values)}
+    bases = [index[v.block.owner] for v in flow.values.values()]
+    return library.native.compile(
+        tuple(value.tensor() for value in flow.values.values()),
+        tuple(-1 if base == n else base for n, base in enumerate(bases)),
+        tuple(_indexed(flow, call, index) for call in flow.kernels),
+        tuple(index[block.owner] for block in _input_blocks(flow, sized)),
+        tuple(index[key] for key in _owners([flow.value(out) for out in outputs])),
+    )
+
+
+def _indexed(flow: Flow, call: OpCall, index: Mapping[Key, int]) -> tuple[Any, ...]:
+    """An operation, and where it takes and leaves tensors."""
+    _, taken, _, _ = describe(call, lambda ref: index[ref.name, ref.path], flow.number, ())
+    given = (index.get((call.name, path), -1) for path, _ in results(call.output))
+    return flow.describe(call), tuple(-1 if n is None else n for n in taken), tuple(given)
+
+
+def _whole(flow: Flow, sized: Sized, fetched: Sequence[_Value]) -> tuple[Any, ...]:
+    """The one step of a compiled segment: its inputs and outputs, as compile_whole orders them."""
+    inputs = tuple(flow.values[block.owner].tensor() for block in _input_blocks(flow, sized))
+    outputs = tuple(flow.values[key].tensor() for key in _owners(fetched))
+    return (flow.segment.name, inputs, outputs, ()), "compiled segment", 0, 0
+
+
+def _input_blocks(flow: Flow, sized: Sized) -> list[_Block]:
+    return [flow.values[flow.segment.inputs[n].name, ()].block for n in sized.inputs]
+
+
+def _owners(values: Sequence[_Value]) -> list[Key]:
+    return list(dict.fromkeys(value.block.owner for value in values))
+
+
+# ---- memory ------------------------------------------------------------------------------------
+
+
+def _allocate(blocks: Sequence[_Block]) -> int:
+    """Give each block the lowest place that is free while it lives; the size of the arena."""
+    unique = list({id(block): block for block in blocks}.values())
+    placed: list[_Block] = []
+    for block in sorted(unique, key=lambda b: -b.bytes):
+        alive = [b for b in placed if b.first <= block.last and block.first <= b.last]
+        ends = (_aligned(b.offset + b.bytes) for b in alive)
+        places = sorted({0, *ends})
+        block.offset = next(p for p in places if _is_free(p, block.bytes, alive))
+        placed.append(block)
+    return max(itertools.chain([0], (_aligned(b.offset + b.bytes) for b in placed)))
+
+
+def _aligned(offset: int) -> int:
+    return -(-offset // ALIGNMENT) * ALIGNMENT
+
+
+def _is_free(place: int, size: int, alive: Sequence[_Block]) -> bool:
+    return all(place + size <= b.offset or b.offset + b.bytes <= place for b in alive)

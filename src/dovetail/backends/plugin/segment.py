@@ -1,0 +1,187 @@
+"""A segment on a plug-in's device: what is sent, what runs, what comes back.
+
+Kernels become one native program for each set of sizes. Views of what the segment was given are
+made on the host; a value that only the host looks at never crosses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from dovetail.backend import Executable
+from dovetail.backends.plugin.call import is_view
+from dovetail.backends.plugin.plan import Plan, compile_whole
+from dovetail.ir import Arg, OpCall, Ref, Segment, TensorDesc
+from dovetail.ir.size import symbols_of
+from dovetail.runtime.device_weights import weights_of
+from dovetail.runtime.interpreter import Interpreter
+from dovetail.runtime.sized import bind_sizes, fitted, layout_of
+
+if TYPE_CHECKING:
+    from dovetail.runtime.plugins import Library
+
+MAX_PLANS = 16  # sets of sizes whose programs are kept
+
+
+class PluginSegment(Executable):
+    """A segment ready to run; call it with the segment's inputs as one list."""
+
+    def __init__(self, library: Library, segment: Segment, blob: bytes | None = None) -> None:
+        self.library, self.segment, self.blob = library, segment, blob
+        on_host = _host_values(segment)
+        self.kernels = [call for call in segment.calls if not is_view(call)]
+        self._back = [_is_from(out, on_host) for out in segment.outputs]
+        self._views = _views_of_inputs(segment, on_host)
+        self.sent = _inputs_used(segment, on_host, self.kernels)
+        kept = ("constant", "shared")
+        self._constant = {n for n, i in enumerate(segment.inputs) if i.kind in kept}
+        self._dynamic = _symbolic_inputs(segment)
+        self._sizes = [n for n, i in enumerate(segment.inputs) if i.kind == "size"]
+        self._layouts: dict[Any, _Sized] = {}
+        self.is_static = not self._dynamic and not self._sizes
+        if self.kernels and self.is_static:
+            self._layouts[()] = _Sized(self, [None] * len(segment.inputs))
+
+    def prepare(self) -> PluginSegment:
+        """Plan now where sizes are known, so that what cannot be planned fails while compiling."""
+        for sized in self._layouts.values():
+            sized.plan(frozenset())
+        return self
+
+    def compile(self) -> bytes | None:
+        """The plug-in's own code for the whole segment; None: it has none, or sizes are open."""
+        for sized in self._layouts.values():
+            return compile_whole(self.library, self.segment, self.fetched(), sized)
+        return None
+
+    def fetched(self) -> list[Arg]:
+        """The outputs that come from the device."""
+        pairs = zip(self.segment.outputs, self._back, strict=True)
+        return [out for out, host in pairs if not host]
+
+    def transfers(self) -> tuple[list[int], list[int]]:
+        """Positions of the inputs that are sent and of the outputs that are fetched."""
+        return list(self.sent), [n for n, host in enumerate(self._back) if not host]
+
+    def __call__(self, inputs: list[Any]) -> list[Any]:
+        """Send what is needed, run, and fetch the results; the list is emptied."""
+        values = list(inputs)
+        inputs.clear()
+        seen = iter(self._views(list(values)) if self._views is not None else ())
+        made = iter(self._run(values) if self.kernels else ())
+        return [next(seen) if host else next(made) for host in self._back]
+
+    def _run(self, values: Sequence[Any]) -> Sequence[Any]:
+        sized = self._sized(values)
+        tensors = {n: fitted(values[n], sized.inputs[n]) for n in self.sent}
+        weights = weights_of(self.library)
+        stay = frozenset(
+            n
+            for n, tensor in tensors.items()
+            if tensor is values[n]
+            and weights.keeps(tensor, sized.inputs[n].bytes, constant=n in self._constant)
+        )
+        plan = sized.plan(stay)
+        slots = tuple(weights.get(tensors[n], sized.inputs[n].bytes) for n in plan.slots)
+        outputs = [torch.empty_strided(o.shape, o.strides, dtype=o.torch) for o in plan.outputs]
+        plan.program.run(
+            slots,
+            tuple(tensors[n].data_ptr() for n in plan.uploads),
+            tuple(out.data_ptr() for out in outputs),
+        )
+        return outputs
+
+    def _sized(self, values: Sequence[Any]) -> _Sized:
+        """The layouts for the sizes of this call."""
+        key = (
+            *(values[n] for n in self._sizes),
+            *(tuple(values[n].shape) for n in self._dynamic),
+            *(values[n].stride() for n in self._dynamic),
+        )
+        found = self._layouts.get(key)
+        if found is None:
+            if len(self._layouts) >= MAX_PLANS:
+                self._layouts.pop(next(iter(self._layouts)))
+            found = self._layouts[key] = _Sized(self, values)
+        return found
+
+
+class _Sized:
+    """The segment for one set of sizes: the layout of each input, and plans made so far."""
+
+    def __init__(self, owner: PluginSegment, values: Sequence[Any]) -> None:
+        self.owner = owner
+        self.number = bind_sizes(owner.segment, values)
+        self.inputs = {
+            n: layout_of(given.desc, self.number)
+            for n, given in enumerate(owner.segment.inputs)
+            if n in owner.sent and isinstance(given.desc, TensorDesc)
+        }
+        self._plans: dict[frozenset[int], Plan] = {}
+
+    def plan(self, stay: frozenset[int]) -> Plan:
+        """The program where the inputs numbered in ``stay`` are on the device already."""
+        found = self._plans.get(stay)
+        if found is None:
+            found = self._plans[stay] = Plan(
+                self.owner.library,
+                self.owner.segment,
+                self.owner.fetched(),
+                self,
+                stay,
+                self.owner.blob,
+            )
+        return found
+
+
+# ---- which side a value is on ------------------------------------------------------------------
+
+
+def _host_values(segment: Segment) -> set[str]:
+    """The inputs, and what only looks at them."""
+    names = {i.name for i in segment.inputs}
+    for call in segment.calls:
+        if is_view(call) and call.args[0].name in names:
+            names.add(call.name)
+    return names
+
+
+def _is_from(out: Any, names: set[str]) -> bool:
+    return isinstance(out, Ref) and out.name in names
+
+
+def _views_of_inputs(segment: Segment, on_host: set[str]) -> Interpreter | None:
+    """Makes the outputs that are views of inputs, or None when there are none."""
+    outputs = [out for out in segment.outputs if _is_from(out, on_host)]
+    needed, calls = {out.name for out in outputs}, []
+    for call in reversed(segment.calls):
+        if call.name in needed and call.name in on_host:
+            calls.append(call)
+            needed.add(call.args[0].name)
+    if not outputs:
+        return None
+    part = Segment(f"{segment.name}_views", segment.inputs, tuple(reversed(calls)), tuple(outputs))
+    return Interpreter(part)
+
+
+def _inputs_used(segment: Segment, on_host: set[str], kernels: Sequence[OpCall]) -> list[int]:
+    """Positions of the inputs that kernels read, by themselves or through views."""
+    root = {i.name: i.name for i in segment.inputs}
+    for call in segment.calls:
+        if call.name in on_host and call.name not in root:
+            root[call.name] = root[call.args[0].name]
+    used = {root[ref.name] for call in kernels for ref in call.refs() if ref.name in root}
+    return [n for n, i in enumerate(segment.inputs) if i.name in used]
+
+
+def _symbolic_inputs(segment: Segment) -> list[int]:
+    """Positions of tensor inputs whose layout differs from call to call."""
+    return [
+        n
+        for n, given in enumerate(segment.inputs)
+        if isinstance(given.desc, TensorDesc)
+        and any(symbols_of(d) for d in (*given.desc.shape, *given.desc.strides))
+    ]
