@@ -8,7 +8,8 @@ os.environ.setdefault("DOVETAIL_DEBUG", "1")
 # which takes the time of those that they wait for: half of all that numbers take.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 os.environ.setdefault("DOVETAIL_CHECK_WEIGHTS", "1")
-# No test finds what another left; those of the cache have folders of their own.
+# No test finds what another left; those of the cache have folders of their own. The suite passes
+# with the cache on as well: tests that look at how something is compiled use no_cache.
 os.environ.setdefault("DOVETAIL_CACHE", "0")
 
 import pytest
@@ -71,3 +72,9 @@ def fresh_compiler():
     passes.set_default(None)
     registry.set_default_backend(None)
     registry.set_default_backend(None, device="cpu")
+
+
+@pytest.fixture
+def no_cache(monkeypatch):
+    """For tests that look at how something is compiled, which a hit in the cache spares."""
+    monkeypatch.setenv("DOVETAIL_CACHE", "0")

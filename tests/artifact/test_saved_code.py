@@ -199,6 +199,7 @@ def test_kernels_are_named_after_what_they_do():
     assert not set().union(*names(first)) & set().union(*names(other))
 
 
+@pytest.mark.usefixtures("no_cache")
 def test_kernels_that_no_file_can_hold_run_all_the_same(monkeypatch, tmp_path):
     def refuse(_):
         raise errors.CannotSave("it has no form")

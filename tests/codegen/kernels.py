@@ -63,7 +63,7 @@ def assert_generated(fn, *args, backend="cpu", **options):
         assert_same(fn, *args, backend=backend, **options)
     left = [step for plan in plans for step in plan.steps if not isinstance(step, Built)]
     placed = {v.backend for c in history.recent() for g in c.graphs for v in g.verdicts}
-    assert plans
+    assert plans or "hit" in {v.state for c in history.recent() for v in c.cache}
     assert not left
     assert placed == {"cpu"}
 

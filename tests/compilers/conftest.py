@@ -13,6 +13,11 @@ from dovetail.compilers import Limits, Subprocess, process
 from tests.compilers.trouble import Trouble
 
 
+@pytest.fixture(autouse=True)
+def _all_is_compiled(no_cache):
+    """What a hit in the cache gives, no compiler is asked for."""
+
+
 @pytest.fixture
 def trouble():
     """Makes the backend with options."""

@@ -53,6 +53,7 @@ def test_a_pass_for_the_whole_process():
     assert "double_to_triple" not in passes.default().names("joint")
 
 
+@pytest.mark.usefixtures("no_cache")
 def test_a_pre_grad_pass_sees_torch_functions():
     seen = []
 
@@ -107,6 +108,7 @@ def test_unknown_names_and_stages():
         PassManager().add("joint", double_to_triple).add("joint", double_to_triple)
 
 
+@pytest.mark.usefixtures("no_cache")
 def test_a_backends_own_passes_run():
     ran = []
 
@@ -293,6 +295,7 @@ def test_debug_mode_looks_into_subgraphs():
 # ---- records -----------------------------------------------------------------------------------
 
 
+@pytest.mark.usefixtures("no_cache")
 def test_every_stage_keeps_its_graph_and_time():
     compile_and_run(lambda x: (x + 1) * (x + 1), t(3))
     (compilation,) = history.recent()
@@ -324,6 +327,7 @@ def stages_named(name):
     return [s for s in compilation.stages if s.name == name]
 
 
+@pytest.mark.usefixtures("no_cache")
 def test_strides_are_restored_in_a_recorded_step():
     x, manager = t(3, 4), PassManager().add("post_grad", transpose_outputs)
     assert compile_and_run(lambda x: x + 1, x, passes=manager, debug=True).stride() == (4, 1)
@@ -332,6 +336,7 @@ def test_strides_are_restored_in_a_recorded_step():
     assert step.after.count("aten.clone") == step.before.count("aten.clone") + 1
 
 
+@pytest.mark.usefixtures("no_cache")
 def test_the_split_of_constants_is_a_recorded_step():
     model = torch.nn.Linear(3, 3).eval()
     with torch.no_grad():
@@ -341,6 +346,7 @@ def test_the_split_of_constants_is_a_recorded_step():
     assert step.after.count("return") == 2
 
 
+@pytest.mark.usefixtures("no_cache")
 def test_writing_in_place_is_a_recorded_step():
     def fn(x):
         x.index_fill_(0, torch.tensor([1]), 5.0)
@@ -372,6 +378,7 @@ def test_the_report_shows_backward_and_leaves_the_rest_alone():
     assert history.recent() == []  # still compiled
 
 
+@pytest.mark.usefixtures("no_cache")
 def test_the_report_says_what_ran_where():
     report = dovetail.explain(lambda x: (x + 1) * 2, t(3), backend="reference")
     assert report.placements() == {"reference": 2}
