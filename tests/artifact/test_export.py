@@ -3,6 +3,7 @@
 import pytest
 import torch
 from torch import nn
+from torch._functorch._aot_autograd.utils import register_buffer_assignment_hook
 from torch.export import Dim
 
 import dovetail
@@ -229,6 +230,24 @@ def test_a_graph_break_is_our_error():
     with pytest.raises(errors.ExportFailed, match="Breaks") as caught:
         dovetail.export(Breaks(), (torch.randn(3),))
     assert "torch.compile" in str(caught.value)
+
+
+class BreaksAsIn211(nn.Module):
+    """Leaves PyTorch's hook on buffers behind, as an export of PyTorch 2.11 does that fails."""
+
+    def forward(self, x):
+        register_buffer_assignment_hook(self, {})
+        raise ValueError("no graph")
+
+
+@pytest.mark.parametrize("model", [Breaks(), BreaksAsIn211()], ids=["breaks", "leaves a hook"])
+def test_a_failed_export_leaves_no_hook_on_buffers(model):
+    """Dynamo cannot trace it: each later graph that assigns to a buffer would break."""
+    with pytest.raises(errors.ExportFailed):
+        dovetail.export(model, (torch.randn(3),))
+    later = Accumulator()
+    torch.compile(later, backend="reference", fullgraph=True)(torch.ones(3))
+    close(later.total, torch.full((3,), 2.0))
 
 
 def test_not_a_module():

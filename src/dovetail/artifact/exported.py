@@ -25,6 +25,7 @@ from dovetail.artifact.sign import Key
 from dovetail.backend import Backend
 from dovetail.capture._torch import tensors as torch_tensors
 from dovetail.capture._torch.decompositions import correct_lstm
+from dovetail.capture._torch.state import no_buffer_hooks_left
 from dovetail.capture.decompose import export_table
 from dovetail.capture.metadata import correct
 from dovetail.compiled import CompiledGraph
@@ -63,7 +64,8 @@ def export(
     backends = priority_list(chosen, backend)
     compiler = Compiler(backends, chosen, history.begin(*(b.name for b in backends)))
     rules = export_table(compiler.opinions, backends[0].composites)
-    program = program.run_decompositions(rules)
+    with no_buffer_hooks_left():
+        program = program.run_decompositions(rules)
     return _compile(program, compiler, type(model).__name__)
 
 
@@ -74,7 +76,8 @@ def _capture(
         raise ExportFailed(repr(model), f"a torch.nn.Module is needed, not {type(model).__name__}")
     args, kwargs = _each_its_own((args, kwargs))
     try:
-        return torch.export.export(model, args, kwargs, dynamic_shapes=dynamic_shapes)
+        with no_buffer_hooks_left():
+            return torch.export.export(model, args, kwargs, dynamic_shapes=dynamic_shapes)
     except DovetailError:
         raise
     except Exception as error:  # torch.export raises many kinds; all mean the same to the user

@@ -1,12 +1,15 @@
 """State of the process and thread."""
 
+import pytest
 import torch
+from torch._functorch._aot_autograd.utils import register_buffer_assignment_hook
 from torch._subclasses import FakeTensorMode
 
 from dovetail.capture._torch.state import (
     autocast_is_on,
     compiler_settings,
     global_state,
+    no_buffer_hooks_left,
     no_dispatch_modes,
     unseen_state,
 )
@@ -39,3 +42,18 @@ def test_a_mode_of_our_own_is_not_told():
 def test_tensors_are_real_outside_of_dispatch_modes():
     with FakeTensorMode(), no_dispatch_modes():
         assert type(torch.ones(1)) is torch.Tensor
+
+
+def test_hooks_on_buffers_go_where_pytorch_fails():
+    hooks = torch.nn.modules.module._global_buffer_registration_hooks
+    own = torch.nn.modules.module.register_module_buffer_registration_hook(lambda *_: None)
+    before = dict(hooks)
+
+    def fail():
+        register_buffer_assignment_hook(torch.nn.Linear(2, 2), {})
+        raise ValueError("it fails")
+
+    with pytest.raises(ValueError, match="fails"), no_buffer_hooks_left():
+        fail()
+    assert dict(hooks) == before
+    own.remove()

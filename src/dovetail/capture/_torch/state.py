@@ -115,3 +115,22 @@ def no_dispatch_modes() -> Iterator[None]:
 
     with _disable_current_modes():
         yield
+
+
+@contextlib.contextmanager
+def no_buffer_hooks_left() -> Iterator[None]:
+    """Remove PyTorch's own hooks on assignments to buffers where what set them up failed.
+
+    An export that fails in PyTorch 2.11 leaves one behind. Dynamo cannot trace it, and breaks
+    every later graph of the process in which a module assigns to a buffer.
+    """
+    from torch.nn.modules.module import _global_buffer_registration_hooks as hooks
+
+    before = set(hooks)
+    try:
+        yield
+    except BaseException:
+        left = [key for key, hook in hooks.items() if hook.__module__.startswith("torch.")]
+        for key in set(left) - before:
+            del hooks[key]
+        raise
