@@ -148,8 +148,6 @@ def measure_again(found: list[Kernel], rounds: int, above: float) -> None:
 
 def main() -> None:
     """Print a line a case and the worst of all."""
-    import dovetail.backends.cpu.support  # noqa: F401  # registers the rules
-
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--wide", action="store_true")

@@ -92,7 +92,6 @@ def branches(nodes: int) -> Any:
 
 def measure(kind: str, nodes: int) -> dict[str, float]:
     """Seconds of one compilation."""
-    import dovetail.backends.cpu.support  # noqa: F401  # registers the rules
     from dovetail import get_backend
 
     make = {"chain": chain, "blocks": blocks, "branches": branches}[kind]

@@ -12,7 +12,7 @@ from dovetail.capture.ops import resolve_op
 from dovetail.ir.call import Ref
 from dovetail.ir.program import Buffer, Copy, Host, Program
 from dovetail.ir.tensor import TensorDesc
-from dovetail.lower import rules
+from dovetail.lower import all_rules
 
 pytest.importorskip("llvmlite")
 
@@ -116,7 +116,9 @@ def _fail(*_args, **_kwargs):
 
 
 FAULTS = {
-    "lowering": lambda patch: patch.setitem(rules.RULES, "cos.default", _fail),
+    "lowering": lambda patch: patch.setattr(
+        "dovetail.schedule.plan.all_rules", lambda: {**all_rules(), "cos.default": _fail}
+    ),
     "scheduling": lambda patch: patch.setattr("dovetail.schedule.plan.simplify", _fail),
     "codegen": lambda patch: patch.setattr("dovetail.backends.cpu.program.generate", _fail),
     "loading": lambda patch: patch.setattr("dovetail.runtime.executable.load", _fail),

@@ -5,7 +5,6 @@ from unittest.mock import patch
 
 import torch
 
-import dovetail.backends.cpu.support  # noqa: F401  # registers the rules
 from dovetail import history
 from dovetail.backends.cpu import program as cpu_program
 from dovetail.capture.from_fx import segment_of

@@ -1,14 +1,30 @@
-"""Every rule is there for whoever plans a segment, not only after someone asked ``supports``."""
+"""The rules are what ``families`` lists, whoever else has been imported."""
 
 import subprocess
 import sys
+from collections import Counter
+from pathlib import Path
 
-COUNT = "import dovetail.schedule.plan; from dovetail.lower.rules import RULES; print(len(RULES))"
+from dovetail import lower
+from dovetail.lower import all_rules
+from dovetail.lower.families import FAMILIES
+from dovetail.lower.rules import declared_in
+
+COUNT = "from dovetail.lower import all_rules; print(len(all_rules()))"
 
 
-def test_planning_alone_has_every_rule():
-    import dovetail.backends.cpu.support  # noqa: F401
-    from dovetail.lower.rules import RULES
-
+def test_the_rules_do_not_depend_on_what_is_imported():
     done = subprocess.run([sys.executable, "-c", COUNT], capture_output=True, text=True, check=True)
-    assert int(done.stdout) == len(RULES)
+    assert int(done.stdout) == len(all_rules())
+
+
+def test_no_operator_has_two_rules():
+    names = Counter(name for family in FAMILIES for name, _ in declared_in(family.__name__))
+    assert [name for name, count in names.items() if count > 1] == []
+    assert set(names) == set(all_rules())
+
+
+def test_every_module_that_declares_rules_is_a_family():
+    folder = Path(lower.__file__).parent
+    declaring = {path.stem for path in folder.glob("*.py") if "\n@rule(" in path.read_text()}
+    assert declaring == {family.__name__.rpartition(".")[2] for family in FAMILIES}

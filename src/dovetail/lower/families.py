@@ -1,8 +1,12 @@
-"""Every family of rules: importing this fills ``RULES``, so whoever plans a segment has all."""
+"""Every family of rules; ``lower.all_rules`` is what they make together."""
 
 from __future__ import annotations
 
-from dovetail.lower import (  # noqa: F401  # each registers its rules
+from collections.abc import Mapping
+from functools import cache
+from types import MappingProxyType
+
+from dovetail.lower import (
     binary,
     functions,
     group_norm,
@@ -19,3 +23,34 @@ from dovetail.lower import (  # noqa: F401  # each registers its rules
     scatters,
     softmax,
 )
+from dovetail.lower.rules import Rule, declared_in
+
+FAMILIES = (
+    binary,
+    functions,
+    group_norm,
+    indexing,
+    norms,
+    pointwise,
+    pooling,
+    pooling_adaptive,
+    pooling_backward,
+    products,
+    reductions,
+    reindex,
+    scans,
+    scatters,
+    softmax,
+)
+
+
+@cache
+def collected() -> Mapping[str, Rule]:
+    """The rules of all families, by operator."""
+    rules: dict[str, Rule] = {}
+    for family in FAMILIES:
+        for name, rule in declared_in(family.__name__):
+            if name in rules:
+                raise ValueError(f"two rules for {name}")
+            rules[name] = rule
+    return MappingProxyType(rules)

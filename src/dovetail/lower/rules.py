@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,21 +17,26 @@ class Refused(Exception):
     """A rule does not cover this call; the message says why."""
 
 
-Lowering = Callable[["Lower", OpCall], Any]
-RULES: dict[str, Lowering] = {}
+Rule = Callable[["Lower", OpCall], Any]
+_DECLARED: dict[str, list[tuple[str, Rule]]] = {}  # by module
 
 
-def rule(*names: str) -> Callable[[Lowering], Lowering]:
-    """Register a lowering for operators of ATen, by name without the namespace."""
+def rule(*names: str) -> Callable[[Rule], Rule]:
+    """Declare what lowers operators of ATen, by name without the namespace.
 
-    def register(fn: Lowering) -> Lowering:
-        for name in names:
-            if name in RULES:
-                raise ValueError(f"two rules for {name}")
-            RULES[name] = fn
+    It counts where ``families`` lists the function's module.
+    """
+
+    def declare(fn: Rule) -> Rule:
+        _DECLARED.setdefault(fn.__module__, []).extend((name, fn) for name in names)
         return fn
 
-    return register
+    return declare
+
+
+def declared_in(module: str) -> Iterable[tuple[str, Rule]]:
+    """The rules that a module declares, with the operators they are for."""
+    return tuple(_DECLARED.get(module, ()))
 
 
 @dataclass

@@ -12,9 +12,9 @@ from dovetail.ir.affine import product
 from dovetail.ir.call import OpCall, Ref, leaves
 from dovetail.ir.segment import Segment, is_write
 from dovetail.ir.tensor import TensorDesc
-from dovetail.lower import families  # noqa: F401  # the rules that RULES holds
+from dovetail.lower import all_rules
 from dovetail.lower.portable import ASSERTIONS
-from dovetail.lower.rules import RULES, Lower, Refused, problem
+from dovetail.lower.rules import Lower, Refused, problem
 from dovetail.lower.values import (
     Host,
     LibraryCall,
@@ -76,7 +76,7 @@ def lower_segment(segment: Segment) -> tuple[Lower, list[Value | LibraryCall]]:
 
 def lower_call(lower: Lower, call: OpCall) -> LibraryCall | list[Value]:
     """One call: by its rule where that covers it, else by PyTorch."""
-    found = RULES.get(rule_name(call.op))
+    found = all_rules().get(rule_name(call.op))
     if found is not None and not problem(call):
         try:
             result = found(lower, call)
@@ -236,7 +236,7 @@ class _Storage:
 
 def verdict(call: OpCall) -> str:
     """Why a call has no generated code; empty when it has."""
-    found = RULES.get(rule_name(call.op))
+    found = all_rules().get(rule_name(call.op))
     if found is None:
         return "no rule"
     reason = problem(call)

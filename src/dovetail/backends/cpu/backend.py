@@ -50,7 +50,7 @@ class CpuBackend(Backend):
 
     def keeps_whole(self, call: OpCall) -> bool:
         """Library calls and operators with a rule of their own stay whole."""
-        from dovetail.backends.cpu.support import stays_whole
+        from dovetail.lower.whole import stays_whole
 
         return stays_whole(call)
 

@@ -7,45 +7,12 @@ from typing import TYPE_CHECKING
 
 from dovetail.capture.ops import resolve_op
 from dovetail.errors import UnsupportedGraph
-from dovetail.ir.program import is_row_major
 from dovetail.ir.size import UNKNOWN
 from dovetail.ir.tensor import TensorDesc
-from dovetail.lower.library import is_library
 from dovetail.schedule.plan import verdict
 
 if TYPE_CHECKING:
     from dovetail.ir import OpCall
-
-# Operators that PyTorch has a decomposition for, but that have a rule of their own here.
-_WHOLE = frozenset(
-    {
-        "aten._softmax.default",
-        "aten._log_softmax.default",
-        "aten.native_layer_norm.default",
-        "aten.native_group_norm.default",
-        "aten.gelu.default",
-        "aten.silu.default",
-        "aten.hardtanh.default",
-        "aten.linalg_vector_norm.default",
-        "aten.max.dim",
-        "aten.min.dim",
-        "aten.embedding.default",
-        "aten.var_mean.correction",
-        "aten.var.correction",
-        "aten.std.correction",
-        "aten.std_mean.correction",
-        "aten.masked_fill.Scalar",
-        "aten.masked_fill.Tensor",
-        "aten.split_with_sizes.default",
-        "aten.unbind.int",
-        "aten.t.default",
-        "aten.transpose.int",
-        "aten.rsub.Scalar",
-        "aten._unsafe_view.default",
-        "aten.detach.default",
-    }
-)
-
 
 # Results of these are not always what their metadata says (a bfloat16 tensor is described as a
 # float32 one); ATen's segments do not rely on it.
@@ -62,13 +29,6 @@ def refusal(call: OpCall) -> str:
     if not reason:
         return ""
     return "" if _callable(call) else reason
-
-
-def stays_whole(call: OpCall) -> bool:
-    """Whether an operator with a decomposition is better kept."""
-    if call.op == "aten.roll.default":  # its metadata is wrong for other layouts
-        return is_row_major(call.inputs[0])
-    return call.op in _WHOLE or is_library(call)
 
 
 def _callable(call: OpCall) -> bool:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Callable, Mapping
-from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from dovetail.backend import (
@@ -24,15 +23,6 @@ if TYPE_CHECKING:
     from dovetail.ir import OpCall, Segment
 
 _NEEDED = ("onnx", "onnxruntime")
-
-
-@cache
-def _rules() -> Any:
-    """The converter with its rules registered."""
-    from dovetail.backends.onnx import linear, ops, reduce, shapes, writer
-
-    del linear, ops, reduce, shapes
-    return writer
 
 
 class OnnxRuntimeBackend(Backend):
@@ -52,18 +42,23 @@ class OnnxRuntimeBackend(Backend):
         """The engine's version and the operator set models are written in."""
         import onnxruntime
 
-        return f"onnxruntime {onnxruntime.__version__} opset {_rules().OPSET}"
+        from dovetail.backends.onnx.convert import OPSET
+
+        return f"onnxruntime {onnxruntime.__version__} opset {OPSET}"
 
     def supports(self, call: OpCall) -> Support:
         """What can be written in ONNX with the meaning it has in ATen."""
-        reason = _rules().refusal(call)
+        from dovetail.backends.onnx.convert import refusal
+
+        reason = refusal(call)
         return Support.no(reason) if reason else Support.yes()
 
     def keeps_whole(self, call: OpCall) -> bool:
         """Operators with a rule of their own; whether it covers the call is asked later."""
-        from dovetail.backends.cpu.support import stays_whole
+        from dovetail.backends.onnx.convert import all_rules
+        from dovetail.lower.whole import stays_whole
 
-        return call.op.removeprefix("aten.") in _rules().RULES or stays_whole(call)
+        return call.op.removeprefix("aten.") in all_rules() or stays_whole(call)
 
     def decompositions(self) -> Mapping[Any, Callable[..., Any]]:
         """Core ATen's, and those of normalisations, losses and activations."""
@@ -73,7 +68,9 @@ class OnnxRuntimeBackend(Backend):
 
     def compile(self, segment: Segment) -> Blob:
         """The segment as an ONNX model."""
-        return Blob(_rules().to_model(segment))
+        from dovetail.backends.onnx.convert import to_model
+
+        return Blob(to_model(segment))
 
     def load(self, blob: Blob) -> Executable:
         """An inference session; UnsupportedGraph where the bytes are no model of ours."""

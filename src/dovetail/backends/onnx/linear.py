@@ -7,18 +7,20 @@ from typing import Any
 
 from dovetail.backends.onnx.ops import FLOATS, allow, result, select
 from dovetail.backends.onnx.shapes import constant
-from dovetail.backends.onnx.writer import Refused, Writer, rule, tensor
+from dovetail.backends.onnx.writer import Refused, Rules, Writer, tensor
 from dovetail.ir import Arg, OpCall, Ref
 from dovetail.lower.rules import argument
 
+RULES = Rules()
 
-@rule("mm.default", "bmm.default", "mv.default", "dot.default")
+
+@RULES.add("mm.default", "bmm.default", "mv.default", "dot.default")
 def _matmul(w: Writer, call: OpCall) -> str:
     dtype = allow(result(call).dtype, FLOATS)
     return str(w.node("MatMul", *(w.operand(arg, dtype) for arg in call.args[:2])))
 
 
-@rule("addmm.default")
+@RULES.add("addmm.default")
 def _addmm(w: Writer, call: OpCall) -> str:
     dtype = allow(result(call).dtype, FLOATS)
     added, left, right = (w.operand(arg, dtype) for arg in call.args[:3])
@@ -28,7 +30,7 @@ def _addmm(w: Writer, call: OpCall) -> str:
     return str(w.node("Gemm", left, right, added, alpha=alpha, beta=beta))
 
 
-@rule("baddbmm.default")
+@RULES.add("baddbmm.default")
 def _baddbmm(w: Writer, call: OpCall) -> str:
     dtype = allow(result(call).dtype, FLOATS)
     added, left, right = (w.operand(arg, dtype) for arg in call.args[:3])
@@ -60,7 +62,7 @@ def numbers(given: Arg, count: int) -> list[int]:
     return found * count if len(found) == 1 else found
 
 
-@rule("convolution.default")
+@RULES.add("convolution.default")
 def _convolution(w: Writer, call: OpCall) -> str:
     x, weight, bias, stride, padding, dilation, transposed, extra, groups = call.args
     allow(result(call).dtype, ("float32",))
@@ -83,7 +85,7 @@ def _convolution(w: Writer, call: OpCall) -> str:
     return str(w.node("Conv", *inputs, **window))
 
 
-@rule("convolution_backward.default")
+@RULES.add("convolution_backward.default")
 def _convolution_backward(w: Writer, call: OpCall) -> tuple[str | None, ...]:
     """Gradients as convolutions: transposed for the input, of the transposed for the weight."""
     upper, x, weight, _, stride, padding, dilation, transposed, _, groups, wanted = call.args
@@ -122,7 +124,7 @@ def _convolution_backward(w: Writer, call: OpCall) -> tuple[str | None, ...]:
     return tuple(made)
 
 
-@rule("max_pool2d_with_indices.default")
+@RULES.add("max_pool2d_with_indices.default")
 def _max_pool(w: Writer, call: OpCall) -> tuple[str, str]:
     desc = tensor(call.args[0])
     allow(desc.dtype, ("float32",))
@@ -151,7 +153,7 @@ def _max_pool(w: Writer, call: OpCall) -> tuple[str, str]:
     return values, str(w.node("Mod", w.node("Where", is_broken, first, place), pixels))
 
 
-@rule("avg_pool2d.default")
+@RULES.add("avg_pool2d.default")
 def _avg_pool(w: Writer, call: OpCall) -> str:
     desc = tensor(call.args[0])
     allow(desc.dtype, ("float32",))
@@ -173,7 +175,7 @@ def _avg_pool(w: Writer, call: OpCall) -> str:
     )
 
 
-@rule("_adaptive_avg_pool2d.default")
+@RULES.add("_adaptive_avg_pool2d.default")
 def _adaptive_pool(w: Writer, call: OpCall) -> str:
     desc = tensor(call.args[0])
     allow(desc.dtype, ("float32",))
@@ -185,7 +187,7 @@ def _adaptive_pool(w: Writer, call: OpCall) -> str:
 # ---- attention ---------------------------------------------------------------------------------
 
 
-@rule("_scaled_dot_product_flash_attention_for_cpu.default")
+@RULES.add("_scaled_dot_product_flash_attention_for_cpu.default")
 def _attention(w: Writer, call: OpCall) -> tuple[str, str]:
     query, key, value = call.args[:3]
     scores, dtype = _scores(w, call, query, key, 3)
@@ -198,7 +200,7 @@ def _attention(w: Writer, call: OpCall) -> tuple[str, str]:
     return str(made), str(w.node("Squeeze", total, w.integers([-1])))
 
 
-@rule("_scaled_dot_product_flash_attention_for_cpu_backward.default")
+@RULES.add("_scaled_dot_product_flash_attention_for_cpu_backward.default")
 def _attention_backward(w: Writer, call: OpCall) -> tuple[str, str, str]:
     given, query, key, value, out, total = call.args[:6]
     scores, dtype = _scores(w, call, query, key, 6)

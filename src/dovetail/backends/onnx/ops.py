@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from dovetail.backends.onnx.writer import Refused, Writer, rule, tensor
+from dovetail.backends.onnx.writer import Refused, Rules, Writer, tensor
 from dovetail.ir import Arg, OpCall, Ref, Size
 from dovetail.ir.tensor import TensorDesc
 from dovetail.lower.rules import argument
 
+RULES = Rules()
 FLOATS = ("float32", "float64")
 # ATen's name → ONNX's, and the types that ONNX Runtime has it for.
 _UNARY = {
@@ -104,30 +105,32 @@ def _logic(onnx: str) -> Callable[[Writer, OpCall], str]:
 
 
 for _name, (_onnx, _dtypes) in _UNARY.items():
-    rule(f"{_name}.default")(_unary(_onnx, _dtypes))
+    RULES.add(f"{_name}.default")(_unary(_onnx, _dtypes))
 for _name, _onnx in _ARITHMETIC.items():
     _forms = ("default",) if _name.endswith("imum") else ("Tensor", "Scalar")
-    rule(*(f"{_name}.{form}" for form in _forms))(_binary(_onnx, scaled=_name in ("add", "sub")))
+    RULES.add(*(f"{_name}.{form}" for form in _forms))(
+        _binary(_onnx, scaled=_name in ("add", "sub"))
+    )
 for _name, _onnx in _COMPARISONS.items():
-    rule(f"{_name}.Tensor", f"{_name}.Scalar")(_comparison(_onnx))
+    RULES.add(f"{_name}.Tensor", f"{_name}.Scalar")(_comparison(_onnx))
 for _name, _onnx in _LOGIC.items():
-    rule(f"logical_{_name}.default")(_logic(_onnx))
-    rule(f"bitwise_{_name}.Tensor")(_logic(_onnx))
-rule("eq.Tensor", "eq.Scalar")(_comparison("Equal"))
+    RULES.add(f"logical_{_name}.default")(_logic(_onnx))
+    RULES.add(f"bitwise_{_name}.Tensor")(_logic(_onnx))
+RULES.add("eq.Tensor", "eq.Scalar")(_comparison("Equal"))
 
 
-@rule("ne.Tensor", "ne.Scalar")
+@RULES.add("ne.Tensor", "ne.Scalar")
 def _ne(w: Writer, call: OpCall) -> str:
     return str(w.node("Not", _comparison("Equal")(w, call)))
 
 
-@rule("div.Tensor", "div.Scalar")
+@RULES.add("div.Tensor", "div.Scalar")
 def _div(w: Writer, call: OpCall) -> str:
     dtype = allow(result(call).dtype, FLOATS)  # of whole numbers too: the result is a fraction
     return str(w.node("Div", *(w.operand(arg, dtype) for arg in call.args[:2])))
 
 
-@rule("rsub.Scalar")
+@RULES.add("rsub.Scalar")
 def _rsub(w: Writer, call: OpCall) -> str:
     dtype = allow(result(call).dtype, _NUMBERS)
     left, right = w.operand(call.args[0], dtype), w.operand(call.args[1], dtype)
@@ -137,13 +140,13 @@ def _rsub(w: Writer, call: OpCall) -> str:
     return str(w.node("Sub", right, left))
 
 
-@rule("rsqrt.default")
+@RULES.add("rsqrt.default")
 def _rsqrt(w: Writer, call: OpCall) -> str:
     dtype = allow(result(call).dtype, FLOATS)
     return str(w.node("Reciprocal", w.node("Sqrt", w.operand(call.args[0], dtype))))
 
 
-@rule("pow.Tensor_Scalar", "pow.Tensor_Tensor", "pow.Scalar")
+@RULES.add("pow.Tensor_Scalar", "pow.Tensor_Tensor", "pow.Scalar")
 def _pow(w: Writer, call: OpCall) -> str:
     dtype = allow(result(call).dtype, FLOATS)
     base, exponent = call.args[:2]
@@ -153,25 +156,25 @@ def _pow(w: Writer, call: OpCall) -> str:
     return str(w.node("Pow", x, w.operand(exponent, dtype)))
 
 
-@rule("silu.default")
+@RULES.add("silu.default")
 def _silu(w: Writer, call: OpCall) -> str:
     x = w.operand(call.args[0], allow(result(call).dtype, FLOATS))
     return str(w.node("Mul", x, w.node("Sigmoid", x)))
 
 
-@rule("gelu.default")
+@RULES.add("gelu.default")
 def _gelu(w: Writer, call: OpCall) -> str:
     x = w.operand(call.args[0], allow(result(call).dtype, ("float32",)))
     return str(w.node("Gelu", x, approximate=argument(call, 1, "approximate", "none")))
 
 
-@rule("isnan.default")
+@RULES.add("isnan.default")
 def _isnan(w: Writer, call: OpCall) -> str:
     allow(tensor(call.args[0]).dtype, FLOATS)
     return str(w.node("IsNaN", w.value(call.args[0])))
 
 
-@rule("logical_not.default", "bitwise_not.default")
+@RULES.add("logical_not.default", "bitwise_not.default")
 def _not(w: Writer, call: OpCall) -> str:
     if "bitwise" in call.op:
         allow(result(call).dtype, ("bool",))
@@ -186,14 +189,14 @@ def select(w: Writer, dtype: str, mask: str, yes: str, no: str) -> str:
     return str(w.node("Or", *chosen))
 
 
-@rule("where.self", "where.ScalarOther", "where.ScalarSelf", "where.Scalar")
+@RULES.add("where.self", "where.ScalarOther", "where.ScalarSelf", "where.Scalar")
 def _where(w: Writer, call: OpCall) -> str:
     dtype = result(call).dtype
     mask, yes, no = call.args
     return select(w, dtype, w.operand(mask, "bool"), w.operand(yes, dtype), w.operand(no, dtype))
 
 
-@rule("masked_fill.Scalar", "masked_fill.Tensor")
+@RULES.add("masked_fill.Scalar", "masked_fill.Tensor")
 def _masked_fill(w: Writer, call: OpCall) -> str:
     x, mask, value = call.args
     dtype = result(call).dtype
@@ -203,7 +206,7 @@ def _masked_fill(w: Writer, call: OpCall) -> str:
     return select(w, dtype, w.operand(mask, "bool"), filled, w.operand(x, dtype))
 
 
-@rule("clamp.default", "clamp_min.default", "clamp_max.default", "hardtanh.default")
+@RULES.add("clamp.default", "clamp_min.default", "clamp_max.default", "hardtanh.default")
 def _clamp(w: Writer, call: OpCall) -> str:
     dtype = allow(result(call).dtype, _NUMBERS)
     name = call.op.split(".")[1]
@@ -223,7 +226,7 @@ def _clamp(w: Writer, call: OpCall) -> str:
     return x if high is None else str(w.node("Min", x, w.operand(high, dtype)))
 
 
-@rule("_to_copy.default", "clone.default", "detach.default", "alias.default")
+@RULES.add("_to_copy.default", "clone.default", "detach.default", "alias.default")
 def _copy(w: Writer, call: OpCall) -> str:
     have, want = tensor(call.args[0]).dtype, result(call).dtype
     if have in FLOATS and want in ("int8", "uint8"):
@@ -231,22 +234,22 @@ def _copy(w: Writer, call: OpCall) -> str:
     return w.cast(w.value(call.args[0]), have, want)
 
 
-rule("lift_fresh_copy.default")(_copy)
+RULES.add("lift_fresh_copy.default")(_copy)
 
 
-@rule("full.default", "full_like.default", "scalar_tensor.default")
+@RULES.add("full.default", "full_like.default", "scalar_tensor.default")
 def _full(w: Writer, call: OpCall) -> str:
     desc = result(call)
     value: Arg = call.args[0] if "scalar_tensor" in call.op else call.args[1]
     return filled(w, desc, value)
 
 
-@rule("zeros_like.default", "zeros.default", "new_zeros.default")
+@RULES.add("zeros_like.default", "zeros.default", "new_zeros.default")
 def _zeros(w: Writer, call: OpCall) -> str:
     return filled(w, result(call), 0)
 
 
-@rule("ones_like.default", "ones.default", "new_ones.default")
+@RULES.add("ones_like.default", "ones.default", "new_ones.default")
 def _ones(w: Writer, call: OpCall) -> str:
     return filled(w, result(call), 1)
 
@@ -257,7 +260,7 @@ def filled(w: Writer, desc: TensorDesc, value: Arg) -> str:
     return str(w.node("Expand", scalar, w.shape(desc.shape))) if desc.shape else scalar
 
 
-@rule("arange.start_step", "arange.default", "arange.start")
+@RULES.add("arange.start_step", "arange.default", "arange.start")
 def _arange(w: Writer, call: OpCall) -> str:
     dtype = allow(result(call).dtype, ("int64", "int32", "float32"))
     if dtype == "float32" and not all(isinstance(a, int | Size) for a in call.args):

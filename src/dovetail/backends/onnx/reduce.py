@@ -6,12 +6,13 @@ from typing import Any
 
 from dovetail.backends.onnx.ops import FLOATS, allow, result, select
 from dovetail.backends.onnx.shapes import constant
-from dovetail.backends.onnx.writer import Refused, Writer, rule, tensor
+from dovetail.backends.onnx.writer import Refused, Rules, Writer, tensor
 from dovetail.ir import Arg, OpCall, Ref
 from dovetail.ir.affine import product
 from dovetail.ir.tensor import TensorDesc
 from dovetail.lower.rules import argument
 
+RULES = Rules()
 _NUMBERS = (*FLOATS, "int64", "int32")
 
 
@@ -31,7 +32,7 @@ def fold(w: Writer, op: str, x: str, axes: list[int], keep: Any) -> str:
     return str(w.node(op, x, w.integers(axes), keepdims=int(bool(keep))))
 
 
-@rule("sum.dim_IntList", "sum.default", "mean.dim", "mean.default")
+@RULES.add("sum.dim_IntList", "sum.default", "mean.dim", "mean.default")
 def _sum(w: Writer, call: OpCall) -> str:
     dtype = allow(result(call).dtype, _NUMBERS if "sum" in call.op else FLOATS)
     x = w.operand(call.args[0], dtype)
@@ -62,7 +63,7 @@ def extreme(w: Writer, op: str, x: str, dtype: str, axes: list[int], keep: Any) 
     return select(w, dtype, some, w.constant(float("nan"), dtype), best)
 
 
-@rule("amax.default", "amin.default")
+@RULES.add("amax.default", "amin.default")
 def _amax(w: Writer, call: OpCall) -> str:
     dtype = allow(result(call).dtype, _NUMBERS)
     _no_empty(tensor(call.args[0]))
@@ -72,7 +73,7 @@ def _amax(w: Writer, call: OpCall) -> str:
     return extreme(w, op, w.value(call.args[0]), dtype, axes, keep)
 
 
-@rule("max.default", "min.default")
+@RULES.add("max.default", "min.default")
 def _max(w: Writer, call: OpCall) -> str:
     dtype = allow(result(call).dtype, _NUMBERS)
     _no_empty(tensor(call.args[0]))
@@ -96,7 +97,7 @@ def position(w: Writer, op: str, x: str, dtype: str, axis: int, keep: Any) -> st
     return str(w.node("Where", some, first, best))
 
 
-@rule("argmax.default", "argmin.default")
+@RULES.add("argmax.default", "argmin.default")
 def _argmax(w: Writer, call: OpCall) -> str:
     desc = tensor(call.args[0])
     dtype = allow(desc.dtype, _NUMBERS)
@@ -114,7 +115,7 @@ def _argmax(w: Writer, call: OpCall) -> str:
     return position(w, "ArgMax" if "argmax" in call.op else "ArgMin", x, dtype, axis, keep)
 
 
-@rule("max.dim", "min.dim")
+@RULES.add("max.dim", "min.dim")
 def _max_dim(w: Writer, call: OpCall) -> tuple[str, str]:
     desc = tensor(call.args[0])
     dtype = allow(desc.dtype, _NUMBERS)
@@ -127,7 +128,7 @@ def _max_dim(w: Writer, call: OpCall) -> tuple[str, str]:
     return best, position(w, f"Arg{name}", x, dtype, axis, keep)
 
 
-@rule("any.default", "any.dim", "any.dims", "all.default", "all.dim", "all.dims")
+@RULES.add("any.default", "any.dim", "any.dims", "all.default", "all.dim", "all.dims")
 def _any(w: Writer, call: OpCall) -> str:
     whole = w.cast(w.operand(call.args[0], "bool"), "bool", "int32")
     if not all(isinstance(d, int) and d for d in tensor(call.args[0]).shape):
@@ -138,7 +139,7 @@ def _any(w: Writer, call: OpCall) -> str:
     return w.cast(fold(w, op, whole, axes_of(call, dims), keep), "int32", "bool")
 
 
-@rule("cumsum.default")
+@RULES.add("cumsum.default")
 def _cumsum(w: Writer, call: OpCall) -> str:
     dtype = allow(result(call).dtype, _NUMBERS)
     desc = tensor(call.args[0])
@@ -148,7 +149,7 @@ def _cumsum(w: Writer, call: OpCall) -> str:
     return str(w.node("CumSum", w.operand(call.args[0], dtype), w.constant(axis, "int64")))
 
 
-@rule("_softmax.default", "_log_softmax.default")
+@RULES.add("_softmax.default", "_log_softmax.default")
 def _softmax(w: Writer, call: OpCall) -> str:
     desc = tensor(call.args[0])
     dtype = allow(desc.dtype, FLOATS)
@@ -159,7 +160,7 @@ def _softmax(w: Writer, call: OpCall) -> str:
     return str(w.node(op, w.operand(call.args[0], dtype), axis=axis))
 
 
-@rule("var_mean.correction", "var.correction")
+@RULES.add("var_mean.correction", "var.correction")
 def _variance(w: Writer, call: OpCall) -> str | tuple[str, str]:
     desc = tensor(call.args[0])
     dtype = allow(desc.dtype, FLOATS)
@@ -181,7 +182,7 @@ def _variance(w: Writer, call: OpCall) -> str | tuple[str, str]:
     return variance, center if keep else mean(w, x, desc, dtype, axes, False)
 
 
-@rule("native_layer_norm.default")
+@RULES.add("native_layer_norm.default")
 def _layer_norm(w: Writer, call: OpCall) -> tuple[str, str, str]:
     x, shape, weight, bias, eps = call.args
     desc = tensor(x)
@@ -199,7 +200,7 @@ def _ones(w: Writer, dtype: str, shape: Any) -> str:
     return str(w.node("Expand", w.constant(1.0, dtype), w.shape(shape)))
 
 
-@rule("_native_batch_norm_legit_no_training.default")
+@RULES.add("_native_batch_norm_legit_no_training.default")
 def _batch_norm(w: Writer, call: OpCall) -> tuple[str, str, str]:
     x, weight, bias, mean, variance, _, eps = call.args
     desc = tensor(x)

@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from dovetail.backends.onnx.ops import result
-from dovetail.backends.onnx.writer import Refused, Writer, rule, tensor
+from dovetail.backends.onnx.writer import Refused, Rules, Writer, tensor
 from dovetail.ir import Arg, OpCall, Ref, Size
 from dovetail.ir.tensor import TensorDesc
 from dovetail.lower.rules import argument
 
+RULES = Rules()
 _LAST = 2**63 - 1
 _INDICES = ("int64", "int32")
 
@@ -21,21 +22,21 @@ def constant(value: Arg, what: str) -> int:
     return value
 
 
-@rule("view.default", "reshape.default", "_unsafe_view.default")
+@RULES.add("view.default", "reshape.default", "_unsafe_view.default")
 def _view(w: Writer, call: OpCall) -> str:
     return str(w.node("Reshape", w.value(call.args[0]), w.shape(result(call).shape), allowzero=1))
 
 
-rule("unsqueeze.default", "squeeze.default", "squeeze.dim", "squeeze.dims")(_view)
+RULES.add("unsqueeze.default", "squeeze.default", "squeeze.dim", "squeeze.dims")(_view)
 
 
-@rule("permute.default")
+@RULES.add("permute.default")
 def _permute(w: Writer, call: OpCall) -> str:
     rank = tensor(call.args[0]).rank
     return _transposed(w, call, [constant(d, "a dimension") % rank for d in call.args[1]])
 
 
-@rule("t.default", "transpose.int")
+@RULES.add("t.default", "transpose.int")
 def _transpose(w: Writer, call: OpCall) -> str:
     rank = tensor(call.args[0]).rank
     first, second = call.args[1:3] if "transpose" in call.op else (0, -1)
@@ -49,12 +50,12 @@ def _transposed(w: Writer, call: OpCall, order: list[int]) -> str:
     return str(w.node("Transpose", w.value(call.args[0]), perm=order))
 
 
-@rule("expand.default")
+@RULES.add("expand.default")
 def _expand(w: Writer, call: OpCall) -> str:
     return str(w.node("Expand", w.value(call.args[0]), w.shape(result(call).shape)))
 
 
-@rule("slice.Tensor")
+@RULES.add("slice.Tensor")
 def _slice(w: Writer, call: OpCall) -> str:
     desc = tensor(call.args[0])
     axis = constant(argument(call, 1, "dim", 0), "a dimension") % desc.rank
@@ -70,7 +71,7 @@ def cut(w: Writer, x: Ref, axis: int, start: Any, end: Any, step: int = 1) -> st
     return str(w.node("Slice", w.value(x), *bounds, w.integers([axis]), w.integers([step])))
 
 
-@rule("select.int")
+@RULES.add("select.int")
 def _select(w: Writer, call: OpCall) -> str:
     axis = constant(call.args[1], "a dimension") % tensor(call.args[0]).rank
     place = call.args[2]
@@ -78,7 +79,7 @@ def _select(w: Writer, call: OpCall) -> str:
     return str(w.node("Gather", w.value(call.args[0]), index, axis=axis))
 
 
-@rule("cat.default")
+@RULES.add("cat.default")
 def _cat(w: Writer, call: OpCall) -> str:
     dtype, rank = result(call).dtype, result(call).rank
     axis = constant(argument(call, 1, "dim", 0), "a dimension") % max(rank, 1)
@@ -87,7 +88,7 @@ def _cat(w: Writer, call: OpCall) -> str:
     return str(w.node("Concat", *names, axis=axis))
 
 
-@rule("split_with_sizes.default")
+@RULES.add("split_with_sizes.default")
 def _split(w: Writer, call: OpCall) -> tuple[str, ...]:
     axis = constant(argument(call, 2, "dim", 0), "a dimension") % tensor(call.args[0]).rank
     pieces = call.args[1]
@@ -95,7 +96,7 @@ def _split(w: Writer, call: OpCall) -> tuple[str, ...]:
     return (made,) if isinstance(made, str) else tuple(made)
 
 
-@rule("split.Tensor")
+@RULES.add("split.Tensor")
 def _split_evenly(w: Writer, call: OpCall) -> tuple[str, ...]:
     axis = constant(argument(call, 2, "dim", 0), "a dimension") % tensor(call.args[0]).rank
     if not isinstance(call.output, tuple):
@@ -105,7 +106,7 @@ def _split_evenly(w: Writer, call: OpCall) -> tuple[str, ...]:
     return (made,) if isinstance(made, str) else tuple(made)
 
 
-@rule("unbind.int")
+@RULES.add("unbind.int")
 def _unbind(w: Writer, call: OpCall) -> tuple[str, ...]:
     desc = tensor(call.args[0])
     axis = constant(argument(call, 1, "dim", 0), "a dimension") % desc.rank
@@ -114,7 +115,7 @@ def _unbind(w: Writer, call: OpCall) -> tuple[str, ...]:
     return tuple(str(w.node("Gather", x, w.constant(n, "int64"), axis=axis)) for n in range(count))
 
 
-@rule("repeat.default")
+@RULES.add("repeat.default")
 def _repeat(w: Writer, call: OpCall) -> str:
     desc, repeats = tensor(call.args[0]), call.args[1]
     x = w.value(call.args[0])
@@ -124,7 +125,7 @@ def _repeat(w: Writer, call: OpCall) -> str:
     return str(w.node("Tile", x, w.shape(repeats)))
 
 
-@rule("constant_pad_nd.default")
+@RULES.add("constant_pad_nd.default")
 def _pad(w: Writer, call: OpCall) -> str:
     desc = tensor(call.args[0])
     given = call.args[1]
@@ -144,12 +145,12 @@ def _index(w: Writer, ref: Ref) -> str:
     return w.value(ref)
 
 
-@rule("embedding.default")
+@RULES.add("embedding.default")
 def _embedding(w: Writer, call: OpCall) -> str:
     return _gathered(w, call.args[0], call.args[1], 0)
 
 
-@rule("index_select.default")
+@RULES.add("index_select.default")
 def _index_select(w: Writer, call: OpCall) -> str:
     desc = tensor(call.args[0])
     if not desc.rank or not tensor(call.args[2]).rank:
@@ -166,7 +167,7 @@ def _gathered(w: Writer, x: Ref, index: Ref, axis: int) -> str:
     return str(w.node("Gather", w.value(x), checked, axis=axis % tensor(x).rank))
 
 
-@rule("index.Tensor")
+@RULES.add("index.Tensor")
 def _index_tensor(w: Writer, call: OpCall) -> str:
     given = [(axis, ref) for axis, ref in enumerate(call.args[1]) if ref is not None]
     if len(given) != 1:
@@ -175,7 +176,7 @@ def _index_tensor(w: Writer, call: OpCall) -> str:
     return str(w.node("Gather", w.value(call.args[0]), _index(w, ref), axis=axis))
 
 
-@rule("gather.default")
+@RULES.add("gather.default")
 def _gather(w: Writer, call: OpCall) -> str:
     x, index = tensor(call.args[0]), tensor(call.args[2])
     axis = constant(call.args[1], "a dimension") % max(x.rank, 1)

@@ -1,6 +1,6 @@
-"""Writes a segment as an ONNX model: names, constants, sizes.
+"""The parts of an ONNX model in the making: names, constants, sizes, nodes.
 
-What each operator becomes is in ``ops`` and its neighbours.
+What each operator becomes is in ``ops`` and its neighbours; ``convert`` writes the whole model.
 """
 
 from __future__ import annotations
@@ -8,13 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from dovetail.errors import UnsupportedGraph
-from dovetail.ir import Arg, OpCall, Ref, Segment, Size
-from dovetail.ir.encode import segment_to_bytes
+from dovetail.ir import Arg, OpCall, Ref, Size
 from dovetail.ir.size import Dim
 from dovetail.ir.tensor import TensorDesc
 
-OPSET, IR_VERSION = 20, 9
 METADATA = "dovetail.segment"  # where a model keeps the segment it was made from
 # Types of tensors that models hold, as ONNX numbers them.
 TYPES = {"float32": 1, "uint8": 2, "int8": 3, "int32": 6, "int64": 7, "bool": 9, "float64": 11}
@@ -22,24 +19,26 @@ _SIZES = {"add": "Add", "sub": "Sub", "mul": "Mul", "max": "Max", "min": "Min"}
 
 Results = str | tuple[str | None, ...]
 Rule = Callable[["Writer", OpCall], Results]
-RULES: dict[str, Rule] = {}
 
 
 class Refused(Exception):
     """A rule does not cover a call; the message says why."""
 
 
-def rule(*names: str) -> Callable[[Rule], Rule]:
-    """Register what operators of ATen become, by name without the namespace."""
+class Rules(dict[str, Rule]):
+    """What operators of ATen become, by name without the namespace."""
 
-    def register(fn: Rule) -> Rule:
-        for name in names:
-            if name in RULES:
-                raise ValueError(f"two rules for {name}")
-            RULES[name] = fn
-        return fn
+    def add(self, *names: str) -> Callable[[Rule], Rule]:
+        """Declare what ``names`` become."""
 
-    return register
+        def declare(fn: Rule) -> Rule:
+            for name in names:
+                if name in self:
+                    raise ValueError(f"two rules for {name}")
+                self[name] = fn
+            return fn
+
+        return declare
 
 
 class Writer:
@@ -151,108 +150,3 @@ def _as(value: float, dtype: str) -> float | int | bool:
     if dtype == "bool":
         return bool(value)
     return float(value) if dtype.startswith("float") else int(value)
-
-
-def refusal(call: OpCall) -> str:
-    """Why a call cannot be part of a model; empty when it can."""
-    found = RULES.get(call.op.removeprefix("aten."))
-    if found is None or not call.op.startswith("aten."):
-        return "no ONNX for it"
-    if call.binds:
-        return "it defines a size that depends on data"
-    for desc in (*call.inputs, *call.outputs):
-        if desc.dtype not in TYPES:
-            return f"no {desc.dtype}"
-        if desc.device != "cpu":
-            return f"a tensor on {desc.device}"
-    if any(0 in desc.shape for desc in (*call.inputs, *call.outputs[:1])):
-        return "a tensor without elements, which the engine takes for one element in places"
-    try:
-        found(_on_trial(call), call)
-    except Refused as reason:
-        return str(reason)
-    return ""
-
-
-def _on_trial(call: OpCall) -> Writer:
-    """A writer that knows what one call needs, for the sake of asking its rule."""
-    writer = Writer()
-    for ref in call.refs():
-        writer.names[ref.name, ref.path] = ref.name or "operand"
-    described = [desc.symbols() for desc in (*call.inputs, *call.outputs)]
-    for symbols in (call.symbols(), *described):
-        writer.symbols |= {symbol: symbol for symbol in symbols}
-    return writer
-
-
-def to_model(segment: Segment) -> bytes:
-    """A segment as the bytes of an ONNX model that carries the segment with it."""
-    writer = Writer()
-    inputs = [_input(writer, given.name, given.desc, given.kind) for given in segment.inputs]
-    for call in segment.calls:
-        results = RULES[call.op.removeprefix("aten.")](writer, call)
-        for path, name in _paths(results):
-            if name is not None:
-                writer.names[call.name, path] = name
-    outputs = [
-        _output(writer, n, out) for n, out in enumerate(segment.outputs) if isinstance(out, Ref)
-    ]
-    graph = writer.helper.make_graph(
-        _needed(writer.nodes, {out.name for out in outputs}),
-        segment.name,
-        inputs,
-        outputs,
-        initializer=list(writer.initializers.values()),
-    )
-    opset = writer.helper.make_opsetid("", OPSET)
-    model = writer.helper.make_model(
-        graph, opset_imports=[opset], ir_version=IR_VERSION, producer_name="dovetail"
-    )
-    writer.helper.set_model_props(model, {METADATA: segment_to_bytes(segment).decode()})
-    return bytes(model.SerializeToString())
-
-
-def _needed(nodes: Sequence[Any], wanted: set[str]) -> list[Any]:
-    """The nodes that outputs depend on: a rule may have made results that nobody uses."""
-    kept = []
-    for node in reversed(nodes):
-        if wanted & set(node.output):
-            kept.append(node)
-            wanted |= set(node.input)
-    return kept[::-1]
-
-
-def _paths(results: Results) -> list[tuple[tuple[int, ...], str | None]]:
-    if isinstance(results, str):
-        return [((), results)]
-    return [((n,), name) for n, name in enumerate(results)]
-
-
-def _input(writer: Writer, name: str, desc: Any, kind: str) -> Any:
-    """An input; what sizes it tells is noted."""
-    made = f"in.{name}"
-    writer.outside.add(made)
-    if kind == "size":
-        writer.symbols[name] = made
-        return writer.helper.make_tensor_value_info(made, TYPES["int64"], [1])
-    if not isinstance(desc, TensorDesc):
-        raise UnsupportedGraph(f"the input {name} is no tensor")
-    writer.names[name, ()] = made
-    for axis, dim in enumerate(desc.shape):
-        if isinstance(dim, Size) and dim.is_symbol and dim.args[0] not in writer.symbols:
-            shape = writer.node("Shape", made, start=axis, end=axis + 1)
-            writer.symbols[dim.args[0]] = shape
-    dims = [d if isinstance(d, int) else str(d) for d in desc.shape]
-    return writer.helper.make_tensor_value_info(made, TYPES[desc.dtype], dims)
-
-
-def _output(writer: Writer, number: int, out: Ref) -> Any:
-    """An output; under a name of its own where its value is an input or another output too."""
-    desc = tensor(out)
-    name = writer.value(out)
-    if name in writer.outside or name in writer.given:
-        writer.nodes.append(writer.helper.make_node("Identity", [name], [f"out.{number}"]))
-        name = f"out.{number}"
-    writer.given.add(name)
-    dims = [d if isinstance(d, int) else str(d) for d in desc.shape]
-    return writer.helper.make_tensor_value_info(name, TYPES[desc.dtype], dims)

@@ -200,7 +200,7 @@ class RendererBackend(Backend):
 
     def keeps_whole(self, call: OpCall) -> bool:
         """Operators with a lowering rule of their own, and those that are a library's anyway."""
-        from dovetail.backends.cpu.support import stays_whole
+        from dovetail.lower.whole import stays_whole
 
         return stays_whole(call)
 

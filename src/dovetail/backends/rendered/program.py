@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from dovetail.backends.cpu.support import stays_whole
 from dovetail.codegen.source import has_checks, points, symbolic_sizes
 from dovetail.ir import Arg, OpCall, Ref, Segment
 from dovetail.ir.kernel import Kernel
 from dovetail.ir.size import Dim
 from dovetail.ir.tensor import TensorDesc
 from dovetail.lower.values import LibraryCall, Source, Value, View, root_of
+from dovetail.lower.whole import stays_whole
 from dovetail.schedule.plan import Unschedulable, make_plan, verdict
 
 __all__ = ["Launch", "RenderedProgram", "refusal"]
