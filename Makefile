@@ -1,6 +1,7 @@
 # make demo    compile a small transformer and compare it with eager
 # make test    the whole test suite
-# make check   formatter, linter, types, import contracts, C warnings
+# make check   formatter, linter, types, import contracts, generated headers, C warnings
+# make generate   the C headers that repeat tables of src/dovetail/ir
 # make test-backends   every shipped backend on every case of the differential suite
 # make test-processors   the suites as on processors without AVX-512 and without AVX2
 # make sweep   2,000 random graphs (GRAPHS=n: how many) and each case of op_db against eager
@@ -71,6 +72,7 @@ test-fast: $(INSTALLED)
 	@$(BIN)/python -m pytest -q -m "not e2e" $(ARGS)
 
 check: $(INSTALLED) $(C_TESTS)
+	$(BIN)/python tools/generate_tables.py --check
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
@@ -81,6 +83,11 @@ check: $(INSTALLED) $(C_TESTS)
 	$(CC) $(CFLAGS) -Wno-conversion -fsyntax-only -Inative/include -Inative/src \
 	    -I$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("include"))') \
 	    native/python/*.c
+
+# Needs nothing that the headers are part of.
+.PHONY: generate
+generate:
+	@PYTHONPATH=src $(PYTHON) tools/generate_tables.py
 
 format: $(INSTALLED)
 	$(BIN)/ruff format .

@@ -133,14 +133,14 @@ static uint32_t arity_of(uint32_t kind, uint32_t op)
         KERNEL_OPERATIONS(X)
 #undef X
     };
-    static const uint8_t folds[] = {
-#define X(number, name, arity) [number] = arity,
-        KERNEL_FOLDS(X)
+    static const uint8_t reductions[] = {
+#define X(number, name, arity, rule) [number] = arity,
+        KERNEL_REDUCTIONS(X)
 #undef X
     };
     if (kind == IR_APPLY)
         return op < sizeof operations ? operations[op] : 0;
-    return op < sizeof folds ? folds[op] : 0;
+    return op < sizeof reductions ? reductions[op] : 0;
 }
 
 static void read_constant(list *l, uint32_t type)

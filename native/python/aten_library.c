@@ -4,6 +4,7 @@
 #define _GNU_SOURCE
 #endif
 #include "aten_internal.h"
+#include "dtypes.h"
 
 #include <dlfcn.h>
 #include <stdio.h>
@@ -73,15 +74,9 @@ static struct {
     const char *name;
     int32_t number;
 } DTYPES[] = {
-    {DVT_FLOAT, 32, "dtype_float32", -1}, {DVT_FLOAT, 64, "dtype_float64", -1},
-    {DVT_INT, 64, "dtype_int64", -1},     {DVT_BFLOAT, 16, "dtype_bfloat16", -1},
-    {DVT_FLOAT, 16, "dtype_float16", -1}, {DVT_BOOL, 8, "dtype_bool", -1},
-    {DVT_INT, 32, "dtype_int32", -1},     {DVT_INT, 16, "dtype_int16", -1},
-    {DVT_INT, 8, "dtype_int8", -1},       {DVT_UINT, 8, "dtype_uint8", -1},
-    {DVT_UINT, 16, "dtype_uint16", -1},   {DVT_UINT, 32, "dtype_uint32", -1},
-    {DVT_UINT, 64, "dtype_uint64", -1},   {10, 8, "dtype_float8_e4m3fn", -1},
-    {11, 8, "dtype_float8_e4m3fnuz", -1}, {12, 8, "dtype_float8_e5m2", -1},
-    {13, 8, "dtype_float8_e5m2fnuz", -1}, {14, 8, "dtype_float8_e8m0fnu", -1},
+#define X(name, code, bits) {code, bits, "dtype_" #name, -1},
+    REAL_TYPES(X)
+#undef X
 };
 
 /* -1: none that can go this way. Complex tensors go through Python: their lazy conjugation

@@ -7,6 +7,7 @@
 #endif
 
 #include "dovetail.h"
+#include "dtypes.h"
 #include "lock.h"
 
 #include <stdatomic.h>
@@ -359,20 +360,6 @@ void dvt_table_before_fork(void);
 void dvt_table_after_fork(void);
 
 /* ---- kernels ---- */
-typedef enum {
-    T_F32,
-    T_F64,
-    T_I64,
-    T_I32,
-    T_I16,
-    T_I8,
-    T_U8,
-    T_BOOL,
-    T_F16,
-    T_BF16,
-    T_COUNT,
-    T_NONE = -1
-} type_id;
 type_id dvt_type_of(dvt_dtype dtype);
 bool dvt_same_dtype(dvt_dtype a, dvt_dtype b);
 int64_t dvt_numel(const dvt_tensor *t);

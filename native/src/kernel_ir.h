@@ -88,6 +88,8 @@ type_id dvt_computed(type_id storage);
 /* Operands of an operation, or of a fold. */
 uint8_t dvt_arity(uint8_t op, bool fold);
 bool dvt_admits(uint8_t op, bool fold, const type_id *given, type_id result);
+/* The least and the greatest number of each type of integers, and of bool. */
+extern const int64_t dvt_least[], dvt_most[];
 /* Whether a type of integers, or bool, has this number. */
 bool dvt_holds(type_id type, int64_t number);
 

@@ -185,12 +185,12 @@ static inline uint16_t narrow_half(float x)
     return (uint16_t)(made | (bits >> 16 & 0x8000u));
 }
 
-static inline float widen_brain(uint16_t brain)
+static inline float widen_bfloat16(uint16_t bits)
 {
-    return float_of((uint32_t)brain << 16);
+    return float_of((uint32_t)bits << 16);
 }
 
-static inline uint16_t narrow_brain(float x)
+static inline uint16_t narrow_bfloat16(float x)
 {
     uint32_t bits = bits_of(x);
     uint32_t made = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;

@@ -1,5 +1,6 @@
-/* kernel_ops.h: kernel IR's operations and folds, their numbers in a file, and what operands
- * they take. src/dovetail/file/kernel_codes.py holds the same tables; a test compares them. */
+/* kernel_ops.h: kernel IR's operations and reductions, their numbers in a file, and what
+ * operands they take. Written by tools/generate_tables.py from src/dovetail/ir/ops.py:
+ * make generate. */
 #ifndef DVT_KERNEL_OPS_H
 #define DVT_KERNEL_OPS_H
 
@@ -27,7 +28,7 @@ typedef enum {
     X(2, not, 1, BITS)                                                                         \
     X(3, cast, 1, CAST)                                                                        \
     X(4, round_half, 1, SINGLE)                                                                \
-    X(5, round_brain, 1, SINGLE)                                                               \
+    X(5, round_bfloat16, 1, SINGLE)                                                            \
     X(6, isnan, 1, TEST)                                                                       \
     X(7, floor, 1, FLOAT)                                                                      \
     X(8, ceil, 1, FLOAT)                                                                       \
@@ -91,23 +92,31 @@ typedef enum {
     X(66, hypot, 2, FLOAT)                                                                     \
     X(67, check_divisor, 3, CHECK)
 
-/* X(number, name, operands): sums and products of numbers, extremes of anything, any and all
- * of bools; the last two take a value and the int64 position that is to be returned for it. */
-#define KERNEL_FOLDS(X)                                                                        \
-    X(0, sum, 1)                                                                               \
-    X(1, prod, 1)                                                                              \
-    X(2, max, 1)                                                                               \
-    X(3, min, 1)                                                                               \
-    X(4, any, 1)                                                                               \
-    X(5, all, 1)                                                                               \
-    X(6, argmax, 2)                                                                            \
-    X(7, argmin, 2)
+/* What a reduction gives: a number, any type, a bool, or the int64 position that its second
+ * operand is. */
+typedef enum {
+    REDUCES_TO_NUMBER,
+    REDUCES_TO_ANY,
+    REDUCES_TO_BOOL,
+    REDUCES_TO_POSITION
+} reduction_rule;
+
+/* X(number, name, operands, rule) */
+#define KERNEL_REDUCTIONS(X)                                                                   \
+    X(0, sum, 1, NUMBER)                                                                       \
+    X(1, prod, 1, NUMBER)                                                                      \
+    X(2, max, 1, ANY)                                                                          \
+    X(3, min, 1, ANY)                                                                          \
+    X(4, any, 1, BOOL)                                                                         \
+    X(5, all, 1, BOOL)                                                                         \
+    X(6, argmax, 2, POSITION)                                                                  \
+    X(7, argmin, 2, POSITION)
 
 #define X(number, name, arity, rule) K_##name = number,
 enum { KERNEL_OPERATIONS(X) K_COUNT };
 #undef X
-#define X(number, name, arity) F_##name = number,
-enum { KERNEL_FOLDS(X) F_COUNT };
+#define X(number, name, arity, rule) F_##name = number,
+enum { KERNEL_REDUCTIONS(X) F_COUNT };
 #undef X
 
 #endif

@@ -274,7 +274,7 @@ static void find_functions(kernel_plan *plan, plan_step *s)
     }
     if (i->kind == IR_STORE) {
         type_id storage = plan->buffers[i->buffer].type;
-        type_id wanted = storage == T_F16 || storage == T_BF16 ? T_F32 : storage;
+        type_id wanted = dvt_computed(storage);
         s->cast = given != wanted ? t->cast[wanted][given] : NULL;
     }
 }

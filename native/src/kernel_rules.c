@@ -14,7 +14,12 @@ static bool is_integer(type_id t)
 
 type_id dvt_computed(type_id storage)
 {
-    return storage == T_F16 || storage == T_BF16 ? T_F32 : storage;
+    static const uint8_t types[] = {
+#define X(number, name, code, bits, computed, least, most) [number] = T_##computed,
+        KERNEL_TYPES(X)
+#undef X
+    };
+    return (type_id)types[storage];
 }
 
 static const uint8_t arities[] = {
@@ -27,9 +32,24 @@ static const uint8_t rules[] = {
     KERNEL_OPERATIONS(X)
 #undef X
 };
-static const uint8_t fold_arities[] = {
-#define X(number, name, arity) [number] = arity,
-    KERNEL_FOLDS(X)
+static const uint8_t reduction_arities[] = {
+#define X(number, name, arity, rule) [number] = arity,
+    KERNEL_REDUCTIONS(X)
+#undef X
+};
+static const uint8_t reduction_rules[] = {
+#define X(number, name, arity, rule) [number] = REDUCES_TO_##rule,
+    KERNEL_REDUCTIONS(X)
+#undef X
+};
+const int64_t dvt_least[] = {
+#define X(number, name, code, bits, computed, least, most) [number] = least,
+    KERNEL_TYPES(X)
+#undef X
+};
+const int64_t dvt_most[] = {
+#define X(number, name, code, bits, computed, least, most) [number] = most,
+    KERNEL_TYPES(X)
 #undef X
 };
 
@@ -71,40 +91,32 @@ static bool admits(uint8_t op, const type_id *given, type_id result)
     return false;
 }
 
-static bool folds(uint8_t op, const type_id *given, type_id result)
+static bool reduces(uint8_t op, const type_id *given, type_id result)
 {
-    switch (op) {
-    case F_sum:
-    case F_prod:
+    switch ((reduction_rule)reduction_rules[op]) {
+    case REDUCES_TO_NUMBER:
         return result != T_BOOL;
-    case F_any:
-    case F_all:
-        return result == T_BOOL;
-    case F_argmax:
-    case F_argmin:
-        return given[1] == T_I64 && result == T_I64;
-    default:
+    case REDUCES_TO_ANY:
         return true;
+    case REDUCES_TO_BOOL:
+        return result == T_BOOL;
+    case REDUCES_TO_POSITION:
+        return given[1] == T_I64 && result == T_I64;
     }
+    return false;
 }
 
 uint8_t dvt_arity(uint8_t op, bool fold)
 {
-    return fold ? fold_arities[op] : arities[op];
+    return fold ? reduction_arities[op] : arities[op];
 }
 
 bool dvt_admits(uint8_t op, bool fold, const type_id *given, type_id result)
 {
-    return fold ? folds(op, given, result) : admits(op, given, result);
+    return fold ? reduces(op, given, result) : admits(op, given, result);
 }
 
 bool dvt_holds(type_id type, int64_t number)
 {
-    static const int64_t least[] = {[T_I64] = INT64_MIN, [T_I32] = INT32_MIN,
-                                    [T_I16] = INT16_MIN, [T_I8] = INT8_MIN,
-                                    [T_U8] = 0,          [T_BOOL] = 0};
-    static const int64_t most[] = {[T_I64] = INT64_MAX, [T_I32] = INT32_MAX,
-                                   [T_I16] = INT16_MAX, [T_I8] = INT8_MAX,
-                                   [T_U8] = UINT8_MAX,  [T_BOOL] = 1};
-    return number >= least[type] && number <= most[type];
+    return number >= dvt_least[type] && number <= dvt_most[type];
 }

@@ -304,20 +304,6 @@ static char *totals_of(const worker *w, const plan_step *s)
     return w->accumulators + (size_t)s->accumulator * 2 * 8 * STRIP;
 }
 
-static int64_t least_of(type_id type)
-{
-    return type == T_I64   ? INT64_MIN
-           : type == T_I32 ? INT32_MIN
-           : type == T_I16 ? INT16_MIN
-           : type == T_I8  ? INT8_MIN
-                           : 0;
-}
-
-static int64_t most_of(type_id type)
-{
-    return type == T_BOOL ? 1 : type == T_U8 ? UINT8_MAX : -(least_of(type) + 1);
-}
-
 /* Where a loop has no points, positions are 0; otherwise the first one comes before this. */
 static void start_fold(const worker *w, const plan_step *s, bool empty)
 {
@@ -325,7 +311,7 @@ static void start_fold(const worker *w, const plan_step *s, bool empty)
     type_id type = folded_type(w, s);
     bool one = op == F_prod || op == F_all, low = op == F_max || op == F_argmax;
     bool extreme = low || op == F_min || op == F_argmin;
-    dvt_number start = {.i = extreme ? (low ? least_of(type) : most_of(type)) : one};
+    dvt_number start = {.i = extreme ? (low ? dvt_least[type] : dvt_most[type]) : one};
     if (is_float(type))
         start.f = extreme ? (double)(low ? -INFINITY : INFINITY) : one;
     char *totals = totals_of(w, s);

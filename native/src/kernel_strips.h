@@ -86,7 +86,7 @@ FLOAT_BOTH(atanh, (float)atanh((double)a), atanh(a))
 UNARY(S(isnan_f32), float, uint8_t, a != a)
 UNARY(S(isnan_f64), double, uint8_t, a != a)
 UNARY(S(round_half), float, float, widen_half(narrow_half(a)))
-UNARY(S(round_brain), float, float, widen_brain(narrow_brain(a)))
+UNARY(S(round_bfloat16), float, float, widen_bfloat16(narrow_bfloat16(a)))
 
 #define FLOAT_BINARY(name, expression)                                                         \
     BINARY(S(name##_f32), float, float, expression)                                            \
@@ -237,9 +237,9 @@ TO_ALL(u8, uint8_t, a, a)
 #endif
 TO_ALL(b8, uint8_t, a, a)
 UNARY(S(widen_half), uint16_t, float, widen_half(a))
-UNARY(S(widen_brain), uint16_t, float, widen_brain(a))
+UNARY(S(widen_bfloat16), uint16_t, float, widen_bfloat16(a))
 UNARY(S(narrow_half), float, uint16_t, narrow_half(a))
-UNARY(S(narrow_brain), float, uint16_t, narrow_brain(a))
+UNARY(S(narrow_bfloat16), float, uint16_t, narrow_bfloat16(a))
 
 /* ---- folds: floating point in double, the others in int64 ---- */
 
@@ -381,7 +381,7 @@ static const strip_table
                     [K_abs] = NUMBER(abs),
                     [K_not] = {WHOLE(not), [T_BOOL] = S(not_b8)},
                     [K_round_half] = {[T_F32] = S(round_half)},
-                    [K_round_brain] = {[T_F32] = S(round_brain)},
+                    [K_round_bfloat16] = {[T_F32] = S(round_bfloat16)},
                     [K_isnan] = BOTH(isnan),
                     [K_floor] = BOTH(floor),
                     [K_ceil] = BOTH(ceil),
@@ -478,8 +478,10 @@ static const strip_table
                     [F_argmax] = PLACE_ROW(argmax, across),
                     [F_argmin] = PLACE_ROW(argmin, across),
                 },
-            .widen = {[T_F16] = S(widen_half), [T_BF16] = S(widen_brain), [T_BOOL] = S(b8_b8)},
-            .narrow = {[T_F16] = S(narrow_half), [T_BF16] = S(narrow_brain)},
+            .widen = {[T_F16] = S(widen_half),
+                      [T_BF16] = S(widen_bfloat16),
+                      [T_BOOL] = S(b8_b8)},
+            .narrow = {[T_F16] = S(narrow_half), [T_BF16] = S(narrow_bfloat16)},
 };
 
 #undef EACH

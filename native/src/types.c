@@ -9,19 +9,14 @@ type_id dvt_type_of(dvt_dtype d)
 {
     if (d.lanes != 1)
         return T_NONE;
-    if (d.code == DVT_FLOAT)
-        return d.bits == 32 ? T_F32 : d.bits == 64 ? T_F64 : d.bits == 16 ? T_F16 : T_NONE;
-    if (d.code == DVT_INT)
-        return d.bits == 64   ? T_I64
-               : d.bits == 32 ? T_I32
-               : d.bits == 16 ? T_I16
-               : d.bits == 8  ? T_I8
-                              : T_NONE;
-    if (d.code == DVT_UINT)
-        return d.bits == 8 ? T_U8 : T_NONE;
-    if (d.code == DVT_BOOL)
-        return d.bits == 8 ? T_BOOL : T_NONE;
-    return d.code == DVT_BFLOAT && d.bits == 16 ? T_BF16 : T_NONE;
+    switch (d.code << 8 | d.bits) {
+#define X(number, name, code, bits, computed, least, most)                                     \
+    case code << 8 | bits:                                                                     \
+        return T_##name;
+        KERNEL_TYPES(X)
+#undef X
+    }
+    return T_NONE;
 }
 
 bool dvt_same_dtype(dvt_dtype a, dvt_dtype b)
@@ -238,7 +233,11 @@ static number load(type_id type, const char *p)
         uint8_t u8;
         uint16_t u16;
     } u;
-    static const uint8_t sizes[T_COUNT] = {4, 8, 8, 4, 2, 1, 1, 1, 2, 2};
+    static const uint8_t sizes[] = {
+#define X(number, name, code, bits, computed, least, most) [number] = bits / 8,
+        KERNEL_TYPES(X)
+#undef X
+    };
     memcpy(&u, p, sizes[type]);
     switch (type) {
     case T_I64:

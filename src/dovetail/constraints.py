@@ -12,7 +12,7 @@ from typing import Any
 from dovetail.backend import Support
 from dovetail.errors import InvalidOption, UnknownOption
 from dovetail.ir import Arg, Attr, OpCall, Size, TensorDesc
-from dovetail.ir.segment import item_bytes
+from dovetail.ir.dtypes import item_bytes
 
 LAYOUTS = ("any", "contiguous")
 

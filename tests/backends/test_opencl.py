@@ -107,7 +107,7 @@ UNARY = {
     "float32": (
         "neg abs isnan floor ceil trunc round sqrt sign exp exp2 expm1 log log2 log10 log1p "
         "sin cos tan tanh sigmoid erf erfc asin acos atan "
-        "sinh cosh asinh acosh atanh round_half round_brain"
+        "sinh cosh asinh acosh atanh round_half round_bfloat16"
     ),
     "float64": "neg abs floor sqrt exp sigmoid",
     "int64": "neg abs not sign",

@@ -142,14 +142,14 @@ def scan(chosen, x):
 
 def other(chosen, x):
     kinds = ["where", "cat", "cast", "half", "pad", "flip", "scale", "mutate", "pick", "gather"]
-    kind = chosen.choice([*kinds, "brain", "count"])
+    kind = chosen.choice([*kinds, "bfloat16", "count"])
     if kind == "where":
         return torch.where(x > 0, x, x * 0.1)
     if kind == "cat" and x.dim() and x.numel() < 512:
         return torch.cat([x, x * 2], chosen.randrange(x.dim()))
     if kind == "cast":
         return (x.clamp(-30, 30) * 3).to(torch.int64).float()
-    if kind in ("half", "brain"):
+    if kind in ("half", "bfloat16"):
         return x.to(torch.float64 if kind == "half" else torch.bfloat16).mul(0.5).float()
     if kind == "pad" and x.dim():
         return torch.nn.functional.pad(x, (1, 2))[..., :-1]

@@ -112,7 +112,7 @@ def broken(change):
                     ),
                 )
             },
-            "add of 1",
+            "add of float32 as float32",
         ),
     ],
 )
@@ -150,7 +150,7 @@ def test_scans_in_text():
         (row_scan("sum", axes=0), "other than one axis"),
         (row_scan("sum", axes=2), "other than one axis"),
         (row_scan("argmax"), "a scan argmax of 2"),
-        (row_scan("median"), "a fold median of 1"),
+        (row_scan("median"), "a reduction median of float32"),
     ],
 )
 def test_verifier_refuses_scans(kernel, message):

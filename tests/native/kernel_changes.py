@@ -3,9 +3,9 @@
 import dataclasses
 
 from dovetail.errors import CannotSave
-from dovetail.file import kernel_codes as codes
 from dovetail.file.kernel_encode import encode_kernels, number
 from dovetail.ir.kernel import Apply, Axis, Index, Load, Loop, Position, Reduce, Scan, Store
+from dovetail.ir.ops import OPERATIONS_BY_NUMBER
 
 SMALL = (0, 1, -1, 2, 3, 4, 7, -5, 16, 33)
 ODD = (2**31, 2**40, 2**62, 2**63 - 1, -(2**63), -(2**31))
@@ -93,7 +93,7 @@ def change_operation(kernel, random):
     i = pick(random, of_kind(kernel, Apply))
     types = {v.name: v.dtype for v in kernel.instructions()}
     given = tuple(types[a] for a in i.args)
-    fits = [o.name for o in codes.OPERATION_TABLE if o.admits(given, i.dtype)]
+    fits = [o.name for o in OPERATIONS_BY_NUMBER if o.admits(given, i.dtype)]
     wanted = [o for o in ("floordiv", "floormod", "div_int", "check", "shl", "shr") if o in fits]
     op = pick(random, wanted) if wanted and random.integers(2) else pick(random, fits)
     return replaced(kernel, i, dataclasses.replace(i, op=op))

@@ -24,12 +24,13 @@ from dovetail import _native, errors
 from dovetail.codegen.llvm.guard import is_open
 from dovetail.file import container
 from dovetail.file.encode import code_section
-from dovetail.file.kernel_codes import FOLD_BY_NAME
 from dovetail.file.kernel_decode import decode_kernels
 from dovetail.file.kernel_encode import encode_kernels
 from dovetail.file.processors import PROCESSORS, target_here
-from dovetail.ir.kernel import FLOATS, INTEGERS, Apply, Axis, Load, Reduce, Scan, Store
+from dovetail.ir.dtypes import FLOATS, INTEGERS
+from dovetail.ir.kernel import Apply, Axis, Load, Reduce, Scan, Store
 from dovetail.ir.kernel_call import call_inputs, call_outputs, call_sizes
+from dovetail.ir.ops import REDUCTIONS
 from dovetail.ir.program import Buffer, Copy, Kernel, Program
 from dovetail.ir.size import evaluate
 from dovetail.ir.tensor import TensorDesc
@@ -260,7 +261,7 @@ def is_exact(kernel):
         if isinstance(i, Apply) and i.op == "cast" and given[0] in FLOATS and i.dtype not in FLOATS:
             return False
         if isinstance(i, Reduce | Scan):
-            folds_other = FOLD_BY_NAME[i.op].arity == 1 and given[0] != i.dtype
+            folds_other = REDUCTIONS[i.op].arity == 1 and given[0] != i.dtype
             if folds_other or (i.op in ("sum", "prod") and i.dtype not in INTEGERS):
                 return False
     return all(b.dtype != "float16" for b in kernel.buffers) and stores_fit(kernel, types)

@@ -2,6 +2,7 @@
 
 from dovetail.file import kernel_codes as codes
 from dovetail.file.kernel_encode import _KernelWriter, number
+from dovetail.ir.dtypes import DTYPES
 
 
 class NamedWriter(_KernelWriter):
@@ -20,7 +21,7 @@ class NamedWriter(_KernelWriter):
         out += b"".join(self.text(str(size)) for size in self.sizes)
         out += number(len(kernel.buffers))
         for b in kernel.buffers:
-            dtype, role = codes.DTYPE_CODES[b.dtype], codes.ROLE_CODES[b.role]
+            dtype, role = DTYPES[b.dtype].number, codes.ROLE_CODES[b.role]
             out += self.text(b.name) + number(dtype) + number(role)
         out += number(len(self.all_axes)) + number(len(kernel.axes))
         out += b"".join(self.text(a.name) + self._dim(a.extent) for a in self.all_axes)

@@ -1,9 +1,9 @@
 """Seeds of kernel IR: kernels with every operation, every reduction and scan, in every type."""
 
 from dovetail.file import container
-from dovetail.file.kernel_codes import FOLD_TABLE, OPERATION_TABLE
 from dovetail.file.kernel_encode import encode_kernels
 from dovetail.ir.kernel_text import parse_kernel
+from dovetail.ir.ops import OPERATIONS_BY_NUMBER, REDUCTIONS_BY_NUMBER
 from tests.artifact.files import file_bytes
 
 TYPES = ("float32", "float64", "int64", "int32", "int16", "int8", "uint8", "bool")
@@ -32,7 +32,7 @@ def operations(dtype):
         "q: int64 = position [s0]",
     ]
     stores, buffers = [], []
-    for op in OPERATION_TABLE:
+    for op in OPERATIONS_BY_NUMBER:
         given = {
             "test": [("a",)] * (op.rule == "test"),
             "select": [("t", "a", "b")],
@@ -61,7 +61,7 @@ def operations(dtype):
 def reductions(dtype):
     """A kernel that reduces and scans values of this type in every way, and its program."""
     inner, after, buffers = [], [], []
-    for fold in FOLD_TABLE:
+    for fold in REDUCTIONS_BY_NUMBER:
         args = ("a", "p")[: fold.arity]
         result = "int64" if fold.arity == 2 else dtype
         types = {"a": dtype, "p": "int64"}

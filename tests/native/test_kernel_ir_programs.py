@@ -89,7 +89,7 @@ CASES = {
     "roll": (lambda x: torch.roll(x, 3, 1) - x.flip(0), (randn(5, 9),)),
     "triangle": (lambda x: x.tril() + x.triu(1), (randn(9, 9),)),
     "half": (lambda x: (x.half() * 2).softmax(-1), (randn(8, 40),)),
-    "brain": (lambda x: F.layer_norm(x.bfloat16(), (40,)).float(), (randn(8, 40),)),
+    "bfloat16": (lambda x: F.layer_norm(x.bfloat16(), (40,)).float(), (randn(8, 40),)),
     "bools": (lambda x: (x > 0).any(1) & ~(x > 2).all(1), (randn(9, 30),)),
     "counts": (lambda x: (x > 0).sum(0), (randn(9, 30),)),
     "cumulative": (lambda x: x.amax(1) - x.amin(1) + x.mean(1), (randn(9, 30),)),

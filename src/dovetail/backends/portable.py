@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Any
 from dovetail.backend import Availability, Backend, Blob, Executable, Support
 from dovetail.backends.segment_artifact import Entry, artifact_bytes, dim_entry, window
 from dovetail.ir import Arg, Ref, Size
+from dovetail.ir.dtypes import FLOATS
 from dovetail.ir.program import Buffer
 from dovetail.ir.size import symbols_of
 from dovetail.ir.tensor import TensorDesc
-from dovetail.lower.portable import ASSERTIONS, FLOATS, RULES, match
+from dovetail.lower.portable import ASSERTIONS, RULES, match
 from dovetail.lower.to_program import Lowering, declare_inputs, known_size
 from dovetail.lower.views import view_offsets
 

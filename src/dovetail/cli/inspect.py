@@ -9,6 +9,7 @@ from typing import Any
 
 from dovetail.errors import ArtifactNotFound
 from dovetail.file import container
+from dovetail.file.encode import DTYPE_NAMES
 from dovetail.file.kernel_decode import decode_kernels, has_names
 from dovetail.file.objects import functions
 from dovetail.file.processors import processor_name
@@ -16,7 +17,6 @@ from dovetail.ir.unsigned import needs_trust, verdict
 from dovetail.runtime.loaded import INSPECT, open_native
 from dovetail.runtime.trust import SIGNATURES
 
-_DTYPES = {0: "int", 1: "uint", 2: "float", 4: "bfloat", 5: "complex", 6: "bool"}
 _INSTRUCTIONS = ("kernel ", "call ", "copy ", "launch ", "blob ")
 
 
@@ -113,8 +113,7 @@ def _existing(path: str) -> str:
 
 def _tensor(row: tuple[str, int, int, tuple[int, ...]]) -> dict[str, Any]:
     name, code, bits, shape = row
-    dtype = _DTYPES.get(code, f"code{code}:")
-    dtype = dtype if dtype == "bool" else f"{dtype}{bits}"
+    dtype = DTYPE_NAMES.get((code, bits), f"code{code}:{bits}")
     return {"name": name, "dtype": dtype, "shape": [None if n < 0 else n for n in shape]}
 
 

@@ -6,18 +6,10 @@ Compile it with contraction off (``-ffp-contract=off``) to round as eager does.
 from __future__ import annotations
 
 from dovetail.codegen.source import SourceRenderer
+from dovetail.ir.dtypes import COMPUTED, DTYPES, KERNEL_DTYPES
 
-NAMES = {
-    "float64": "double",
-    "float32": "float",
-    "int64": "int64_t",
-    "int32": "int32_t",
-    "int16": "int16_t",
-    "int8": "int8_t",
-    "uint8": "uint8_t",
-    "bool": "bool",
-}
-_STORED = NAMES | {"bool": "uint8_t", "float16": "uint16_t", "bfloat16": "uint16_t"}
+NAMES = {name: DTYPES[name].c for name in COMPUTED}
+_STORED = {d.name: d.c for d in KERNEL_DTYPES} | {"bool": NAMES["uint8"]}
 
 PRELUDE = """\
 #include <math.h>
@@ -39,12 +31,12 @@ static inline uint32_t to_bits(float x)
     return bits;
 }
 
-static inline float from_brain(uint16_t bits)
+static inline float from_bfloat16(uint16_t bits)
 {
     return from_bits((uint32_t)bits << 16);
 }
 
-static inline uint16_t to_brain(float x) /* to nearest even; a NaN stays one */
+static inline uint16_t to_bfloat16(float x) /* to nearest even; a NaN stays one */
 {
     const uint32_t bits = to_bits(x);
     return x != x ? 0x7fc0 : (uint16_t)((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);

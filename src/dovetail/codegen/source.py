@@ -9,16 +9,14 @@ pointer to a 64-bit flag that is set where an index is out of range.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import ClassVar
 
 from dovetail.codegen.source_ops import SourceOperations
 from dovetail.ir.affine import product
+from dovetail.ir.dtypes import COMPUTE, FLOATS
+from dovetail.ir.expand import expand
 from dovetail.ir.kernel import (
-    CHECKS,
-    COMPUTE,
-    FLOATS,
     Apply,
     Axis,
     Const,
@@ -33,10 +31,10 @@ from dovetail.ir.kernel import (
     Store,
 )
 from dovetail.ir.kernel_verify import InvalidKernel
+from dovetail.ir.ops import CHECKS, REDUCTIONS
 from dovetail.ir.size import Dim, Size
 
 RUN = 256  # values summed before their sum is added to the total, so that errors grow slowly
-_LIMITS = {"int64": 63, "int32": 31, "int16": 15, "int8": 7}
 
 
 def symbolic_sizes(kernel: Kernel) -> tuple[Size, ...]:
@@ -61,7 +59,7 @@ class SourceRenderer(SourceOperations):
     pointers: ClassVar[Mapping[str, str]] = {}  # a storage type → what a pointer to it is called
 
     def __init__(self, kernel: Kernel) -> None:
-        self.kernel = kernel
+        kernel = self.kernel = expand(kernel, self.has)
         self.lines: list[str] = []
         self.depth = 1
         self.sizes = {dim: f"s{n}" for n, dim in enumerate(symbolic_sizes(kernel))}
@@ -107,13 +105,13 @@ class SourceRenderer(SourceOperations):
         if dtype == "bool":
             return f"(p_{buffer}[{place}] != 0)"
         if dtype == "bfloat16":
-            return f"from_brain(p_{buffer}[{place}])"
+            return f"from_bfloat16(p_{buffer}[{place}])"
         return f"p_{buffer}[{place}]"
 
     def store(self, buffer: str, place: str, value: str, dtype: str) -> str:
         """A statement that writes an element."""
         if dtype == "bfloat16":
-            return f"p_{buffer}[{place}] = to_brain({value});"
+            return f"p_{buffer}[{place}] = to_bfloat16({value});"
         return f"p_{buffer}[{place}] = {value};"
 
     # ---- structure -------------------------------------------------------------------------
@@ -219,7 +217,7 @@ class SourceRenderer(SourceOperations):
 
     def _start(self, fold: Reduce | Scan, loop: Loop) -> None:
         dtype, name = self._folded_in(fold), fold.name
-        first = self.number(_identity(fold.op, dtype), dtype)
+        first = self.number(REDUCTIONS[fold.op].identity(dtype), dtype)
         if fold.op.startswith("arg"):
             self.line(f"{self.names[dtype]} best_{name} = {first};")
             first = self._last_place(loop)
@@ -250,8 +248,7 @@ class SourceRenderer(SourceOperations):
             self.line(f"    run_{name} = 0;")
             self.line("}")
         else:
-            op = {"sum": "add", "prod": "mul", "any": "or", "all": "and"}.get(fold.op, fold.op)
-            both = self.apply(op, dtype, [new, total])
+            both = self.apply(REDUCTIONS[fold.op].operation, dtype, [new, total])
             self.line(f"{total} = ({self.names[dtype]})({both});")
 
     def _fold_position(self, fold: Reduce, dtype: str, new: str) -> None:
@@ -275,18 +272,3 @@ def _total(fold: Reduce | Scan) -> str:
 
 def _in_runs(fold: Reduce | Scan) -> bool:
     return isinstance(fold, Reduce) and fold.op == "sum" and fold.dtype in FLOATS
-
-
-def _identity(op: str, dtype: str) -> float | int | bool:
-    """What folding starts from."""
-    if op in ("sum", "any"):
-        return 0
-    if op in ("prod", "all"):
-        return 1
-    largest = op in ("min", "argmin")
-    if dtype in FLOATS:
-        return math.inf if largest else -math.inf
-    if dtype in _LIMITS:
-        high = 1 << _LIMITS[dtype]
-        return high - 1 if largest else -high
-    return (255 if dtype == "uint8" else 1) if largest else 0

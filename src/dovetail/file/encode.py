@@ -12,6 +12,7 @@ from dovetail.file import container
 from dovetail.file.container import Section, section
 from dovetail.file.encode_devices import Blobs, DeviceTables
 from dovetail.ir.call import Arg, Ref
+from dovetail.ir.dtypes import DTYPES
 from dovetail.ir.program import (
     VALUE,
     Attribute,
@@ -25,7 +26,6 @@ from dovetail.ir.program import (
     Program,
 )
 from dovetail.ir.program_text import arg_to_json
-from dovetail.ir.segment import item_bytes
 from dovetail.ir.size import Dim, Size, SizeProgram
 
 NONE = 0xFFFFFFFF
@@ -35,22 +35,7 @@ KIND_CODES = {
         ("input", "output", "constant", "state", "temporary", "host", "view")
     )
 }
-# dtype → DLPack's type code and bits.
-DTYPES = {
-    **{f"int{n}": (0, n) for n in (8, 16, 32, 64)},
-    **{f"uint{n}": (1, n) for n in (8, 16, 32, 64)},
-    **{f"float{n}": (2, n) for n in (16, 32, 64)},
-    "bfloat16": (4, 16),
-    "complex64": (5, 64),
-    "complex128": (5, 128),
-    "bool": (6, 8),
-    "float8_e4m3fn": (10, 8),
-    "float8_e4m3fnuz": (11, 8),
-    "float8_e5m2": (12, 8),
-    "float8_e5m2fnuz": (13, 8),
-    "float8_e8m0fnu": (14, 8),
-}
-DTYPE_NAMES = {code: name for name, code in DTYPES.items()}
+DTYPE_NAMES = {(row.dlpack, row.bits): name for name, row in DTYPES.items()}
 
 # A constant's bytes, by buffer name.
 Contents = Mapping[str, bytes | memoryview]
@@ -183,7 +168,7 @@ class _Encoder:
         base = self.index[buffer.of] if buffer.of else NONE
         if desc.dtype not in DTYPES:
             raise CannotSave(f"{buffer.name} is of dtype {desc.dtype}, which no file holds")
-        code, bits = DTYPES[desc.dtype]
+        code, bits = DTYPES[desc.dtype].dlpack, DTYPES[desc.dtype].bits
         fixed = struct.pack(
             "<2I4B3I", *self.text(buffer.name), KIND_CODES[buffer.kind], code, bits, desc.rank,
             base, at, self.size(buffer.offset),
@@ -291,27 +276,15 @@ def code_section(objects: Sequence[tuple[int, bytes]]) -> Section:
 
 def scalar_bytes(dtype: str, value: int | float | bool) -> bytes:
     """A number as one element of ``dtype``, as the kernels read it."""
-    if dtype in _FORMATS:
-        if dtype.startswith(("int", "uint")):
-            bits = 8 * item_bytes(dtype)
-            value = (int(value) + (1 << (bits - 1))) % (1 << bits) - (1 << (bits - 1))
-            value = value % (1 << bits) if dtype.startswith("uint") else value
-        return struct.pack(_FORMATS[dtype], bool(value) if dtype == "bool" else value)
+    row = DTYPES.get(dtype)
+    if row is not None and row.format:
+        if row.kind in ("int", "uint"):
+            half = 1 << (row.bits - 1)
+            value = (int(value) + half) % (2 * half) - half
+            value = value % (2 * half) if row.kind == "uint" else value
+        return struct.pack(f"<{row.format}", bool(value) if dtype == "bool" else value)
     if dtype == "bfloat16":
         (bits,) = struct.unpack("<I", struct.pack("<f", value))
         rounded = 0x7FC0 if value != value else (bits + 0x7FFF + (bits >> 16 & 1)) >> 16
         return struct.pack("<H", rounded)
     raise ValueError(f"no bytes for a number of dtype {dtype}")
-
-
-_FORMATS = {
-    "float64": "<d",
-    "float32": "<f",
-    "float16": "<e",
-    "int64": "<q",
-    "int32": "<i",
-    "int16": "<h",
-    "int8": "<b",
-    "uint8": "<B",
-    "bool": "<?",
-}

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from dovetail.errors import CannotSave, InvalidArtifact, UnsupportedArtifact
 from dovetail.file import kernel_codes as codes
 from dovetail.file.kernel_encode import UNNAMED, encode_kernels
+from dovetail.ir.dtypes import COMPUTED, KERNEL_DTYPES, LIMITS
 from dovetail.ir.kernel import (
     Apply,
     Axis,
@@ -30,9 +31,9 @@ from dovetail.ir.kernel import (
     Store,
 )
 from dovetail.ir.kernel_verify import InvalidKernel, verify_kernel
+from dovetail.ir.ops import OPERATIONS_BY_NUMBER, REDUCTIONS_BY_NUMBER, Operation, Reducer
 from dovetail.ir.size import Dim, Size
 
-_DTYPES = tuple(codes.DTYPE_CODES)
 _ROLES = tuple(codes.ROLE_CODES)
 
 
@@ -157,7 +158,7 @@ class _KernelReader:
         return self.reader.number(limit - 1)
 
     def _buffer(self, number: int) -> Buffer:
-        dtype = _DTYPES[self._below(len(_DTYPES))]
+        dtype = KERNEL_DTYPES[self._below(len(KERNEL_DTYPES))].name
         return Buffer(f"b{number}", dtype, _ROLES[self._below(len(_ROLES))])
 
     def _dim(self) -> Dim:
@@ -178,7 +179,7 @@ class _KernelReader:
             return Store(buffer, index, self._value())
         if len(self.types) >= codes.MAX_VALUES:
             raise _invalid("too many values")
-        name, dtype = f"v{len(self.types)}", codes.COMPUTED[self._below(len(codes.COMPUTED))]
+        name, dtype = f"v{len(self.types)}", COMPUTED[self._below(len(COMPUTED))]
         made = self._definition(kind, name, dtype)
         self.types.append(dtype)
         return made
@@ -198,14 +199,14 @@ class _KernelReader:
                 raise _invalid("a position that is not int64, or gathers")
             return Position(name, index, dtype)
         if kind == codes.APPLY:
-            return self._operation(Apply, codes.OPERATION_TABLE, name, dtype)
+            return self._operation(Apply, OPERATIONS_BY_NUMBER, name, dtype)
         make = Reduce if kind == codes.REDUCE else Scan
-        return self._operation(make, codes.FOLD_TABLE, name, dtype)
+        return self._operation(make, REDUCTIONS_BY_NUMBER, name, dtype)
 
     def _operation(
         self,
         make: type[Apply | Reduce | Scan],
-        table: Sequence[codes.Operation | codes.Fold],
+        table: Sequence[Operation | Reducer],
         name: str,
         dtype: str,
     ) -> Apply | Reduce | Scan:
@@ -220,7 +221,7 @@ class _KernelReader:
             (value,) = struct.unpack("<d", self.reader.take(8))
             return float(value)
         value = self.reader.integer()
-        least, most = codes.LIMITS[dtype]
+        least, most = LIMITS[dtype]
         if not least <= value <= most:
             raise _invalid("a constant that its type does not hold")
         return bool(value) if dtype == "bool" else int(value)

@@ -13,6 +13,8 @@ from collections.abc import Mapping, Sequence
 
 from dovetail.errors import CannotSave
 from dovetail.file import kernel_codes as codes
+from dovetail.ir.dtypes import DTYPES, LIMITS
+from dovetail.ir.expand import expand
 from dovetail.ir.kernel import (
     Apply,
     Const,
@@ -28,6 +30,7 @@ from dovetail.ir.kernel import (
 )
 from dovetail.ir.kernel_call import call_sizes
 from dovetail.ir.kernel_verify import InvalidKernel, verify_kernel
+from dovetail.ir.ops import OPERATIONS, REDUCTIONS, Operation, Reducer
 from dovetail.ir.size import INT64_MAX, INT64_MIN, Dim, Size
 
 UNNAMED = b"\0"  # how a section starts whose kernels name nothing; before 1.3 names stood there
@@ -76,13 +79,18 @@ def integer(value: int) -> bytes:
     return number(value << 1 if value >= 0 else (-value << 1) - 1)
 
 
+def has_number(op: str) -> bool:
+    """Whether files hold an operation as it is."""
+    return op not in OPERATIONS or OPERATIONS[op].number >= 0
+
+
 def _wrapped(value: int, dtype: str) -> int:
     """A constant as its type holds it."""
-    if not INT64_MIN <= value <= INT64_MAX or dtype not in codes.LIMITS:
+    if not INT64_MIN <= value <= INT64_MAX or dtype not in LIMITS:
         raise CannotSave(f"a kernel has the constant {value}, which does not fit 64 bits")
     if dtype == "bool":
         return int(value != 0)
-    least, most = codes.LIMITS[dtype]
+    least, most = LIMITS[dtype]
     return (value - least) % (most - least + 1) + least
 
 
@@ -94,7 +102,7 @@ class _KernelWriter:
             verify_kernel(kernel)
         except InvalidKernel as error:
             raise CannotSave(f"the kernel {kernel.name} is not valid: {error}") from None
-        self.kernel = kernel
+        kernel = self.kernel = expand(kernel, has_number)
         self.sizes = {size: n for n, size in enumerate(call_sizes(kernel))}
         self.buffers = {b.name: n for n, b in enumerate(kernel.buffers)}
         self.all_axes = kernel.all_axes()
@@ -111,8 +119,7 @@ class _KernelWriter:
         self._within("loops", len(kernel.loops), codes.MAX_LOOPS)
         out = number(len(self.sizes)) + number(len(kernel.buffers))
         for b in kernel.buffers:
-            dtype, role = self._code(codes.DTYPE_CODES, b.dtype), codes.ROLE_CODES[b.role]
-            out += dtype + number(role)
+            out += number(DTYPES[b.dtype].number) + number(codes.ROLE_CODES[b.role])
         out += number(len(self.all_axes)) + number(len(kernel.axes))
         out += b"".join(self._dim(a.extent) for a in self.all_axes)
         out += number(len(kernel.loops))
@@ -123,14 +130,6 @@ class _KernelWriter:
     def _within(self, what: str, count: int, limit: int) -> None:
         if count > limit:
             raise CannotSave(f"the kernel {self.kernel.name} has {count} {what}, more than {limit}")
-
-    def _code(self, table: Mapping[str, int], name: str) -> bytes:
-        if name not in table:
-            raise CannotSave(
-                f"the kernel {self.kernel.name} uses {name!r}, which has no number in the file "
-                "format: give it one in file/kernel_codes.py and native/src/kernel_ops.h"
-            )
-        return number(table[name])
 
     def _dim(self, dim: Dim) -> bytes:
         return number(self.sizes[dim] + 1) if isinstance(dim, Size) else b"\0" + integer(dim)
@@ -148,8 +147,6 @@ class _KernelWriter:
         match i:
             case Load():
                 mask = number(0 if i.mask is None else self.values[i.mask] + 1)
-                if i.mask is not None and self.types[i.mask] != "bool":
-                    raise CannotSave(f"the kernel {self.kernel.name} has a mask that is no bool")
                 rest = number(self.buffers[i.buffer]) + self._index(i.index) + mask
                 return number(codes.LOAD) + self._define(i) + rest
             case Const():
@@ -159,9 +156,9 @@ class _KernelWriter:
             case Apply():
                 return self._apply(i)
             case Reduce():
-                return number(codes.REDUCE) + self._operation(i, codes.FOLD_BY_NAME)
+                return number(codes.REDUCE) + self._operation(i, REDUCTIONS)
             case Scan():
-                return number(codes.SCAN) + self._operation(i, codes.FOLD_BY_NAME)
+                return number(codes.SCAN) + self._operation(i, REDUCTIONS)
             case Store():
                 place = number(self.buffers[i.buffer]) + self._index(i.index)
                 return number(codes.STORE) + place + number(self.values[i.value])
@@ -170,7 +167,7 @@ class _KernelWriter:
         """A value's type; it gets the next number."""
         self.values[i.name], self.types[i.name] = self.count, i.dtype
         self.count += 1
-        return self._code(codes.DTYPE_CODES, i.dtype)
+        return number(DTYPES[i.dtype].number)
 
     def _constant(self, i: Const) -> bytes:
         if i.dtype.startswith("float"):
@@ -178,22 +175,20 @@ class _KernelWriter:
         return integer(_wrapped(int(i.value), i.dtype))
 
     def _apply(self, i: Apply) -> bytes:
-        return number(codes.APPLY) + self._operation(i, codes.OPERATION_BY_NAME)
+        return number(codes.APPLY) + self._operation(i, OPERATIONS)
 
     def _operation(
         self,
         i: Apply | Reduce | Scan,
-        table: Mapping[str, codes.Operation] | Mapping[str, codes.Fold],
+        table: Mapping[str, Operation] | Mapping[str, Reducer],
     ) -> bytes:
-        code = self._code({name: op.code for name, op in table.items()}, i.op)
-        args = b"".join(number(self.values[a]) for a in i.args)
-        given = tuple(self.types[a] for a in i.args)
-        if not table[i.op].admits(given, i.dtype):
+        if table[i.op].number < 0:
             raise CannotSave(
-                f"the kernel {self.kernel.name} applies {i.op} to {', '.join(given)} for "
-                f"{i.dtype}, which the file format does not know"
+                f"the kernel {self.kernel.name} uses {i.op!r}, which has no number in the file "
+                "format: give it one in ir/ops.py, or an expansion"
             )
-        return self._define(i) + code + args
+        args = b"".join(number(self.values[a]) for a in i.args)
+        return self._define(i) + number(table[i.op].number) + args
 
     def _index(self, index: Index) -> bytes:
         self._within("terms in an index", len(index.axes), codes.MAX_TERMS)

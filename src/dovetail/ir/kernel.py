@@ -8,7 +8,8 @@ row: the maximum, the sum of exponentials, the stores. A ``Scan`` folds along th
 loop and shows every step: at each point it is the fold of all points up to there.
 
 Memory is addressed in elements by affine expressions over axes, plus gathered integer values.
-float16 and bfloat16 exist in memory only: a load widens them to float32, a store rounds.
+float16 and bfloat16 exist in memory only: a load widens them to float32, a store rounds. Types are
+listed in ``dtypes.py``, operations and reductions in ``ops.py``.
 """
 
 from __future__ import annotations
@@ -17,46 +18,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from dovetail.ir.size import Dim, symbols_of
-
-# What a loaded element of each storage type is computed in.
-COMPUTE = {
-    "float64": "float64",
-    "float32": "float32",
-    "float16": "float32",
-    "bfloat16": "float32",
-    "int64": "int64",
-    "int32": "int32",
-    "int16": "int16",
-    "int8": "int8",
-    "uint8": "uint8",
-    "bool": "bool",
-}
-FLOATS = frozenset({"float32", "float64"})
-INTEGERS = frozenset({"int64", "int32", "int16", "int8", "uint8"})
-
-# An index, the size it must lie in, and whether it is going to be used: the index itself, or 0
-# where it is out of range, which the program then reports. The first wraps negative indices.
-# The last is for a divisor: what to put in place of zero, and whether it is going to be used.
-CHECKS = ("check", "check_index", "check_bounds", "check_divisor")
-
-# "exp_normal" may give zero for results that are no normal numbers.
-# Operation → number of operands. The result's dtype stands in the instruction.
-OPERATIONS = {
-    **dict.fromkeys(("neg", "abs", "not", "cast", "round_half", "round_brain", "isnan"), 1),
-    **dict.fromkeys(("floor", "ceil", "trunc", "round", "sqrt", "sign", "sgn"), 1),
-    **dict.fromkeys(("exp", "exp_normal", "exp2", "expm1", "log", "log2", "log10", "log1p"), 1),
-    **dict.fromkeys(("sin", "cos", "tan", "tanh", "sigmoid", "erf", "erfc"), 1),
-    **dict.fromkeys(("asin", "acos", "atan", "sinh", "cosh", "asinh", "acosh", "atanh"), 1),
-    **dict.fromkeys(("add", "sub", "mul", "div", "div_int", "floordiv", "floormod"), 2),
-    **dict.fromkeys(("min", "max", "pow", "copysign", "atan2", "fmod", "hypot"), 2),
-    **dict.fromkeys(("eq", "ne", "lt", "le", "gt", "ge"), 2),
-    **dict.fromkeys(("and", "or", "xor", "shl", "shr"), 2),
-    **dict.fromkeys(("where", "fma", *CHECKS), 3),
-}
-# Each is associative, so that a scan may be done in pieces too.
-# "argmax" and "argmin" take the value and the position that is to be returned for it; where a loop
-# has no points that is 0.
-REDUCTIONS = {"sum": 1, "prod": 1, "max": 1, "min": 1, "any": 1, "all": 1, "argmax": 2, "argmin": 2}
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from dovetail.errors import UnsupportedGraph
+from dovetail.ir.dtypes import ANY, COMPUTE
 from dovetail.ir.kernel import (
-    COMPUTE,
-    OPERATIONS,
-    REDUCTIONS,
     Apply,
+    Const,
     Instruction,
     Kernel,
     Load,
@@ -17,9 +16,7 @@ from dovetail.ir.kernel import (
     Scan,
     Store,
 )
-
-_COMPARISONS = frozenset({"eq", "ne", "lt", "le", "gt", "ge"})
-_SAME = frozenset({"add", "sub", "mul", "div", "min", "max", "pow", "and", "or", "xor"})
+from dovetail.ir.ops import OPERATIONS, REDUCTIONS
 
 
 class InvalidKernel(UnsupportedGraph):
@@ -50,20 +47,20 @@ def _verify_loop(
     """Check one loop; what later loops may read."""
     inner = {a.name for a in loop.axes}
     _require(not inner & outer, "a loop's axis is one of the kernel's")
-    types, folds = dict(outside), {}
+    types, reduced = dict(outside), {}
     for i in loop.body:
         for name in i.uses:
             _require(name in types, f"{name} is used before it is defined")
         _verify_instruction(kernel, i, types, inner | outer)
         if isinstance(i, Reduce):
-            _require(bool(loop.axes), "a fold in a loop without axes")
-            folds[i.name] = i.dtype
+            _require(bool(loop.axes), "a reduction in a loop without axes")
+            reduced[i.name] = i.dtype
         elif isinstance(i, Scan) and len(loop.axes) != 1:
             raise InvalidKernel("a scan in a loop of other than one axis")
         elif not isinstance(i, Store):
             _require(i.name not in types, f"{i.name} is defined twice")
             types[i.name] = i.dtype
-    return {n: t for n, t in types.items() if not loop.axes and n not in outside} | folds
+    return {n: t for n, t in types.items() if not loop.axes and n not in outside} | reduced
 
 
 def _verify_instruction(
@@ -79,22 +76,28 @@ def _verify_instruction(
         _require(i.buffer in buffers, f"an unknown buffer {i.buffer}")
         role = buffers[i.buffer].role
         _require(role != ("out" if isinstance(i, Load) else "in"), f"{i.buffer} is {role}")
+    if isinstance(i, Position):
+        _require(i.dtype == "int64" and not i.index.values, "a position that is not int64")
+    if isinstance(i, Const):
+        _require(i.dtype in ANY, f"a constant of {i.dtype}")
     if isinstance(i, Load):
+        _require(i.mask is None or types[i.mask] == "bool", "a mask that is no bool")
         _require(i.dtype == COMPUTE[buffers[i.buffer].dtype], "a load of another type")
     if isinstance(i, Apply):
         _verify_apply(i, types)
-    if isinstance(i, Reduce | Scan):
-        _require(REDUCTIONS.get(i.op) == len(i.args), f"a fold {i.op} of {len(i.args)}")
     if isinstance(i, Scan):
         _require(len(i.args) == 1, f"a scan {i.op} of {len(i.args)}")
+    if isinstance(i, Reduce | Scan):
+        given = tuple(types[a] for a in i.args)
+        fits = i.op in REDUCTIONS and REDUCTIONS[i.op].admits(given, i.dtype)
+        _require(fits, f"a reduction {i.op} of {_listed(given)} as {i.dtype}")
+
+
+def _listed(given: tuple[str, ...]) -> str:
+    return ", ".join(given) or "nothing"
 
 
 def _verify_apply(i: Apply, types: dict[str, str]) -> None:
-    _require(OPERATIONS.get(i.op) == len(i.args), f"{i.op} of {len(i.args)} operands")
-    given = [types[a] for a in i.args]
-    if i.op in _COMPARISONS:
-        _require(given[0] == given[1] and i.dtype == "bool", f"{i.op} of {given}")
-    if i.op in _SAME:
-        _require(set(given) == {i.dtype}, f"{i.op} of {given} as {i.dtype}")
-    if i.op == "where":
-        _require(given == ["bool", i.dtype, i.dtype], f"where of {given} as {i.dtype}")
+    given = tuple(types[a] for a in i.args)
+    fits = i.op in OPERATIONS and OPERATIONS[i.op].admits(given, i.dtype)
+    _require(fits, f"{i.op} of {_listed(given)} as {i.dtype}")

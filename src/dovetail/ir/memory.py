@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from dovetail.ir.dtypes import item_bytes
 from dovetail.ir.program import Buffer, Kernel, Program, reads, same_dims, writes
 from dovetail.ir.program_verify import extent, last_uses
-from dovetail.ir.segment import item_bytes
 from dovetail.ir.size import evaluate
 
 ALIGNMENT = 64

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from dovetail.ir.call import Arg, OpCall, Ref, format_arg, format_desc
 from dovetail.ir.tensor import Desc
-
-_DIGITS = re.compile(r"\d+$")
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,12 +71,6 @@ class Segment:
         for call in self.calls:
             lines += [str(sub) for sub in call.subgraphs()]
         return "\n".join(lines)
-
-
-def item_bytes(dtype: str) -> int:
-    """The size of one element of ``dtype``."""
-    bits = _DIGITS.search(dtype.split("_")[0])  # float8_e4m3fn is a kind of float8
-    return max(int(bits[0]) // 8, 1) if bits else 1
 
 
 def is_write(call: OpCall) -> bool:

@@ -5,22 +5,10 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from dovetail.ir.dtypes import DTYPES
 from dovetail.ir.size import Dim, symbols_of
 
-_SHORT = {
-    "float64": "f64",
-    "float32": "f32",
-    "float16": "f16",
-    "bfloat16": "bf16",
-    "int64": "i64",
-    "int32": "i32",
-    "int16": "i16",
-    "int8": "i8",
-    "uint8": "u8",
-    "bool": "b1",
-    "complex64": "c64",
-    "complex128": "c128",
-}
+_SHORT = {name: row.short for name, row in DTYPES.items() if row.short}
 
 
 @dataclass(frozen=True, slots=True)

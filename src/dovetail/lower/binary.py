@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from dovetail.ir.call import OpCall, Ref
-from dovetail.ir.kernel import FLOATS
+from dovetail.ir.dtypes import FLOATS
 from dovetail.lower.pointwise import (
     Element,
     check_number,
     float_type,
+    instructions,
     lower_elements,
     one,
     promoted,
@@ -62,7 +63,8 @@ def lower_mul(lower: Lower, call: OpCall) -> Pointwise:
 @rule("div.Tensor", "div.Scalar")
 def lower_div(lower: Lower, call: OpCall) -> Pointwise:
     """True division: always of floating-point numbers."""
-    return lower_elements(lower, call, call.args[:2], float_type(call), simple("div"), 4)
+    cost = instructions("div")
+    return lower_elements(lower, call, call.args[:2], float_type(call), simple("div"), cost)
 
 
 @rule("div.Tensor_mode", "div.Scalar_mode", "floor_divide.default")
@@ -72,9 +74,11 @@ def lower_div_mode(lower: Lower, call: OpCall) -> Pointwise:
     dtype = compute(tensor(call.output).dtype)
     if dtype in FLOATS:
         fn = {None: simple("div"), "trunc": _trunc_divide, "floor": _floor_divide}[mode]
-        return lower_elements(lower, call, call.args[:2], dtype, fn, 60 if mode == "floor" else 4)
-    fn = simple("floordiv" if mode == "floor" else "div_int")
-    return lower_elements(lower, call, call.args[:2], dtype, _checked(call, dtype, fn), 8)
+        cost = instructions("fmod" if mode == "floor" else "div")
+        return lower_elements(lower, call, call.args[:2], dtype, fn, cost)
+    op = "floordiv" if mode == "floor" else "div_int"
+    fn = _checked(call, dtype, simple(op))
+    return lower_elements(lower, call, call.args[:2], dtype, fn, instructions(op))
 
 
 def _checked(call: OpCall, dtype: str, fn: Element) -> Element:
@@ -128,9 +132,9 @@ def lower_remainder(lower: Lower, call: OpCall) -> Pointwise:
     if dtype in FLOATS:
         fn = simple("fmod") if truncated else _remainder
         stored = tensor(call.output).dtype
-        return lower_elements(lower, call, call.args[:2], dtype, fn, 60, stored)
-    fn = _integer_rest if truncated else simple("floormod")
-    return lower_elements(lower, call, call.args[:2], dtype, _checked(call, dtype, fn), 8)
+        return lower_elements(lower, call, call.args[:2], dtype, fn, instructions("fmod"), stored)
+    fn = _checked(call, dtype, _integer_rest if truncated else simple("floormod"))
+    return lower_elements(lower, call, call.args[:2], dtype, fn, instructions("floormod"))
 
 
 def _remainder(b: Builder, dtype: str, x: str, y: str) -> str:

@@ -6,8 +6,16 @@ import math
 from collections.abc import Callable
 
 from dovetail.ir.call import OpCall
-from dovetail.ir.kernel import FLOATS
-from dovetail.lower.pointwise import Element, check_number, float_type, lower_elements, one, simple
+from dovetail.ir.dtypes import FLOATS
+from dovetail.lower.pointwise import (
+    Element,
+    check_number,
+    float_type,
+    instructions,
+    lower_elements,
+    one,
+    simple,
+)
 from dovetail.lower.rules import Lower, Refused, argument, compute, number, rule, tensor
 from dovetail.lower.values import Builder, Pointwise
 
@@ -39,31 +47,22 @@ def logaddexp(b: Builder, dtype: str, x: str, y: str) -> str:
     return b.apply("where", dtype, same, x, value)
 
 
-# How to compute each, and what that costs beside an addition.
+# Functions that are one operation of kernel IR, by how many operands they take.
+_ONE = (
+    *("sqrt", "exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "tanh", "sigmoid"),
+    *("erf", "erfc", "sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh"),
+    *("asinh", "acosh", "atanh"),
+)
+_TWO = ("atan2", "hypot")
+# How to compute others, and the instructions that takes.
 _FUNCTIONS: dict[str, tuple[Element, float]] = {
-    "sqrt": (simple("sqrt"), 4),
+    **{name: (simple(name), instructions(name)) for name in _ONE},
     "rsqrt": (rsqrt, 6),
     "reciprocal": (reciprocal, 4),
-    "exp": (simple("exp"), 12),
-    "exp2": (simple("exp2"), 16),
-    "expm1": (simple("expm1"), 20),
-    "log": (simple("log"), 16),
-    "log2": (simple("log2"), 16),
-    "log10": (simple("log10"), 16),
-    "log1p": (simple("log1p"), 20),
-    "tanh": (simple("tanh"), 20),
-    "sigmoid": (simple("sigmoid"), 14),
     "silu": (silu, 16),
-    "erf": (simple("erf"), 24),
-    "erfc": (simple("erfc"), 60),
-    "sin": (simple("sin"), 30),
-    "cos": (simple("cos"), 30),
-    **{name: (simple(name), 40.0) for name in ("asin", "acos", "atan", "sinh", "cosh")},
-    **{name: (simple(name), 60.0) for name in ("tan", "asinh", "acosh", "atanh")},
 }
 _OF_TWO: dict[str, tuple[Element, float]] = {
-    "atan2": (simple("atan2"), 60),
-    "hypot": (simple("hypot"), 30),
+    **{name: (simple(name), instructions(name)) for name in _TWO},
     "logaddexp": (logaddexp, 40),
 }
 
@@ -145,4 +144,4 @@ def lower_pow(lower: Lower, call: OpCall) -> Pointwise:
     dtype = compute(tensor(call.output).dtype)
     if dtype == "bool":
         raise Refused("not for bool")
-    return lower_elements(lower, call, call.args[:2], dtype, simple("pow"), 60)
+    return lower_elements(lower, call, call.args[:2], dtype, simple("pow"), instructions("pow"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from dovetail.ir.call import OpCall, Ref
-from dovetail.ir.kernel import FLOATS
+from dovetail.ir.dtypes import FLOATS
 from dovetail.ir.size import Dim
 from dovetail.lower.pointwise import element
 from dovetail.lower.reductions import kept_index, moments

@@ -8,7 +8,8 @@ from typing import Any
 
 from dovetail.ir.affine import Affine
 from dovetail.ir.call import Attr, OpCall, Ref
-from dovetail.ir.kernel import FLOATS, INTEGERS
+from dovetail.ir.dtypes import DTYPES, FLOATS, INTEGERS, LIMITS, NUMBERS
+from dovetail.ir.ops import OPERATIONS
 from dovetail.ir.size import Size
 from dovetail.lower.rules import (
     Lower,
@@ -25,18 +26,8 @@ from dovetail.lower.values import Builder, Indices, Pointwise, Value, broadcast_
 # An element's expression: builder, computing type, operands (already in that type).
 Element = Callable[..., str]
 # What rounds a float32 to half precision.
-ROUNDING = {"bfloat16": "round_brain", "float16": "round_half"}
-_BITS = {"int64": 63, "int32": 31, "int16": 15, "int8": 7, "uint8": 8}
-_LARGEST = {
-    "float16": 65504.0,
-    "bfloat16": 3.3895313892515355e38,
-    "float32": 3.4028234663852886e38,
-    "float64": math.inf,
-}
-_ORDER = (
-    *("bool", "uint8", "int8", "int16", "int32", "int64"),
-    *("float16", "bfloat16", "float32", "float64"),
-)
+ROUNDING = {name: row.rounding for name, row in DTYPES.items() if row.rounding}
+_ORDER = tuple(DTYPES)  # of promotion
 
 
 def category(dtype: str) -> int:
@@ -108,12 +99,11 @@ def check_number(value: Any, dtype: str) -> None:
     """Refuse numbers that a type does not hold: eager raises, or wraps them."""
     if isinstance(value, bool) or not isinstance(value, int | float) or dtype == "bool":
         return
-    if dtype in _BITS:
-        limit = 1 << _BITS[dtype]
-        low = 0 if dtype == "uint8" else -limit
-        if value != value // 1 or not low <= value < limit:
+    if dtype in INTEGERS:
+        low, high = LIMITS[dtype]
+        if value != value // 1 or not low <= value <= high:
             raise Refused(f"{value} does not fit {dtype}")
-    elif math.isfinite(value) and abs(value) > _LARGEST[dtype]:
+    elif math.isfinite(value) and abs(value) > DTYPES[dtype].largest:
         raise Refused(f"{value} does not fit {dtype}")
 
 
@@ -133,7 +123,7 @@ def lower_elements(
     operands = [operand(lower, a) for a in args]
     result = compute(tensor(call.output).dtype)
     for given in operands:
-        if dtype in _BITS:
+        if dtype in INTEGERS:
             check_number(given, dtype)
 
     def body(b: Builder, index: Indices) -> str:
@@ -150,6 +140,11 @@ def lower_elements(
 def simple(op: str) -> Element:
     """The operation of kernel IR with that name."""
     return lambda b, dtype, *args: b.apply(op, dtype, *args)
+
+
+def instructions(op: str) -> int:
+    """What an operation adds to the cost of a value, whose unit is an instruction."""
+    return OPERATIONS[op].instructions
 
 
 def one(b: Builder, dtype: str) -> str:
@@ -362,7 +357,7 @@ def lower_arange(lower: Lower, call: OpCall) -> Pointwise:
     """Integers in steps, or whole floating-point numbers that are exact."""
     start, step = call.args[0], argument(call, 2, "step", 1)
     desc = tensor(call.output)
-    if "iota" in call.op or desc.dtype not in (*INTEGERS, "float32", "float64"):
+    if "iota" in call.op or desc.dtype not in NUMBERS:
         raise Refused("only integers")
     if desc.dtype not in INTEGERS:
         start, step = _whole(start), _whole(step)

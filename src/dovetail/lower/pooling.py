@@ -9,7 +9,7 @@ from typing import Any
 
 from dovetail.ir.affine import Affine
 from dovetail.ir.call import OpCall
-from dovetail.ir.kernel import FLOATS
+from dovetail.ir.dtypes import FLOATS
 from dovetail.ir.size import Dim
 from dovetail.lower.masks import all_of, between
 from dovetail.lower.reductions import lowest

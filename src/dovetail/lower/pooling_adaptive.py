@@ -9,7 +9,7 @@ from typing import Any
 
 from dovetail.ir.affine import Affine, mul
 from dovetail.ir.call import OpCall
-from dovetail.ir.kernel import FLOATS
+from dovetail.ir.dtypes import FLOATS
 from dovetail.lower.masks import all_of
 from dovetail.lower.pooling import (
     MOST_TAPS,

@@ -6,7 +6,7 @@ import math
 
 from dovetail.ir.affine import Affine
 from dovetail.ir.call import OpCall
-from dovetail.ir.kernel import FLOATS
+from dovetail.ir.dtypes import FLOATS
 from dovetail.lower.masks import all_of, between
 from dovetail.lower.pooling import (
     MOST_TAPS,

@@ -10,13 +10,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from dovetail.ir.call import Arg, Attr, OpCall, Ref
+from dovetail.ir.dtypes import COMPUTE, FLOATS
 from dovetail.ir.program import Attribute, is_row_major
 from dovetail.ir.size import Size
 from dovetail.ir.tensor import TensorDesc
 
-FLOATS = ("float32", "float64")
 INTS = ("int64", "int32")
-CONVERTIBLE = (*FLOATS, *INTS, "int16", "int8", "uint8", "bool", "float16", "bfloat16")
+CONVERTIBLE = tuple(COMPUTE)
 MAX_RANK = 8
 
 _UNARY = (

@@ -7,7 +7,7 @@ better left to a library, which uses each weight it has loaded many times.
 from __future__ import annotations
 
 from dovetail.ir.call import OpCall
-from dovetail.ir.kernel import FLOATS
+from dovetail.ir.dtypes import FLOATS
 from dovetail.lower.pointwise import element
 from dovetail.lower.rules import Lower, Refused, argument, compute, number, rule, tensor
 from dovetail.lower.values import Builder, Indices, Pointwise, Reduction, Value

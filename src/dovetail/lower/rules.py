@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dovetail.ir.call import OpCall, Ref
-from dovetail.ir.kernel import COMPUTE, FLOATS
+from dovetail.ir.dtypes import COMPUTE, FLOATS
 from dovetail.ir.size import UNKNOWN, Dim, Size
 from dovetail.ir.tensor import TensorDesc
 from dovetail.lower.values import Body, Indices, Pointwise, Value, View

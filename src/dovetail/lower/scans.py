@@ -6,7 +6,7 @@ from typing import Any
 
 from dovetail.ir.affine import Affine, product
 from dovetail.ir.call import OpCall
-from dovetail.ir.kernel import FLOATS
+from dovetail.ir.dtypes import FLOATS
 from dovetail.ir.size import Dim
 from dovetail.ir.tensor import TensorDesc
 from dovetail.lower.pointwise import element

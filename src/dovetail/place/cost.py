@@ -15,7 +15,7 @@ from dovetail.backend import Backend, Speed, Support
 from dovetail.capture.ops import is_view_op
 from dovetail.errors import SizeError
 from dovetail.ir import Desc, Dim, OpCall, TensorDesc
-from dovetail.ir.segment import item_bytes
+from dovetail.ir.dtypes import item_bytes
 from dovetail.ir.size import evaluate
 
 # The host, where a backend does not say. Orders of magnitude: an operator call costs

@@ -10,7 +10,7 @@ import torch
 
 from dovetail.errors import SizeError, UnsupportedGraph, WrongOutputs
 from dovetail.ir import Segment, TensorDesc
-from dovetail.ir.segment import item_bytes
+from dovetail.ir.dtypes import item_bytes
 from dovetail.ir.size import Dim, evaluate
 from dovetail.runtime.layouts import with_strides
 

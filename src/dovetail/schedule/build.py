@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from dovetail.ir.affine import Affine, NotAffine, add
+from dovetail.ir.dtypes import COMPUTE
 from dovetail.ir.kernel import (
-    COMPUTE,
     Apply,
     Axis,
     Buffer,
@@ -22,6 +22,7 @@ from dovetail.ir.kernel import (
     Scan,
     Store,
 )
+from dovetail.ir.ops import OPERATIONS
 from dovetail.lower.values import (
     Host,
     Indices,
@@ -34,8 +35,6 @@ from dovetail.lower.values import (
     root_of,
 )
 from dovetail.schedule.cluster import Cluster, is_dear, reads_of
-
-_RESULTS_BOOL = frozenset({"eq", "ne", "lt", "le", "gt", "ge", "isnan"})
 
 
 class NeedsMemory(Exception):
@@ -265,7 +264,7 @@ class KernelBuilder:
 
     def apply(self, op: str, dtype: str, *args: str) -> str:
         """An operation, unless the same was done before."""
-        dtype = "bool" if op in _RESULTS_BOOL else dtype
+        dtype = OPERATIONS[op].result((dtype,))
         return self._once((op, dtype, args), lambda name: Apply(name, dtype, op, args), dtype)
 
     def scan(self, op: str, dtype: str, value: str) -> str:

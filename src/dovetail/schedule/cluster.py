@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from dovetail.ir.affine import Affine, NotAffine, product
+from dovetail.ir.dtypes import COMPUTE
 from dovetail.ir.size import Dim
 from dovetail.lower.scans import FEW, LONG
 from dovetail.lower.values import (
@@ -330,7 +331,7 @@ class Probe:
     def dtype_of(self, name: str) -> str:
         """The type behind a placeholder."""
         dtype = name[1:]
-        return "float32" if dtype in ("bfloat16", "float16") else dtype
+        return COMPUTE[dtype]
 
     def mask_or_true(self) -> str:
         """Nothing to emit."""

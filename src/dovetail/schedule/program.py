@@ -10,11 +10,12 @@ from dataclasses import replace
 from hashlib import sha256
 
 from dovetail.errors import CannotSave
-from dovetail.file.encode import DTYPES
 from dovetail.file.kernel_encode import encode_kernel
 from dovetail.ir import kernel as kernel_ir
 from dovetail.ir.call import Arg, Ref, leaves
+from dovetail.ir.dtypes import DTYPES
 from dovetail.ir.kernel_call import call_inputs, call_outputs, call_sizes
+from dovetail.ir.ops import CHECKS
 from dovetail.ir.program import Copy, Host, Kernel, same_dims
 from dovetail.ir.segment import is_write
 from dovetail.ir.size import Dim, Size, symbols_of
@@ -29,7 +30,7 @@ from dovetail.schedule.plan import Plan, Unschedulable
 
 PREFIX = "generated."  # of the names of generated kernels
 _DIGITS = 16  # of a digest: 64 bits
-_SILENT = frozenset({"cast", "where", "and", "or", "not", *kernel_ir.CHECKS})
+_SILENT = frozenset({"cast", "where", "and", "or", "not", *CHECKS})
 
 
 class Kernels:

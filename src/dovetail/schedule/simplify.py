@@ -11,7 +11,6 @@ from itertools import pairwise
 
 from dovetail.ir.affine import mul
 from dovetail.ir.kernel import (
-    CHECKS,
     Apply,
     Axis,
     Index,
@@ -22,6 +21,7 @@ from dovetail.ir.kernel import (
     Position,
     Store,
 )
+from dovetail.ir.ops import CHECKS
 from dovetail.schedule.split import split
 from dovetail.schedule.unroll import unroll
 

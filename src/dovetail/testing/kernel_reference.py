@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
+from dovetail.ir.expand import expand
 from dovetail.ir.kernel import (
-    CHECKS,
     Apply,
     Const,
     Index,
@@ -24,6 +25,7 @@ from dovetail.ir.kernel import (
     Scan,
     Store,
 )
+from dovetail.ir.ops import OPERATIONS, REDUCTIONS
 from dovetail.ir.size import evaluate
 
 Array = Any
@@ -33,7 +35,7 @@ def run_kernel(
     kernel: Kernel, buffers: Mapping[str, Array], sizes: Mapping[str, int] | None = None
 ) -> None:
     """Run a kernel; buffers of role "out" are written in place."""
-    _Run(kernel, buffers, sizes or {}).run()
+    _Run(expand(kernel, _has), buffers, sizes or {}).run()
 
 
 class _Run:
@@ -58,7 +60,7 @@ class _Run:
             if isinstance(i, Store):
                 self.store(i, loop)
             elif isinstance(i, Reduce):
-                self.values[i.name] = self.fold(i, loop)
+                self.values[i.name] = self.reduce(i, loop)
             elif isinstance(i, Scan):
                 self.values[i.name] = self.scan(i, loop)
             else:
@@ -96,36 +98,23 @@ class _Run:
         return self.apply(i.op, i.dtype, args)
 
     def apply(self, op: str, dtype: str, args: list[Array]) -> Array:
-        np = self.np
-        if op == "check_divisor":
-            bad = args[0] == 0
-            if bool(np.any(bad & args[2])):
-                raise ZeroDivisionError("an integer was divided by zero")
-            return np.where(bad, args[1], args[0])
-        if op in CHECKS:
-            wrapped = np.where((args[0] < 0) & (op == "check"), args[0] + args[1], args[0])
-            bad = (wrapped < 0) | (wrapped >= args[1])
-            if bool(np.any(bad & args[2])):
-                raise IndexError("index out of range in self")
-            return np.where(bad, 0, wrapped)
-        if op in ("cast", "round_half"):
-            middle = args[0].astype("float16") if op == "round_half" else args[0]
-            return middle.astype(dtype)
-        if op == "round_brain":
-            return _round_brain(np, args[0])
-        fn = _functions(np)[op]
-        return np.asarray(fn(*args)).astype(dtype)
+        own = _OWN.get(op)
+        fn = getattr(self.np, OPERATIONS[op].numpy) if own is None else partial(own, self.np)
+        return self.np.asarray(fn(*args)).astype(dtype)
 
-    def fold(self, i: Reduce, loop: Loop) -> Array:
-        np = self.np
+    def reduce(self, i: Reduce, loop: Loop) -> Array:
         axes = tuple(self.order.index(a.name) for a in loop.axes)
         args = self.spread(i.args, loop)
         if i.op.startswith("arg"):
-            return self.fold_position(i.op, args, axes)
-        start = {"max": _lowest(np, i.dtype), "min": _highest(np, i.dtype)}.get(i.op)
-        given = {} if start is None else {"initial": start}
-        result = getattr(np, _UFUNCS[i.op]).reduce(args[0], axis=axes, keepdims=True, **given)
+            return self.reduce_position(i.op, args, axes)
+        given = {"initial": REDUCTIONS[i.op].identity(i.dtype)} if i.op in ("max", "min") else {}
+        result = self.ufunc(i.op).reduce(args[0], axis=axes, keepdims=True, **given)
         return result.astype(i.dtype)
+
+    def ufunc(self, op: str) -> Any:
+        """NumPy's function that joins two values of a reduction."""
+        named = {"any": "logical_or", "all": "logical_and"}  # of numbers too
+        return getattr(self.np, named.get(op) or OPERATIONS[REDUCTIONS[op].operation].numpy)
 
     def spread(self, names: tuple[str, ...], loop: Loop) -> list[Array]:
         """Values with all the dimensions that they have in a loop."""
@@ -134,19 +123,18 @@ class _Run:
         return [self.np.broadcast_to(self.values[a], shape) for a in names]
 
     def scan(self, i: Scan, loop: Loop) -> Array:
-        """Every step of a fold along the loop's axis."""
+        """Every step of a reduction along the loop's axis."""
         axis = self.order.index(loop.axes[0].name)
         (given,) = self.spread(i.args, loop)
-        fold = getattr(self.np, _UFUNCS[i.op])
-        return fold.accumulate(given.astype(i.dtype), axis=axis, dtype=i.dtype)
+        return self.ufunc(i.op).accumulate(given.astype(i.dtype), axis=axis, dtype=i.dtype)
 
-    def fold_position(self, op: str, args: list[Array], axes: tuple[int, ...]) -> Array:
+    def reduce_position(self, op: str, args: list[Array], axes: tuple[int, ...]) -> Array:
         np = self.np
         if args[0].size == 0:  # of no points it is 0
             return np.max(args[1], axis=axes, keepdims=True, initial=0)
         dtype = str(args[0].dtype)
-        start, extreme = (_lowest, np.max) if op == "argmax" else (_highest, np.min)
-        best = extreme(args[0], axis=axes, keepdims=True, initial=start(np, dtype))
+        extreme, start = getattr(np, op[3:]), REDUCTIONS[op].identity(dtype)
+        best = extreme(args[0], axis=axes, keepdims=True, initial=start)
         hit = (args[0] == best) | ((args[0] != args[0]) & (best != best))
         found = np.where(hit, args[1], 2**63 - 1)
         return np.min(found, axis=axes, keepdims=True, initial=2**63 - 1)
@@ -157,29 +145,7 @@ class _Run:
         self.buffers[i.buffer][place] = value.astype(self.buffers[i.buffer].dtype)
 
 
-_UFUNCS = {
-    "max": "maximum",
-    "min": "minimum",
-    "sum": "add",
-    "prod": "multiply",
-    "any": "logical_or",
-    "all": "logical_and",
-}
-
-
-def _lowest(np: Any, dtype: str) -> Any:
-    if dtype == "bool":
-        return False
-    return -math.inf if dtype.startswith("float") else np.iinfo(dtype).min
-
-
-def _highest(np: Any, dtype: str) -> Any:
-    if dtype == "bool":
-        return True
-    return math.inf if dtype.startswith("float") else np.iinfo(dtype).max
-
-
-def _round_brain(np: Any, x: Array) -> Array:
+def _round_bfloat16(np: Any, x: Array) -> Array:
     bits = np.ascontiguousarray(x, dtype="float32").view("uint32")
     rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) & 0xFFFF0000
     return np.where(np.isnan(x), np.float32("nan"), rounded.astype("uint32").view("float32"))
@@ -196,51 +162,38 @@ def _whole_power(np: Any, base: Array, exponent: Array) -> Array:
     return np.where((exponent < 0) & ~kept, 0, result)
 
 
-def _functions(np: Any) -> dict[str, Callable[..., Array]]:
-    """Each operation in NumPy's words; what it has none for is left to math."""
-    exp, log = np.exp, np.log
-    erf = np.vectorize(math.erf, otypes=["float64"])
-    erfc = np.vectorize(math.erfc, otypes=["float64"])
-    return {
-        "neg": np.negative,
-        "abs": np.abs,
-        "not": lambda x: np.logical_not(x) if x.dtype == bool else np.invert(x),
-        "isnan": np.isnan,
-        **{name: getattr(np, name) for name in ("floor", "ceil", "trunc", "sqrt", "sign")},
-        "round": np.rint,
-        "sgn": np.sign,
-        "exp": exp,
-        "exp_normal": exp,
-        "log": log,
-        **{name: getattr(np, name) for name in ("exp2", "expm1", "log2", "log10", "log1p")},
-        **{name: getattr(np, name) for name in ("sin", "cos", "tan", "tanh", "copysign")},
-        **{name: getattr(np, f"arc{name[1:]}") for name in ("asin", "acos", "atan", "atan2")},
-        **{name: getattr(np, f"arc{name[1:]}") for name in ("asinh", "acosh", "atanh")},
-        **{name: getattr(np, name) for name in ("sinh", "cosh", "fmod", "hypot")},
-        "sigmoid": lambda x: 1 / (1 + exp(-x)),
-        "erf": erf,
-        "erfc": erfc,
-        "add": np.add,
-        "sub": lambda a, b: a ^ b if a.dtype == bool else a - b,
-        "mul": np.multiply,
-        "div": np.divide,
-        "div_int": lambda a, b: np.trunc(a / b),
-        "floordiv": np.floor_divide,
-        "floormod": np.mod,
-        "min": np.minimum,
-        "max": np.maximum,
-        "pow": lambda a, b: np.power(a, b) if a.dtype.kind == "f" else _whole_power(np, a, b),
-        "eq": np.equal,
-        "ne": np.not_equal,
-        "lt": np.less,
-        "le": np.less_equal,
-        "gt": np.greater,
-        "ge": np.greater_equal,
-        "and": np.bitwise_and,
-        "or": np.bitwise_or,
-        "xor": np.bitwise_xor,
-        "shl": np.left_shift,
-        "shr": np.right_shift,
-        "where": np.where,
-        "fma": lambda a, b, c: a * b + c,
-    }
+def _check(np: Any, index: Array, size: Array, used: Array, *, wraps: bool = False) -> Array:
+    index = np.where((index < 0) & wraps, index + size, index)
+    bad = (index < 0) | (index >= size)
+    if bool(np.any(bad & used)):
+        raise IndexError("index out of range in self")
+    return np.where(bad, 0, index)
+
+
+def _check_divisor(np: Any, divisor: Array, instead: Array, used: Array) -> Array:
+    bad = divisor == 0
+    if bool(np.any(bad & used)):
+        raise ZeroDivisionError("an integer was divided by zero")
+    return np.where(bad, instead, divisor)
+
+
+# What NumPy has no function for.
+_OWN: dict[str, Callable[..., Array]] = {
+    "cast": lambda _, x: x,
+    "round_half": lambda _, x: x.astype("float16"),
+    "round_bfloat16": _round_bfloat16,
+    "erf": lambda np, x: np.vectorize(math.erf, otypes=["float64"])(x),
+    "erfc": lambda np, x: np.vectorize(math.erfc, otypes=["float64"])(x),
+    "sub": lambda _, a, b: a ^ b if a.dtype == bool else a - b,
+    "div_int": lambda np, a, b: np.trunc(a / b),
+    "pow": lambda np, a, b: (np.power if a.dtype.kind == "f" else partial(_whole_power, np))(a, b),
+    "fma": lambda _, a, b, c: a * b + c,
+    "check": partial(_check, wraps=True),
+    "check_index": _check,
+    "check_bounds": _check,
+    "check_divisor": _check_divisor,
+}
+
+
+def _has(op: str) -> bool:
+    return op in _OWN or bool(OPERATIONS[op].numpy)

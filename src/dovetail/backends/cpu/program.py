@@ -6,10 +6,11 @@ from dovetail.backends.segment_artifact import Entry, artifact_bytes, dim_entry,
 from dovetail.codegen.llvm.module import generate
 from dovetail.errors import CannotSave, InvalidProgram
 from dovetail.file.container import KERNEL_IR, Section, section
-from dovetail.file.encode import DTYPES, code_section
+from dovetail.file.encode import code_section
 from dovetail.file.kernel_encode import kernels_section
 from dovetail.file.processors import PROCESSORS, target_here
 from dovetail.ir.call import Arg, Ref
+from dovetail.ir.dtypes import DTYPES
 from dovetail.ir.segment import Segment
 from dovetail.ir.size import Size
 from dovetail.lower.to_program import Lowering, declare_inputs

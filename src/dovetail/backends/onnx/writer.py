@@ -9,12 +9,13 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from dovetail.ir import Arg, OpCall, Ref, Size
+from dovetail.ir.dtypes import DTYPES
 from dovetail.ir.size import Dim
 from dovetail.ir.tensor import TensorDesc
 
 METADATA = "dovetail.segment"  # where a model keeps the segment it was made from
 # Types of tensors that models hold, as ONNX numbers them.
-TYPES = {"float32": 1, "uint8": 2, "int8": 3, "int32": 6, "int64": 7, "bool": 9, "float64": 11}
+TYPES = {name: row.onnx for name, row in DTYPES.items() if row.onnx}
 _SIZES = {"add": "Add", "sub": "Sub", "mul": "Mul", "max": "Max", "min": "Min"}
 
 Results = str | tuple[str | None, ...]

@@ -10,22 +10,15 @@ from dovetail.capture._torch.operators import schema_of
 from dovetail.capture.ops import OpOverload, is_random, is_write, resolve_op
 from dovetail.errors import UnsupportedGraph
 from dovetail.ir import Arg, Attr, OpCall, Ref, Size, TensorDesc
+from dovetail.ir.dtypes import DTYPES
 from dovetail.ir.tensor import Desc
 
 DYNAMIC = -(2**63)  # DVP_DYNAMIC
-DTYPES: Mapping[str, tuple[int, int]] = {
-    "float64": (2, 64),
-    "float32": (2, 32),
-    "float16": (2, 16),
-    "bfloat16": (4, 16),
-    "int64": (0, 64),
-    "int32": (0, 32),
-    "int16": (0, 16),
-    "int8": (0, 8),
-    "uint8": (1, 8),
-    "bool": (6, 8),
-    "complex64": (5, 64),
-    "complex128": (5, 128),
+# DLPack's type code and bits of the types that plug-ins are given.
+PLUGIN_DTYPES: Mapping[str, tuple[int, int]] = {
+    name: (row.dlpack, row.bits)
+    for name, row in DTYPES.items()
+    if row.compute or row.kind == "complex"
 }
 # Operators whose result is its argument's memory, seen differently.
 _VIEWS = frozenset(
@@ -70,7 +63,7 @@ def is_view(call: OpCall) -> bool:
 
 def _is_plain(desc: TensorDesc) -> bool:
     known = len(desc.strides) == desc.rank and "?" not in desc.symbols()
-    return known and desc.device == "cpu" and desc.dtype in DTYPES
+    return known and desc.device == "cpu" and desc.dtype in PLUGIN_DTYPES
 
 
 def view_offset(
@@ -203,4 +196,4 @@ def _described(desc: TensorDesc) -> Tensor:
         raise UnsupportedGraph(f"a tensor is {desc}, which has no description in the interface")
     shape = tuple(d if isinstance(d, int) else DYNAMIC for d in desc.shape)
     strides = tuple(d if isinstance(d, int) else DYNAMIC for d in desc.strides)
-    return (*DTYPES[desc.dtype], shape, strides, -1, 0)
+    return (*PLUGIN_DTYPES[desc.dtype], shape, strides, -1, 0)

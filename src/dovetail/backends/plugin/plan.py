@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from dovetail.backends.plugin.call import (
-    DTYPES,
+    PLUGIN_DTYPES,
     Description,
     Tensor,
     describe,
@@ -61,7 +61,7 @@ class _Value:
         """As ``_native`` reads it."""
         layout, block = self.layout, self.block
         place = (block.slot, block.offset + self.start)
-        return (*DTYPES[layout.dtype], layout.shape, layout.strides, *place)
+        return (*PLUGIN_DTYPES[layout.dtype], layout.shape, layout.strides, *place)
 
 
 class Flow:

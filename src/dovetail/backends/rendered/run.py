@@ -11,8 +11,8 @@ import torch
 from dovetail.backend import Executable
 from dovetail.backends.rendered.program import placed
 from dovetail.ir import Ref, Size
-from dovetail.ir.kernel import CHECKS
 from dovetail.ir.memory import Lifetime, plan_lifetimes
+from dovetail.ir.ops import CHECKS
 from dovetail.lower.values import Source, Value
 from dovetail.runtime.sized import Layout, bind_sizes, fitted
 

@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 
+from dovetail.ir.dtypes import FLOATS
 from dovetail.ir.kernel import (
-    FLOATS,
     Apply,
     Axis,
     Const,

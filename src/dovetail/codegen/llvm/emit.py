@@ -9,32 +9,18 @@ import struct
 from collections.abc import Callable
 from dataclasses import dataclass
 
-TYPES = {
-    "float64": "double",
-    "float32": "float",
-    "float16": "half",
-    "bfloat16": "bfloat",
-    "int64": "i64",
-    "int32": "i32",
-    "int16": "i16",
-    "int8": "i8",
-    "uint8": "i8",
-    "bool": "i1",
-    "ptr": "ptr",
-}
-SUFFIXES = {
-    "float64": "f64",
-    "float32": "f32",
-    "float16": "f16",
-    "bfloat16": "bf16",
-    "int64": "i64",
-    "int32": "i32",
-    "int16": "i16",
-    "int8": "i8",
-    "uint8": "i8",
-    "bool": "i1",
-    "ptr": "p0",
-}
+from dovetail.ir.dtypes import DTYPES, FLOATS, KERNEL_DTYPES, DType
+
+_FLOATS = {"f64": "double", "f32": "float", "f16": "half", "bf16": "bfloat"}
+
+
+def _suffix(row: DType) -> str:
+    """How LLVM's intrinsics name a type; integers have no sign there."""
+    return row.short if row.kind == "float" else "i1" if row.kind == "bool" else f"i{row.bits}"
+
+
+SUFFIXES = {row.name: _suffix(row) for row in KERNEL_DTYPES} | {"ptr": "p0"}
+TYPES = {name: _FLOATS.get(text, text) for name, text in SUFFIXES.items()} | {"ptr": "ptr"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +51,7 @@ def literal(value: float | int | bool, dtype: str) -> str:
     """A constant as LLVM writes it."""
     if dtype == "bool":
         return "true" if value else "false"
-    if dtype in ("float32", "float64"):
+    if dtype in FLOATS:
         number = _round32(float(value)) if dtype == "float32" else float(value)
         return f"0x{struct.unpack('>Q', struct.pack('>d', number))[0]:016X}"
     return str(_wrap(int(value), dtype))
@@ -79,7 +65,7 @@ def _round32(value: float) -> float:
 
 
 def _wrap(value: int, dtype: str) -> int:
-    bits = 8 if dtype == "uint8" else int(dtype[3:])
+    bits = DTYPES[dtype].bits
     value &= (1 << bits) - 1
     return value - (1 << bits) if value >> (bits - 1) else value
 

@@ -14,13 +14,12 @@ from typing import TYPE_CHECKING
 from dovetail.codegen.llvm import memory
 from dovetail.codegen.llvm.emit import Val
 from dovetail.codegen.llvm.report import DIVIDE, OUTSIDE, report
-from dovetail.ir.kernel import CHECKS, Apply, Kernel, Load, Store
+from dovetail.ir.kernel import Apply, Kernel, Load, Store
+from dovetail.ir.ops import CHECKS, DIVISIONS
 from dovetail.ir.size import Dim
 
 if TYPE_CHECKING:
     from dovetail.codegen.llvm.render import Renderer
-
-DIVISIONS = ("div_int", "floordiv", "floormod")
 
 
 def is_open(access: Load | Store) -> bool:

@@ -9,8 +9,8 @@ from dovetail.codegen.llvm import guard, scalar
 from dovetail.codegen.llvm.emit import TYPES, Code, Val, suffix, vector_type
 from dovetail.codegen.llvm.interleave import apart, woven
 from dovetail.codegen.llvm.report import report
-from dovetail.ir.kernel import COMPUTE, Index, Instruction, Load, Store
-from dovetail.ir.segment import item_bytes
+from dovetail.ir.dtypes import COMPUTE, item_bytes
+from dovetail.ir.kernel import Index, Instruction, Load, Store
 from dovetail.ir.size import Dim
 
 if TYPE_CHECKING:
@@ -298,7 +298,7 @@ def narrow(c: Code, value: Val, dtype: str) -> Val:
     if dtype == "bool":
         return c.convert("zext", value, "uint8")
     if dtype == "bfloat16":
-        bits = c.convert("bitcast", scalar.round_brain(c, value), "int32")
+        bits = c.convert("bitcast", scalar.round_bfloat16(c, value), "int32")
         return c.convert("trunc", c.op("lshr", bits, c.like(16, bits)), "int16")
     if dtype == "float16":
         return c.convert("fptrunc", value, "float16")

@@ -16,10 +16,13 @@ from dovetail.codegen.llvm.cost import GRAIN, cost
 from dovetail.codegen.llvm.emit import Code, Val
 from dovetail.codegen.llvm.guard import may_fail, open_buffers
 from dovetail.codegen.llvm.report import status
+from dovetail.codegen.llvm.scalar import has
 from dovetail.codegen.llvm.target import assemble
 from dovetail.ir.affine import product
+from dovetail.ir.expand import expand
 from dovetail.ir.kernel import Buffer, Kernel
 from dovetail.ir.kernel_call import call_inputs, call_outputs, call_sizes
+from dovetail.ir.ops import LOAD_COST
 from dovetail.ir.size import Dim
 from dovetail.ir.target import Target
 
@@ -91,6 +94,7 @@ def module_text(kernels: Mapping[str, Kernel], lanes: int, *, guarded: bool = Fa
 
 def rendered(name: str, kernel: Kernel, lanes: int, *, guarded: bool = False) -> Rendered:
     """A kernel's part of a module."""
+    kernel = expand(kernel, has)
     layout = table_layout(kernel, guarded=guarded)
     renderer = render.Renderer(kernel, f"{name}.body", layout, lanes, guarded=guarded)
     entry = _entry(name, kernel, layout, may_fail(kernel, guarded))
@@ -195,9 +199,9 @@ def _sized(c: Code, dim: Dim, layout: render.Layout) -> Val:
 def _wanted_pieces(c: Code, kernel: Kernel, layout: render.Layout, count: Val) -> Val:
     """How many threads the work is worth, and no more than there are units."""
     points = _sized(c, product(a.extent for a in kernel.axes), layout)
-    each = max(1, round(cost(kernel)))
+    each = max(1, round(cost(kernel) / LOAD_COST))  # in small numbers, which do not overflow
     work = c.op("mul", points, c.const(each, "int64"))
-    wanted = c.op("udiv", work, c.const(GRAIN, "int64"))
+    wanted = c.op("udiv", work, c.const(GRAIN // LOAD_COST, "int64"))
     return c.select(c.compare("icmp slt", count, wanted), count, wanted)
 
 

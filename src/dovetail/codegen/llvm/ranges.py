@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from dovetail.ir.kernel import Apply, Axis, Const, Index, Instruction, Kernel, Position
+from dovetail.ir.ops import DIVISIONS
 
 Range = tuple[int, int]
-DIVISIONS = ("floordiv", "floormod", "div_int")
 _LIMIT, _WHOLE = 2**31, 2**63
 
 

@@ -3,32 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from math import inf
 
 from dovetail.codegen.llvm import scalar
 from dovetail.codegen.llvm.emit import Code, Val
 from dovetail.codegen.llvm.math.arithmetic import fma
-from dovetail.ir.kernel import FLOATS, Index, Loop, Position, Reduce
+from dovetail.ir.dtypes import LIMITS
+from dovetail.ir.kernel import Index, Loop, Position, Reduce
+from dovetail.ir.ops import REDUCTIONS
 
-_INT_RANGE = {
-    "int64": (-(2**63), 2**63 - 1),
-    "int32": (-(2**31), 2**31 - 1),
-    "int16": (-(2**15), 2**15 - 1),
-    "int8": (-128, 127),
-    "uint8": (0, 255),
-    "bool": (0, 1),
-}
-_LAST = {"int64": 2**63 - 1, "int32": 2**31 - 1}  # a position before any was found
-
-
-def identity(op: str, dtype: str) -> float | int | bool:
-    """What folding starts from."""
-    if op in ("sum", "any"):
-        return 0
-    if op in ("prod", "all"):
-        return 1
-    low, high = (-inf, inf) if dtype in FLOATS else _INT_RANGE[dtype]
-    return low if op in ("max", "argmax") else high
+_LAST = {name: most for name, (_, most) in LIMITS.items()}  # a position before any was found
 
 
 def met_in_order(loop: Loop) -> frozenset[str]:
@@ -93,7 +76,7 @@ class Accumulators:
 
     def _start(self, r: Reduce, slots: list[str], kinds: Mapping[str, tuple[str, ...]]) -> None:
         lanes, types = self.lanes[r.name], kinds[r.name]
-        starts = [self.c.const(identity(r.op, types[0]), types[0], lanes)]
+        starts = [self.c.const(REDUCTIONS[r.op].identity(types[0]), types[0], lanes)]
         starts += [self.c.const(_LAST[t], t, lanes) for t in types[1:]]
         for slot, value in zip(slots, starts, strict=True):
             self.c.put(slot, value)
@@ -188,8 +171,7 @@ def combine(c: Code, op: str, left: tuple[Val, ...], right: tuple[Val, ...]) -> 
         return (scalar.maximum(c, b, a),)
     if op == "min":
         return (scalar.minimum(c, b, a),)
-    name = {"sum": "add", "prod": "mul", "any": "or", "all": "and"}[op]
-    return (scalar.apply(c, name, a.dtype, (a, b)),)
+    return (scalar.apply(c, REDUCTIONS[op].operation, a.dtype, (a, b)),)
 
 
 def _better(c: Code, op: str, left: tuple[Val, ...], right: tuple[Val, ...]) -> tuple[Val, ...]:

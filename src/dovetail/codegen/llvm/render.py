@@ -34,9 +34,8 @@ from dovetail.codegen.llvm.scan import Scans, at_a_time
 from dovetail.codegen.llvm.tile import tile_of
 from dovetail.codegen.llvm.volume import GROWN, Volume, call, divides, strides
 from dovetail.ir.affine import mul, product
+from dovetail.ir.dtypes import FLOATS, item_bytes
 from dovetail.ir.kernel import (
-    CHECKS,
-    FLOATS,
     Apply,
     Axis,
     Const,
@@ -49,7 +48,7 @@ from dovetail.ir.kernel import (
     Scan,
     Store,
 )
-from dovetail.ir.segment import item_bytes
+from dovetail.ir.ops import CHECKS, DIVISIONS
 from dovetail.ir.size import Dim, Size
 
 BLOCK = 4096  # elements in one unit of work, where the vector axis is parallel
@@ -594,7 +593,7 @@ class Renderer:
             return error_function.erf_plus_one(self.c, *args)
         if op in CHECKS:
             return memory.check(self, op, *args)
-        if self.guarded and op in guard.DIVISIONS and instruction.name not in self.small:
+        if self.guarded and op in DIVISIONS and instruction.name not in self.small:
             guard.divisor(self, args[1])
         if instruction.name in self.small:
             return integers.small_division(self.c, op, *args)

@@ -7,7 +7,7 @@ the way, and the status that it returns is that of the first kind in the list.
 from __future__ import annotations
 
 from dovetail.codegen.llvm.emit import Code, Val
-from dovetail.ir.kernel import CHECKS
+from dovetail.ir.ops import CHECKS
 
 OUTSIDE, DIVIDE = "outside", "divide"
 # Statuses in dovetail.h, in the order in which the interpreter of kernel IR tells them.

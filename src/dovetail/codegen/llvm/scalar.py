@@ -8,14 +8,13 @@ from dovetail.codegen.llvm import math
 from dovetail.codegen.llvm.emit import Code, Val
 from dovetail.codegen.llvm.math import integers
 from dovetail.codegen.llvm.math.arithmetic import fma
-from dovetail.ir.kernel import FLOATS
+from dovetail.ir.dtypes import DTYPES, FLOATS, UNSIGNED
+from dovetail.ir.ops import CHECKS, COMPARISONS
 
 _FLOAT_BINARY = {"add": "fadd", "sub": "fsub", "mul": "fmul", "div": "fdiv", "rem": "frem"}
 _INT_BINARY = {"add": "add", "sub": "sub", "mul": "mul", "and": "and", "or": "or", "xor": "xor"}
-_FLOAT_COMPARE = {"eq": "oeq", "ne": "une", "lt": "olt", "le": "ole", "gt": "ogt", "ge": "oge"}
 _ROUNDINGS = {"floor": "floor", "ceil": "ceil", "trunc": "trunc", "round": "roundeven"}
 _NANS = ("0x7FF8", "0xFFF8")  # how their bits begin in a literal
-_BITS = {"int64": 64, "int32": 32, "int16": 16, "int8": 8, "uint8": 8, "bool": 1}
 
 
 def apply(c: Code, op: str, dtype: str, args: tuple[Val, ...]) -> Val:
@@ -27,9 +26,20 @@ def apply(c: Code, op: str, dtype: str, args: tuple[Val, ...]) -> Val:
     rule = _RULES.get(op)
     if rule is not None:
         return rule(c, *args)
-    if op in _FLOAT_COMPARE:
+    if op in COMPARISONS:
         return _compare(c, op, *args)
     return _binary(c, op, *args)
+
+
+def has(op: str) -> bool:
+    """Whether there is LLVM for an operation; others are expanded."""
+    known = (_RULES, math.FUNCTIONS, _FLOAT_BINARY, _INT_BINARY, COMPARISONS, CHECKS, ("cast",))
+    return any(op in names for names in known)
+
+
+def _bits(dtype: str) -> int:
+    """How wide a value is."""
+    return 1 if dtype == "bool" else DTYPES[dtype].bits
 
 
 def is_float(value: Val) -> bool:
@@ -47,8 +57,8 @@ def _binary(c: Code, op: str, left: Val, right: Val) -> Val:
 
 def _compare(c: Code, op: str, left: Val, right: Val) -> Val:
     if is_float(left):
-        return c.compare(f"fcmp {_FLOAT_COMPARE[op]}", left, right)
-    signed = "u" if left.dtype in ("uint8", "bool") else "s"
+        return c.compare(f"fcmp {'une' if op == 'ne' else f'o{op}'}", left, right)
+    signed = "u" if left.dtype in UNSIGNED else "s"
     return c.compare(f"icmp {op if op in ('eq', 'ne') else signed + op}", left, right)
 
 
@@ -61,10 +71,10 @@ def cast(c: Code, value: Val, dtype: str) -> Val:
         return c.compare(kind, value, c.like(0, value))
     if is_float(value):
         return _from_float(c, value, dtype)
-    unsigned = value.dtype in ("uint8", "bool")
+    unsigned = value.dtype in UNSIGNED
     if dtype in FLOATS:
         return c.convert("uitofp" if unsigned else "sitofp", value, dtype)
-    have, want = _BITS[value.dtype], _BITS[dtype]
+    have, want = _bits(value.dtype), _bits(dtype)
     if have == want:
         return Val(value.text, dtype, value.lanes)
     return c.convert(("zext" if unsigned else "sext") if want > have else "trunc", value, dtype)
@@ -147,7 +157,7 @@ def _power(c: Code, base: Val, exponent: Val) -> Val:
 def _shift(name: str) -> Callable[[Code, Val, Val], Val]:
     def rule(c: Code, x: Val, amount: Val) -> Val:
         """Shift; by the width or more (or a negative number), as ATen defines it."""
-        bits = _BITS[x.dtype]
+        bits = _bits(x.dtype)
         kind = "shl" if name == "shl" else ("lshr" if x.dtype == "uint8" else "ashr")
         inside = c.compare("icmp ult", amount, c.like(bits, amount))
         safe = c.select(inside, amount, c.like(0, amount))
@@ -158,7 +168,7 @@ def _shift(name: str) -> Callable[[Code, Val, Val], Val]:
     return rule
 
 
-def round_brain(c: Code, x: Val) -> Val:
+def round_bfloat16(c: Code, x: Val) -> Val:
     """A float32 rounded to bfloat16's precision: to nearest even, a NaN stays one."""
     bits = c.convert("bitcast", x, "int32")
     odd = c.op("and", c.op("lshr", bits, c.like(16, bits)), c.like(1, bits))
@@ -187,7 +197,6 @@ _RULES: dict[str, Callable[..., Val]] = {
     "abs": _absolute,
     "not": _inverse,
     "sign": _sign,
-    "sgn": _sign,
     "sqrt": lambda c, x: c.intrinsic("sqrt", x),
     "isnan": _is_nan,
     "min": minimum,
@@ -202,6 +211,6 @@ _RULES: dict[str, Callable[..., Val]] = {
     "floordiv": integers.floor_division,
     "floormod": integers.floor_modulo,
     "div_int": integers.division,
-    "round_brain": round_brain,
+    "round_bfloat16": round_bfloat16,
     "round_half": _round_half,
 }

@@ -6,9 +6,10 @@ from collections.abc import Mapping
 
 from dovetail.codegen.llvm import scalar
 from dovetail.codegen.llvm.emit import Code, Val
-from dovetail.codegen.llvm.reduce import combine, identity, part
-from dovetail.ir.kernel import FLOATS, Scan
-from dovetail.ir.segment import item_bytes
+from dovetail.codegen.llvm.reduce import combine, part
+from dovetail.ir.dtypes import FLOATS, item_bytes
+from dovetail.ir.kernel import Scan
+from dovetail.ir.ops import REDUCTIONS
 
 
 class Scans:
@@ -22,7 +23,7 @@ class Scans:
         self.c, self.lanes = c, lanes
         self.slots = {s: c.slot(s.dtype, count) for s, count in lanes.items()}
         for s, count in lanes.items():
-            c.put(self.slots[s], c.const(identity(s.op, s.dtype), s.dtype, count))
+            c.put(self.slots[s], c.const(REDUCTIONS[s.op].identity(s.dtype), s.dtype, count))
 
     def step(self, s: Scan, given: Val) -> Val:
         """The next point of each lane's own scan."""
@@ -59,7 +60,7 @@ def _prefix(c: Code, s: Scan, value: Val) -> Val:
     """The scan of a vector by itself: each lane takes in the one 1, 2, 4, … before it."""
     # Not 0.0, which would change -0.0, and which LLVM shifts in with a slow instruction.
     negative_zero = s.op == "sum" and s.dtype in FLOATS
-    start, by = c.like(-0.0 if negative_zero else identity(s.op, s.dtype), value), 1
+    start, by = c.like(-0.0 if negative_zero else REDUCTIONS[s.op].identity(s.dtype), value), 1
     while by < value.lanes:
         value = _fold(c, s, _shifted(c, value, start, by), value)
         by *= 2

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dovetail.codegen.llvm.emit import TYPES, Code, Val
 from dovetail.codegen.llvm.memory import address, load_dense
-from dovetail.ir.segment import item_bytes
+from dovetail.ir.dtypes import item_bytes
 
 _PIECE = 16  # bytes
 _ROWS = 8  # whose cache lines stay, even if a power of two apart, until all pieces are read

@@ -16,8 +16,9 @@ from dataclasses import dataclass
 from dovetail.codegen.llvm import math, scalar
 from dovetail.codegen.llvm.emit import Code, Val, suffix, vector_type
 from dovetail.codegen.llvm.math import error_function
-from dovetail.ir.kernel import CHECKS, Apply, Axis, Instruction, Kernel, Load, Loop, Reduce, Scan
-from dovetail.ir.segment import item_bytes
+from dovetail.ir.dtypes import item_bytes
+from dovetail.ir.kernel import Apply, Axis, Instruction, Kernel, Load, Loop, Reduce, Scan
+from dovetail.ir.ops import CHECKS
 from dovetail.ir.size import Dim
 
 MOST = 400  # instructions for whole registers: about 14 ms

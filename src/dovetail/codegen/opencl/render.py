@@ -3,30 +3,22 @@
 from __future__ import annotations
 
 from dovetail.codegen.source import SourceRenderer
+from dovetail.ir.dtypes import COMPUTED, DTYPES, KERNEL_DTYPES
 from dovetail.ir.kernel import Kernel
 
-NAMES = {
-    "float64": "double",
-    "float32": "float",
-    "int64": "long",
-    "int32": "int",
-    "int16": "short",
-    "int8": "char",
-    "uint8": "uchar",
-    "bool": "bool",
-}
-_STORED = NAMES | {"bool": "uchar", "float16": "half", "bfloat16": "ushort"}
+NAMES = {name: DTYPES[name].opencl for name in COMPUTED}
+_STORED = {d.name: d.opencl for d in KERNEL_DTYPES} | {"bool": NAMES["uint8"]}
 
 # Half precision exists in memory only, so no device needs more than the core language for it.
 PRELUDE = """\
 #pragma OPENCL FP_CONTRACT OFF
 
-float from_brain(ushort bits)
+float from_bfloat16(ushort bits)
 {
     return as_float((uint)bits << 16);
 }
 
-ushort to_brain(float x) /* to nearest even; a NaN stays one */
+ushort to_bfloat16(float x) /* to nearest even; a NaN stays one */
 {
     const uint bits = as_uint(x);
     return x != x ? (ushort)0x7fc0 : (ushort)((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
