@@ -232,9 +232,13 @@ class ExportFailed(DovetailError, RuntimeError):
     def __init__(self, model: str, reason: str) -> None:
         super().__init__(
             f"cannot export {model} as one graph: {reason}\n"
-            "Remove the graph break (data-dependent Python control flow, unsupported calls), "
-            "or use torch.compile(model, backend='dovetail'), which splits the graph there."
+            "Where that is a graph break (data-dependent control flow, unsupported calls), remove "
+            "it, or use torch.compile(model, backend='dovetail'), which splits the graph there."
         )
+
+
+class InvalidExampleInputs(DovetailError, TypeError):
+    """The example inputs of ``dovetail.export`` are no tuple, or its keywords no dict."""
 
 
 class GuardFailed(DovetailError, ValueError):
@@ -394,6 +398,16 @@ class PluginLeak(DovetailWarning, ResourceWarning):
 
 class ScaffoldExists(DovetailError, FileExistsError):
     """``dovetail new`` was pointed at a folder that holds something."""
+
+
+class InvalidScaffoldName(DovetailError, ValueError):
+    """``dovetail new`` was given a name that no module can have."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(
+            f"{name!r} cannot name a package and its module: give lower-case letters, digits and "
+            "'_', a letter first, such as my_accel"
+        )
 
 
 class ScaffoldNameTaken(InvalidBackendName):

@@ -27,7 +27,7 @@ def test_compile_and_run(file, tmp_path, capsys):
     out = str(tmp_path / "y.npy")
     assert main(["run", file, "--input", str(tmp_path / "x.npy"), "--output", out]) == 0
     printed = capsys.readouterr().out
-    assert "shape (2, 8)" in printed
+    assert "float32[2, 8] = " in printed
     assert "first call" in printed
     torch.testing.assert_close(torch.from_numpy(np.load(out)), model(x), rtol=1e-5, atol=1e-6)
 
@@ -43,7 +43,7 @@ def test_run_with_random_inputs_and_dynamic_sizes(tmp_path, capsys):
     path = str(tmp_path / "d.dvt")
     assert main(["compile", f"{HERE}:dynamic", "-o", path, "-q"]) == 0
     assert main(["run", path, "--random", "--size", "5"]) == 0
-    assert "shape (5, 8)" in capsys.readouterr().out
+    assert "float32[5, 8] = " in capsys.readouterr().out
     assert main(["run", path, "--random", "--size", "50"]) == 2
     assert "must be" in capsys.readouterr().err
 
@@ -96,6 +96,14 @@ def test_verify_reads_the_constants_too(file, tmp_path, capsys):
         (["compile", f"{HERE}:mlp", "-o", "no/such/folder/x.dvt"], "cannot write"),
         (["compile", f"{HERE}:mlp", "-o", "x.dvt", "--backend", "nobody"], "no backend"),
         (["compile", f"{HERE}:mlp", "-o", "x.dvt", "--key", "none"], "cannot read a key"),
+        (["compile", "none.py:make", "-o", "x.dvt"], "there is no file 'none.py'"),
+        (["compile", f"{HERE}:needs_width", "-o", "x.dvt"], "needs width, but a factory"),
+        (["compile", f"{HERE}:mlp", "-o", "x.dvt", "--target", "mips"], "the targets are"),
+        (["explain", f"{HERE}:mlp", "--backends", ""], "names separated by commas"),
+        (["explain", f"{HERE}:mlp", "--backends", "cpu,,aten"], "names separated by commas"),
+        (["new", "my accel"], "cannot name a package"),
+        (["new", "3d"], "cannot name a package"),
+        (["run", __file__, "--random", "--input", "x.npy"], "not both"),
         (["run", "none.dvt", "--random"], "no file"),
         (["inspect", "none.dvt"], "no file"),
         (["inspect", __file__], "no DVT signature"),
@@ -110,6 +118,46 @@ def test_mistakes_end_in_one_line(arguments, problem, tmp_path, monkeypatch, cap
     assert [line[:9] for line in error.splitlines()].count("dovetail:") == 1
     assert "Traceback" not in error
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "arguments", [["--repeat", "-3"], ["--repeat", "0"], ["--repeat", "x"], ["--size", "-1"]]
+)
+def test_counts_are_whole_numbers(arguments, capsys):
+    with pytest.raises(SystemExit) as stopped:
+        main(["run", "model.dvt", "--random", *arguments])
+    assert stopped.value.code == 2
+    assert "is not a whole number from" in capsys.readouterr().err
+
+
+FACTORY = """
+import torch
+from beside import WIDTH
+
+class Scaled(torch.nn.Module):
+    def forward(self, x, *, scale):
+        return x * scale
+
+def make():
+    return Scaled(), (torch.arange(6.0).reshape(2, WIDTH),), {"scale": torch.tensor(float("inf"))}
+"""
+
+
+def test_a_factory_in_a_file(tmp_path, monkeypatch, capsys, recwarn):
+    (tmp_path / "models").mkdir()
+    (tmp_path / "models" / "scaled.py").write_text(FACTORY)
+    (tmp_path / "models" / "beside.py").write_text("WIDTH = 3")
+    monkeypatch.chdir(tmp_path)
+    assert main(["compile", "models/scaled.py:make", "-o", "s.dvt", "-q"]) == 0
+    assert [w for w in recwarn if w.category is FutureWarning] == []
+    x, scale = np.arange(6, dtype=np.float32).reshape(2, 3), np.float32(2)
+    np.save("x.npy", x)
+    np.save("scale.npy", scale)
+    assert main(["run", "s.dvt", "--input", "x.npy", "--input", "scale.npy"]) == 0
+    assert "float32[2, 3] = 0, 2, 4, 6, … (from 0 to 10)\n" in capsys.readouterr().out
+    np.save("scale.npy", np.float32("inf"))
+    assert main(["run", "s.dvt", "--input", "x.npy", "--input", "scale.npy"]) == 0
+    assert "float32[2, 3] = nan, inf, inf, inf, …, 6 not finite" in capsys.readouterr().out
 
 
 def test_run_names_bad_files(file, tmp_path, capsys):

@@ -42,6 +42,13 @@ def test_packages_as_written_install_pass_their_tests_and_run_a_model(compiler, 
     assert answers == {name: [name.replace("_", "-"), True, True] for name in names.values()}
 
 
+def test_a_name_with_a_dash(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main(["new", "my-chip", "--kind", "python"]) == 0
+    assert 'backend="my_chip"' in capsys.readouterr().out
+    assert "my_chip" in (tmp_path / "my-chip" / "pyproject.toml").read_text()
+
+
 @pytest.mark.e2e
 def test_its_c_has_no_warnings(compiler, tmp_path):
     write_package("my_chip", "c", tmp_path / "package")
@@ -82,7 +89,7 @@ def test_every_kind_is_tested():
 @pytest.mark.parametrize("name", ["", "a b", "1x", "My", "../x", "a-b", "ü", "class", "a.b", "_a"])
 @pytest.mark.parametrize("kind", PACKAGES)
 def test_names_that_cannot_be(name, tmp_path, kind):
-    with pytest.raises(errors.InvalidBackendName):
+    with pytest.raises(errors.InvalidScaffoldName):
         write_package(name, kind, tmp_path / "package")
     assert not (tmp_path / "package").exists()
 

@@ -25,11 +25,12 @@ from dovetail.artifact.sign import Key
 from dovetail.backend import Backend
 from dovetail.capture._torch import tensors as torch_tensors
 from dovetail.capture._torch.decompositions import correct_lstm
+from dovetail.capture._torch.export import ignore_copied_leaves
 from dovetail.capture._torch.state import no_buffer_hooks_left
 from dovetail.capture.decompose import export_table
 from dovetail.capture.metadata import correct
 from dovetail.compiled import CompiledGraph
-from dovetail.errors import DovetailError, ExportFailed, GuardFailed
+from dovetail.errors import DovetailError, ExportFailed, GuardFailed, InvalidExampleInputs
 from dovetail.options import Options
 from dovetail.pipeline import Compiler
 from dovetail.place.priority import priority_list
@@ -57,7 +58,9 @@ def export(
     a name or a class that need not be registered; ``options={"backends": […]}`` gives several.
     """
     chosen = Options.resolve(options)
+    _check_example_inputs(args, kwargs)
     correct_lstm()
+    ignore_copied_leaves()
     program = _capture(model, tuple(args), dict(kwargs or {}), dynamic_shapes)
     if backend is None and not chosen.backends:
         backend = registry.default_backend(_device_of(program))
@@ -67,6 +70,15 @@ def export(
     with no_buffer_hooks_left():
         program = program.run_decompositions(rules)
     return _compile(program, compiler, type(model).__name__)
+
+
+def _check_example_inputs(args: Any, kwargs: Any) -> None:
+    if not isinstance(args, tuple | list):
+        kind = type(args).__name__
+        raise InvalidExampleInputs(f"args must be a tuple, not {kind}: export(model, (x,))")
+    if kwargs is not None and not isinstance(kwargs, Mapping):
+        kind = type(kwargs).__name__
+        raise InvalidExampleInputs(f'kwargs must be a dict, not {kind}: kwargs={{"mask": mask}}')
 
 
 def _capture(
@@ -152,7 +164,7 @@ class Artifact:
         *,
         key: Key | None = None,
         without_torch: bool = False,
-        targets: Sequence[str] | None = None,
+        targets: str | Sequence[str] | None = None,
     ) -> None:
         """Write a .dvt file that ``dovetail.load`` runs.
 

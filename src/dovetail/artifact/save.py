@@ -60,13 +60,14 @@ def save(
     *,
     key: Key | None = None,
     without_torch: bool = False,
-    targets: Sequence[str] | None = None,
+    targets: str | Sequence[str] | None = None,
 ) -> Program:
     """Write a compiled model to a file, signed if a private key is given; its Program comes back.
 
     A file that will need trust and has no signature is noted in the log.
     """
     seed = None if key is None else private_key(key)  # a bad key is known before any work
+    levels = None if targets is None else _levels(targets)
     package = pack(model, linked, without_torch)
     generated = {f"{name}@1": name for name in package.kernels}
     sections, features = encode_program(
@@ -76,7 +77,7 @@ def save(
         generated=generated,
         blobs=package.blobs,
     )
-    sections += kernel_sections(package.kernels, package.objects, targets)
+    sections += kernel_sections(package.kernels, package.objects, levels)
     layout, ordered = container.lay_out(sections, features)
     if seed is not None:
         sections = [*ordered, signature_section(container.content_digest(layout), seed)]
@@ -91,27 +92,29 @@ def save(
 def kernel_sections(
     kernels: Mapping[str, bytes],
     objects: Sequence[CodeObject],
-    targets: Sequence[str] | None = None,
+    levels: Sequence[int] | None = None,
 ) -> list[container.Section]:
-    """Generated kernels as code for each target, and as data for those who may not run that."""
+    """Generated kernels as code for processors of each level, and as data for all others.
+
+    Unless levels are given, they are those of the processors that the code ran on.
+    """
     if not kernels:
         return []
+    if levels is None:
+        levels = sorted({each.processor for each in objects})
     described = container.section(container.KERNEL_IR, kernels_section(kernels))
     code = [
-        (processor, held)
-        for processor in _processors(objects, targets)
-        for held in _code_for(processor, kernels, objects)
+        (processor, held) for processor in levels for held in _code_for(processor, kernels, objects)
     ]
     return [code_section(code), described] if code else [described]
 
 
-def _processors(objects: Sequence[CodeObject], targets: Sequence[str] | None) -> list[int]:
-    """The processors to have code for: unless some are named, those that it ran on."""
-    if targets is None:
-        return sorted({each.processor for each in objects})
+def _levels(targets: str | Sequence[str]) -> list[int]:
+    """The levels of processors by name, as code sections number them."""
     from dovetail.codegen.llvm.target import named
 
-    return sorted({PROCESSORS[named(name).name] for name in targets})
+    names = [targets] if isinstance(targets, str) else targets
+    return sorted({PROCESSORS[named(name).name] for name in names})
 
 
 def _code_for(

@@ -15,6 +15,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
+from dovetail.cli.numbers import positive
 from dovetail.errors import InvalidOption
 
 GROUPS = ("kernels", "models", "all")
@@ -28,8 +29,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default="eager,inductor,dovetail",
         help="in this order: eager, what torch.compile takes, onnxruntime, openvino (%(default)s)",
     )
-    parser.add_argument("--threads", type=_positive, default=2)
-    parser.add_argument("--rounds", type=_positive, default=2, help="processes per case and rival")
+    parser.add_argument("--threads", type=positive, default=2)
+    parser.add_argument("--rounds", type=positive, default=2, help="processes per case and rival")
     parser.add_argument("--seconds", type=_seconds, default=1.0, help="steady state, per process")
     parser.add_argument("--no-warm", action="store_true", help="leave out the warm first calls")
     parser.add_argument("--json", metavar="FILE", help="write every figure there")
@@ -60,12 +61,6 @@ def run(arguments: argparse.Namespace) -> int:
     for name in dict.fromkeys(failed):
         print(f"could not be measured: {name}", file=sys.stderr)
     return 1 if failed else 0
-
-
-def _positive(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number above zero")
-    return int(text)
 
 
 def _seconds(text: str) -> float:

@@ -1,7 +1,6 @@
 """``dovetail explain module:factory``: what runs where, and why, for a model of one's own.
 
-The factory is that of ``dovetail compile``: it returns ``(model, args)``, ``(model, args, kwargs)``
-or a dict. The model is compiled and run as under ``torch.compile``.
+The model is compiled and run as under ``torch.compile``.
 """
 
 from __future__ import annotations
@@ -9,12 +8,13 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from dovetail.cli.compile import load_factory
+from dovetail.cli.factory import FACTORY, load_factory
+from dovetail.errors import InvalidOption
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's options."""
-    parser.add_argument("factory", metavar="MODULE:FACTORY", help="what makes the model")
+    parser.add_argument("factory", metavar="MODULE:FACTORY", help=FACTORY)
     parser.add_argument("--backend", default="dovetail", help="who compiles it (%(default)s)")
     parser.add_argument(
         "--backends", metavar="A,B", help="several, best first, separated by commas"
@@ -57,6 +57,9 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _options(arguments: argparse.Namespace) -> dict[str, Any]:
     options: dict[str, Any] = {"profile": True} if arguments.profile else {}
-    if arguments.backends:
-        options["backends"] = [name.strip() for name in arguments.backends.split(",")]
+    if arguments.backends is not None:
+        names = [name.strip() for name in arguments.backends.split(",")]
+        if "" in names:
+            raise InvalidOption("--backends", arguments.backends, "names separated by commas")
+        options["backends"] = names
     return options

@@ -8,7 +8,7 @@ import re
 import sys
 from pathlib import Path
 
-from dovetail.errors import InvalidBackendName, ScaffoldExists, ScaffoldNameTaken
+from dovetail.errors import InvalidScaffoldName, ScaffoldExists, ScaffoldNameTaken
 from dovetail.registry import BUILTIN
 
 KINDS = {
@@ -35,9 +35,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Write the package and say what to do next."""
     folder = Path(arguments.output or arguments.name)
-    write_package(arguments.name, arguments.kind, folder)
+    name = arguments.name.replace("-", "_")  # a package may have a dash, its module may not
+    write_package(name, arguments.kind, folder)
     print(f"wrote {folder}; next:\n  pip install -e '{folder}[dev]'\n  pytest {folder}")
-    print(f'  torch.compile(model, backend="{arguments.name}")')
+    print(f'  torch.compile(model, backend="{name}")')
     return 0
 
 
@@ -55,7 +56,7 @@ def write_package(name: str, kind: str, folder: Path) -> None:
 def _check_name(name: str) -> None:
     """Raise unless a backend and a module can have this name."""
     if not re.fullmatch(r"[a-z][a-z0-9_]*", name) or keyword.iskeyword(name):
-        raise InvalidBackendName(name)
+        raise InvalidScaffoldName(name)
     if name in BUILTIN:
         raise ScaffoldNameTaken(name, "one of dovetail's own backends")
     if name in sys.stdlib_module_names or name in _NEEDED:

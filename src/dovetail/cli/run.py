@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from dovetail.artifact.load import load
+from dovetail.cli.numbers import natural, positive
 from dovetail.errors import ArtifactNotFound, InvalidInput
 from dovetail.file import container
 from dovetail.runtime.loaded import Loaded
@@ -39,13 +40,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--random", action="store_true", help="random inputs instead of files")
     parser.add_argument(
-        "--size", type=int, default=1, help="dynamic sizes of random inputs (%(default)s)"
+        "--size", type=natural, default=1, help="dynamic sizes of random inputs (%(default)s)"
     )
-    parser.add_argument("--repeat", type=int, default=10, help="calls to time (%(default)s)")
+    parser.add_argument("--repeat", type=positive, default=10, help="calls to time (%(default)s)")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run, write results, print the time; exit status 0."""
+    """Run, write results, print them in short and the time; exit status 0."""
+    if arguments.random and arguments.input:
+        raise InvalidInput("give --random or --input files, not both")
     numpy = _numpy()
     _import_torch_if_needed(arguments.file)
     start = time.perf_counter()
@@ -69,14 +72,14 @@ def run(arguments: argparse.Namespace) -> int:
     for path, value in zip(arguments.output, outputs, strict=False):
         _write(numpy, path, value)
     for row, value in zip(loaded.native.outputs(), outputs, strict=True):
-        print(f"{row[0]}: shape {tuple(numpy.asarray(value).shape)}")
+        print(f"{row[0]}: {_summary(numpy, numpy.asarray(value))}")
     print(_times(loaded, inputs, arguments.repeat, loading, first))
     return 0
 
 
 def _times(loaded: Loaded, inputs: list[Any], repeat: int, loading: float, first: float) -> str:
     times = []
-    for _ in range(max(repeat, 1)):
+    for _ in range(repeat):
         start = time.perf_counter()
         loaded.native(*inputs)
         times.append(time.perf_counter() - start)
@@ -84,6 +87,22 @@ def _times(loaded: Loaded, inputs: list[Any], repeat: int, loading: float, first
         f"load {loading * 1e3:.2f} ms, first call {first * 1e3:.3f} ms, "
         f"then {statistics.median(times) * 1e3:.3f} ms (median of {len(times)})"
     )
+
+
+def _summary(numpy: Any, value: Any) -> str:
+    """An output in a line: what it is, its first elements, its range, what is not finite."""
+    text = f"{value.dtype}{list(value.shape)}"
+    if not value.size:
+        return text
+    first = ", ".join(f"{x:.4g}" for x in value.flat[:4])
+    text += f" = {first}{', …' if value.size > 4 else ''}"
+    if value.dtype.kind != "f":
+        return text
+    odd = value.size - int(numpy.isfinite(value).sum())
+    if odd < value.size and value.size > 4:
+        known = value[numpy.isfinite(value)]
+        text += f" (from {known.min():.4g} to {known.max():.4g})"
+    return text + (f", {odd:,} not finite" if odd else "")
 
 
 def _numpy() -> Any:
