@@ -166,7 +166,8 @@ static uint32_t value(decoder *d)
     if (d->r.failed)
         return 0;
     const ir_value *v = &d->k->values[place];
-    bool seen = v->loop == d->loop ? !v->fold : v->fold || d->k->loops[v->loop].axis_count == 0;
+    bool seen =
+        v->loop == d->loop ? !v->reduced : v->reduced || d->k->loops[v->loop].axis_count == 0;
     if (!seen)
         bad(&d->r, "a value is used where it cannot be seen");
     return place;
@@ -248,17 +249,18 @@ static void read_load(decoder *d, ir_instruction *i)
     if (i->mask == 0)
         return;
     const ir_value *v = &d->k->values[i->mask - 1];
-    bool seen = v->loop == d->loop ? !v->fold : v->fold || d->k->loops[v->loop].axis_count == 0;
+    bool seen =
+        v->loop == d->loop ? !v->reduced : v->reduced || d->k->loops[v->loop].axis_count == 0;
     if (!seen || v->type != T_BOOL)
         bad(&d->r, "a mask that is no bool, or cannot be seen");
 }
 
 static void read_operation(decoder *d, ir_instruction *i)
 {
-    bool fold = i->kind != IR_APPLY;
+    bool is_reduction = i->kind != IR_APPLY;
     type_id given[3] = {T_F32, T_F32, T_F32};
     i->op = (uint8_t)number(&d->r, 255);
-    if (!d->r.failed && i->op >= (fold ? F_COUNT : K_COUNT)) {
+    if (!d->r.failed && i->op >= (is_reduction ? F_COUNT : K_COUNT)) {
         d->r.failed = true;
         dvt_fail(d->r.error, DVT_ERROR_UNSUPPORTED,
                  "kernel IR section: the operation %u is not one this build knows: upgrade "
@@ -266,13 +268,13 @@ static void read_operation(decoder *d, ir_instruction *i)
                  i->op);
         return;
     }
-    i->arity = dvt_arity(i->op, fold);
+    i->arity = dvt_arity(i->op, is_reduction);
     read_args(d, i, given);
-    if (!d->r.failed && !dvt_admits(i->op, fold, given, i->type))
+    if (!d->r.failed && !dvt_admits(i->op, is_reduction, given, i->type))
         bad(&d->r, "an operation's operands do not fit it");
     uint32_t axes = d->k->loops[d->loop].axis_count;
     if (i->kind == IR_REDUCE && axes == 0)
-        bad(&d->r, "a fold in a loop without axes");
+        bad(&d->r, "a reduction in a loop without axes");
     if (i->kind == IR_SCAN && i->arity != 1)
         bad(&d->r, "a scan of more than one value");
     if (i->kind == IR_SCAN && axes != 1)

@@ -63,7 +63,7 @@ typedef struct {
 typedef struct {
     type_id type;
     uint32_t loop; /* that defines it */
-    bool fold;     /* a fold's result: seen after its loop only */
+    bool reduced;  /* a reduction's result: seen after its loop only */
 } ir_value;
 
 typedef struct {
@@ -85,9 +85,9 @@ typedef struct {
 bool dvt_is_float(type_id type);
 /* What a loaded element of a storage type is computed in. */
 type_id dvt_computed(type_id storage);
-/* Operands of an operation, or of a fold. */
-uint8_t dvt_arity(uint8_t op, bool fold);
-bool dvt_admits(uint8_t op, bool fold, const type_id *given, type_id result);
+/* Operands of an operation, or of a reduction. */
+uint8_t dvt_arity(uint8_t op, bool is_reduction);
+bool dvt_admits(uint8_t op, bool is_reduction, const type_id *given, type_id result);
 /* The least and the greatest number of each type of integers, and of bool. */
 extern const int64_t dvt_least[], dvt_most[];
 /* Whether a type of integers, or bool, has this number. */

@@ -266,10 +266,10 @@ static void find_functions(kernel_plan *plan, plan_step *s)
                                       : t->apply[i->op][given];
     if (i->kind == IR_REDUCE || i->kind == IR_SCAN) {
         bool place = i->op == F_argmax || i->op == F_argmin;
-        type_id folded = place ? given : i->type;
-        s->cast = given != folded ? t->cast[folded][given] : NULL;
-        s->fold = plan->along ? t->along[i->op][folded] : t->across[i->op][folded];
-        s->scan = dvt_scan(i->op, folded == T_F32 || folded == T_F64, plan->along);
+        type_id reduced = place ? given : i->type;
+        s->cast = given != reduced ? t->cast[reduced][given] : NULL;
+        s->reduce = plan->along ? t->along[i->op][reduced] : t->across[i->op][reduced];
+        s->scan = dvt_scan(i->op, reduced == T_F32 || reduced == T_F64, plan->along);
         s->accumulator = plan->accumulator_count++;
     }
     if (i->kind == IR_STORE) {

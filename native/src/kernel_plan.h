@@ -2,9 +2,9 @@
  *
  * A kernel is run in strips: each instruction is one loop over up to STRIP elements of one
  * axis. That axis is one of the kernel's own (each element of a strip is then a point of its
- * own, and folds keep an accumulator for each), or the innermost of each loop (a strip is then
- * a piece of one point's loop, and folds go along it). An instruction runs at the outermost
- * level that knows all it depends on. */
+ * own, and reductions keep an accumulator for each), or the innermost of each loop (a strip is
+ * then a piece of one point's loop, and reductions go along it). An instruction runs at the
+ * outermost level that knows all it depends on. */
 #ifndef DVT_KERNEL_PLAN_H
 #define DVT_KERNEL_PLAN_H
 
@@ -29,9 +29,9 @@ enum {
 typedef void (*strip_function)(int64_t n, void *restrict result, const void *const *given,
                                uint32_t *flags);
 /* Accumulators are double for floating point, else int64. */
-typedef void (*fold_function)(int64_t n, const void *restrict given,
-                              const int64_t *restrict places, void *restrict totals,
-                              int64_t *restrict found);
+typedef void (*reduce_function)(int64_t n, const void *restrict given,
+                                const int64_t *restrict places, void *restrict totals,
+                                int64_t *restrict found);
 
 /* A scan of a strip in doubles or int64s: totals go on from what they were. */
 typedef void (*scan_function)(int64_t n, const void *restrict given, void *restrict result,
@@ -40,7 +40,7 @@ typedef void (*scan_function)(int64_t n, const void *restrict given, void *restr
 typedef struct {
     strip_function apply[K_COUNT][TYPES]; /* by the type of the second operand, or the only */
     strip_function cast[TYPES][TYPES];    /* to, from */
-    fold_function along[F_COUNT][TYPES], across[F_COUNT][TYPES];
+    reduce_function along[F_COUNT][TYPES], across[F_COUNT][TYPES];
     strip_function widen[T_COUNT], narrow[T_COUNT]; /* by storage type; NULL: as it is */
 } strip_table;
 
@@ -54,8 +54,9 @@ enum { LEVEL_ONCE, LEVEL_POINT, LEVEL_LOOP };
 
 typedef struct {
     const ir_instruction *i;
-    strip_function apply, cast; /* cast: of a fold's or a store's operand; NULL: none needed */
-    fold_function fold;
+    strip_function apply,
+        cast; /* cast: of a reduction's or a store's operand; NULL: none needed */
+    reduce_function reduce;
     scan_function scan;
     int64_t offset, step; /* in elements; step: along the strip */
     uint32_t accumulator;

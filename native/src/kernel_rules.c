@@ -1,4 +1,5 @@
-/* What operands the operations and folds of kernel IR take, and what constants its types hold.
+/* What operands the operations and reductions of kernel IR take, and what constants its types
+ * hold.
  */
 #include "kernel_ir.h"
 
@@ -106,14 +107,14 @@ static bool reduces(uint8_t op, const type_id *given, type_id result)
     return false;
 }
 
-uint8_t dvt_arity(uint8_t op, bool fold)
+uint8_t dvt_arity(uint8_t op, bool is_reduction)
 {
-    return fold ? reduction_arities[op] : arities[op];
+    return is_reduction ? reduction_arities[op] : arities[op];
 }
 
-bool dvt_admits(uint8_t op, bool fold, const type_id *given, type_id result)
+bool dvt_admits(uint8_t op, bool is_reduction, const type_id *given, type_id result)
 {
-    return fold ? reduces(op, given, result) : admits(op, given, result);
+    return is_reduction ? reduces(op, given, result) : admits(op, given, result);
 }
 
 bool dvt_holds(type_id type, int64_t number)

@@ -1,5 +1,5 @@
-/* Scans of strips: every step of a fold, along one strip or across many. They are in double or
- * int64_t, whatever the type of the values; bools are zero or one. */
+/* Scans of strips: every step of a reduction, along one strip or across many. They are in
+ * double or int64_t, whatever the type of the values; bools are zero or one. */
 #include "kernel_plan.h"
 
 #define EACH for (int64_t i = 0; i < n; i++)

@@ -241,7 +241,7 @@ UNARY(S(widen_bfloat16), uint16_t, float, widen_bfloat16(a))
 UNARY(S(narrow_half), float, uint16_t, narrow_half(a))
 UNARY(S(narrow_bfloat16), float, uint16_t, narrow_bfloat16(a))
 
-/* ---- folds: floating point in double, the others in int64 ---- */
+/* ---- reductions: floating point in double, the others in int64 ---- */
 
 #define FOLD_FUNCTION(name)                                                                    \
     static void name(int64_t n, const void *restrict given, const int64_t *restrict places,    \
