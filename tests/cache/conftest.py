@@ -34,3 +34,12 @@ def secret(tmp_path):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("DOVETAIL_CACHE_KEY", str(path))
         yield bytes.fromhex("5e" * 32)
+
+
+@pytest.fixture(scope="module")
+def graph():
+    """A graph of Dynamo's."""
+    from tests.cache.graphs import capture, t
+
+    (found, *_) = capture(lambda x: x * 2, t(4))
+    return found

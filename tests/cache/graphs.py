@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import torch
 
 from dovetail import history
+from dovetail.backends.aten import AtenBackend
 from dovetail.cache import Bypass
 from dovetail.cache.graph_key import graph_key
 from dovetail.options import Options
@@ -68,3 +69,33 @@ def keys(fn, *args, **how):
         assert not isinstance(key, Bypass), key.reason
         found[stage] = key
     return found
+
+
+def dynamo(fn, *args, **how):
+    """The key of the graph that Dynamo makes of a call."""
+    return keys(fn, *args, **how)["dynamo"]
+
+
+def graph_of(target, x, *args):
+    """A functional graph of one call."""
+    graph = torch.fx.Graph()
+    node = graph.placeholder("x")
+    graph.output((graph.call_function(target, (node, *args)),))
+    return Captured("inference", torch.fx.GraphModule(torch.nn.Module(), graph), [x])
+
+
+def t(*shape, **how):
+    """A tensor of consecutive numbers."""
+    return torch.arange(float(torch.Size(shape).numel()), **how).reshape(shape)
+
+
+class Tuned(AtenBackend):
+    """A backend with options of its own."""
+
+    name = "tuned"
+
+    def __init__(self, *, level=1, table=None):
+        self.level, self.table = level, table
+
+    def fingerprint(self):
+        return "tool 1"
