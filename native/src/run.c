@@ -372,9 +372,9 @@ static dvt_status run_frame(dvt_artifact *a, frame *f, const dvt_run_options *op
 /* What interpreted kernels take; they run one after the other, each in several threads. */
 static dvt_status charge_scratch(const dvt_artifact *a, const frame *f, dvt_error *error)
 {
-    uint64_t total = f->call_bytes + f->bytes, threads = (uint64_t)dvt_threads(), bytes;
-    if (__builtin_mul_overflow(f->scratch, f->pieces < threads ? f->pieces : threads, &bytes))
-        bytes = UINT64_MAX;
+    uint64_t total = f->call_bytes + f->bytes, threads = (uint64_t)dvt_threads();
+    /* No overflow: a thread holds a strip for each of at most MAX_VALUES values, twice. */
+    uint64_t bytes = f->scratch * (f->pieces < threads ? f->pieces : threads);
     return bytes == 0 ? DVT_OK
                       : dvt_charge_memory(a, &total, bytes, "interpreted kernels", error);
 }

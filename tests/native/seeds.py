@@ -335,6 +335,7 @@ def seeds():
         "values": file_bytes(programs.VALUES),
         "wide": file_bytes(programs.WIDE),
         "writes": file_bytes(programs.WRITES, {"seen": floats(1, 2)}),
+        "empty": file_bytes(programs.EMPTY),
         "turns": file_bytes(programs.TURNS, {"k": floats(1, 2, 3, 4)}),
         "rows": file_bytes(programs.ROWS),
         "table": file_bytes(programs.TABLE, {"w": bytes(32)}),

@@ -5,6 +5,7 @@ from dovetail.file.kernel_encode import encode_kernels
 from dovetail.ir.kernel_text import parse_kernel
 from dovetail.ir.ops import OPERATIONS_BY_NUMBER, REDUCTIONS_BY_NUMBER
 from tests.artifact.files import file_bytes
+from tests.native.named_kernels import encode_named
 
 TYPES = ("float32", "float64", "int64", "int32", "int16", "int8", "uint8", "bool")
 FIRST = {"float32": "0x1.8p+0", "float64": "-0x1.0p-1", "bool": "True"}
@@ -174,6 +175,58 @@ return %y, %z, %w, %o
 """
 
 
+# Stores where an input says, unchecked: of whole rows, and one by one.
+UNCHECKED = [
+    """\
+kernel unchecked(in k: int64, inout y: float32) over [i: 4] {
+  loop [j: 4] {
+    v: int64 = load k[0 | i * (1)]
+    w: int64 = load k[0 | j * (1)]
+    c: float32 = const 0x1.0p+0
+    store y[0 | j * (1) | %v * (4)] = c
+    store y[0 | %w * (1)] = c
+  }
+}
+""",
+]
+ROWS_BY_INDEX = """\
+program @by_index
+symbol s0 = %x[0] in 1..9
+input %x: float32[s0, 4]
+input %k: int64[4]
+output %y: float32[s0, 4]
+kernel %y = unchecked@1(%k)
+return %y
+"""
+
+# An axis twice in one index, which format 1.2 allows: the text has another's in its place.
+DIAGONAL = """\
+kernel diagonal(in x: float32, out y: float32) over [i: 4, j: 4] {
+  loop [] {
+    a: float32 = load x[0]
+    store y[0 | i * (4) | j * (1)] = a
+  }
+}
+"""
+ON_THE_DIAGONAL = """\
+program @on_the_diagonal
+input %x: float32[1]
+output %y: float32[16]
+kernel %y = diagonal@1(%x)
+return %y
+"""
+
+
+def diagonal():
+    """A file of format 1.2 with a kernel that stores along a diagonal."""
+    described = encode_named([parse_kernel(DIAGONAL)])
+    i_and_j, i_twice = (bytes([2, 0, 0, 8, j, 0, 2]) for j in (1, 0))
+    assert described.count(i_and_j) == 1
+    section = container.section(container.KERNEL_IR, described.replace(i_and_j, i_twice))
+    names = {"diagonal@1": "diagonal"}
+    return file_bytes(ON_THE_DIAGONAL, generated=names, sections=[section], version=(1, 2))
+
+
 def kernel_seeds():
     """Name → bytes."""
     made = {f"ops_{t}": kernel_file(*operations(t)) for t in TYPES}
@@ -181,4 +234,6 @@ def kernel_seeds():
     return made | {
         "scattered": kernel_file(SCATTERED, SCATTERS),
         "nested": kernel_file(NESTS, NESTED),
+        "unchecked": kernel_file(ROWS_BY_INDEX, UNCHECKED),
+        "diagonal": diagonal(),
     }

@@ -81,6 +81,22 @@ copy %y = %a
 return %y
 """
 
+# Inputs that are written to, of which one has no elements.
+EMPTY = """\
+program @empty
+symbol s0 = %a[0] in 0..9
+input %a: float32[s0]
+input %b: float32[s0]
+input %c: float32[0]
+temporary %d: float32[s0]
+output %y: float32[s0]
+kernel %d = add@1(%a, %b)
+copy %a = %d
+copy %b = %a
+copy %y = %d
+return %y
+"""
+
 # Two plug-ins and the host, by turns.
 TURNS = """\
 program @turns

@@ -11,7 +11,7 @@ from dovetail.file.kernel_encode import encode_kernels
 from dovetail.ir.kernel_text import parse_kernel
 from dovetail.runtime.loaded import open_native
 from tests.artifact.files import file_bytes
-from tests.native.named_kernels import encode_named
+from tests.native.seeds_kernels import diagonal
 
 UNMADE = """\
 program @unmade
@@ -70,28 +70,10 @@ def test_what_lies_between_the_elements_of_a_repacked_input_is_zero():
     assert found.tobytes() == expected.tobytes()
 
 
-DIAGONAL = """\
-kernel k(in x: float32, out y: float32) over [i: 4, j: 4] {
-  loop [] {
-    a: float32 = load x[0]
-    store y[0 | i * (4) | j * (1)] = a
-  }
-}
-"""
-
-
 @pytest.mark.filterwarnings("ignore::dovetail.errors.InterpretedKernels")
 def test_an_axis_twice_in_an_index_is_one_walk():
     """Format 1.2 allows it. Taken for two, the store seemed to fill what was not cleared then."""
-    described = encode_named([parse_kernel(DIAGONAL)])
-    i_and_j, i_twice = (bytes([2, 0, 0, 8, j, 0, 2]) for j in (1, 0))
-    assert described.count(i_and_j) == 1
-    section = container.section(container.KERNEL_IR, described.replace(i_and_j, i_twice))
-    text = (
-        "program @p\ninput %x: float32[1]\noutput %y: float32[16]\nkernel %y = k@1(%x)\nreturn %y\n"
-    )
-    data = file_bytes(text, generated={"k@1": "k"}, sections=[section], version=(1, 2))
-    native = open_native(data)
+    native = open_native(diagonal())
     (found,) = map(np.from_dlpack, native(np.ones(1, np.float32)))
     assert native.cleared() == found.nbytes
     assert np.flatnonzero(found).tolist() == [0, 5, 10, 15]

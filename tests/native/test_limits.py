@@ -223,6 +223,28 @@ def test_state_that_shares_its_contents_is_counted_each_time():
         open_native(data, limits=(0, 4 * 65536 * 63))(torch.ones(1))
 
 
+@pytest.mark.parametrize("count", [16384, 16385])
+def test_a_kernel_has_no_more_values_than_the_format_allows(count, monkeypatch):
+    monkeypatch.setattr("dovetail.file.kernel_codes.MAX_VALUES", count)  # we write no such file
+    first = Load("v0", "float32", "x", Index(0))
+    rest = [Apply(f"v{n}", "float32", "neg", (f"v{n - 1}",)) for n in range(1, count)]
+    body = (first, *rest, Store("y", Index(0), f"v{count - 1}"))
+    buffers = (Buffer("x", "float32"), Buffer("y", "float32", "out"))
+    section = ir_section([Kernel("long", buffers, (), (Loop((), body),))])
+    text = "program @p\ninput %x: float32[1]\noutput %y: float32[1]\n"
+    data = file_bytes(
+        text + "kernel %y = long@1(%x)\nreturn %y\n",
+        generated={"long@1": "long"},
+        sections=[section],
+    )
+    if count > 16384:
+        with pytest.raises(errors.InvalidArtifact, match="too many values"):
+            open_native(data)
+    else:
+        (found,) = open_native(data)(torch.full((1,), 3.0))
+        assert torch.from_dlpack(found) == -3
+
+
 def test_frames_that_are_kept_stay_within_the_limit():
     text = """\
 program @sizes
