@@ -47,6 +47,7 @@ def test_an_error_ends_the_pause(collector):
     assert gc.isenabled()
 
 
+@pytest.mark.usefixtures("no_cache")
 @pytest.mark.parametrize("stage", ["pre_grad", "joint", "post_grad"])
 def test_passes_of_users_run_with_the_collector_on(collector, stage):
     seen = []
