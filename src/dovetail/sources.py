@@ -31,9 +31,8 @@ _BESIDE = frozenset({"bench", "cli", "report", "testing"})
 _KNOWN = frozenset({"dovetail", "torch", *sys.stdlib_module_names}) - {"__main__"}
 _TORCH_NAMES = ("dtype", "device", "layout", "memory_format", "OpOverload", "OpOverloadPacket")
 _PLAIN = (str, int, float, bool, complex, bytes, types.NoneType, types.EllipsisType, range)
-
-
-_BUILTINS = (
+# Functions and descriptors of classes that are written in C.
+BUILTINS = (
     types.BuiltinFunctionType,
     types.MethodDescriptorType,
     types.WrapperDescriptorType,
@@ -150,7 +149,7 @@ class _Reader:
             return f"method {self.text((value.__func__, value.__self__))}"
         if isinstance(value, types.FunctionType):
             return self.function(value)
-        if isinstance(value, _BUILTINS):
+        if isinstance(value, BUILTINS):
             return _builtin(value)
         if isinstance(value, types.MethodWrapperType):  # such as a property's __get__
             return f"{_builtin(value.__self__)}.{value.__name__}"

@@ -21,17 +21,10 @@ from typing import Any
 from dovetail.capture._torch.frames import Traced
 from dovetail.capture._torch.operators import operator_types
 from dovetail.errors import NotKept, NotRestored
-from dovetail.sources import code_digest
+from dovetail.sources import BUILTINS, code_digest
 
 _SINGLETONS = (type(None), bool, type(...), type(NotImplemented))
 _CONSTANTS = (*_SINGLETONS[:2], int, float, str, bytes)
-_BUILTINS = (
-    types.BuiltinFunctionType,
-    types.MethodDescriptorType,
-    types.WrapperDescriptorType,
-    types.GetSetDescriptorType,
-    types.ClassMethodDescriptorType,
-)
 # Dynamo adds these names to a module's globals.
 _IMPORTED, _BUILTINS_DICT = "__import_", "__builtins_dict__"
 
@@ -53,7 +46,7 @@ def describe(value: Any) -> str | None:
         return f"the method {describe(value.__func__)}"
     if isinstance(value, types.CodeType):
         return f"the code of {value.co_qualname} ({code_digest(value)[:16]})"
-    if isinstance(value, _BUILTINS):
+    if isinstance(value, BUILTINS):
         return _builtin(value)
     if isinstance(value, operator_types()):
         return f"the operator {value}"
@@ -105,7 +98,7 @@ def telling(value: Any) -> tuple[str, ...]:
     """Attributes whose values, constants all, tell a function, class or module from others."""
     if isinstance(value, types.ModuleType):
         return ("__name__",)
-    if isinstance(value, type) or (isinstance(value, _BUILTINS) and _builtin(value)):
+    if isinstance(value, type) or (isinstance(value, BUILTINS) and _builtin(value)):
         return ("__module__", "__qualname__")
     if isinstance(value, types.MethodType):
         return tuple(f"__func__.{each}" for each in telling(value.__func__))

@@ -33,24 +33,13 @@ def _compilation(compilation: Compilation) -> dict[str, Any]:
 
 
 def _cache(found: CacheVerdict) -> dict[str, Any]:
-    return {
-        "graph": found.graph,
-        "state": found.state,
-        "reason": found.reason,
-        "key": found.key,
-        "nearest": list(found.nearest),
-    }
+    named = _fields(found, "graph", "state", "reason", "key")
+    return {**named, "nearest": list(found.nearest)}
 
 
 def _stage(stage: Stage) -> dict[str, Any]:
-    return {
-        "name": stage.name,
-        "graph": stage.graph,
-        "milliseconds": stage.ms,
-        "changed": stage.changed,
-        "before": stage.before,
-        "after": stage.after,
-    }
+    times = {"milliseconds": stage.ms}
+    return _fields(stage, "name", "graph") | times | _fields(stage, "changed", "before", "after")
 
 
 def _graph(graph: GraphRecord) -> dict[str, Any]:
@@ -83,18 +72,11 @@ def _call(verdict: Any, segment: str | None) -> dict[str, Any]:
 
 def _segment(segment: SegmentRecord) -> dict[str, Any]:
     measured = segment.measured
+    sizes = ("inputs", "bytes_in", "outputs", "bytes_out", "kept", "bytes_kept")
     return {
-        "name": segment.name,
-        "backend": segment.backend,
+        **_fields(segment, "name", "backend"),
         "ops": dict(segment.ops),
-        "inputs": segment.inputs,
-        "bytes_in": segment.bytes_in,
-        "outputs": segment.outputs,
-        "bytes_out": segment.bytes_out,
-        "kept": segment.kept,
-        "bytes_kept": segment.bytes_kept,
-        "symbolic": segment.symbolic,
-        "estimated_seconds": segment.estimated_seconds,
+        **_fields(segment, *sizes, "symbolic", "estimated_seconds"),
         "measured": {
             "calls": measured.calls,
             "mean_seconds": measured.seconds / measured.calls,
@@ -108,9 +90,9 @@ def _segment(segment: SegmentRecord) -> dict[str, Any]:
 
 
 def _copies(copies: Copies) -> dict[str, Any]:
-    return {
-        "from": copies.source,
-        "to": copies.target,
-        "count": copies.count,
-        "bytes": copies.bytes,
-    }
+    return {"from": copies.source, "to": copies.target, **_fields(copies, "count", "bytes")}
+
+
+def _fields(value: Any, *names: str) -> dict[str, Any]:
+    """What the report calls as the record does."""
+    return {name: getattr(value, name) for name in names}
