@@ -81,6 +81,12 @@ class Affine:
             _merge(self.values, other.values),
         )
 
+    def __str__(self) -> str:
+        terms = [n if c == 1 else f"{_text(c)}*{n}" for n, c in (*self.axes, *self.values)]
+        if self.constant != 0 or not terms:
+            terms.append(str(self.constant))
+        return " + ".join(terms)
+
     def shift(self, amount: Dim) -> Affine:
         """This plus a size."""
         return Affine(add(self.constant, amount), self.axes, self.values)
@@ -144,6 +150,10 @@ def _merge(
     for name, coefficient in right:
         merged[name] = add(merged.get(name, 0), coefficient)
     return tuple(sorted(((n, c) for n, c in merged.items() if c != 0), key=_first))
+
+
+def _text(dim: Dim) -> str:
+    return str(dim) if isinstance(dim, int) or dim.is_symbol else f"({dim})"
 
 
 def _first(term: tuple[str, Dim]) -> str:

@@ -6,6 +6,7 @@ from typing import Any
 
 from dovetail.ir.call import OpCall, Ref
 from dovetail.ir.dtypes import FLOATS
+from dovetail.lower.expression import Builder
 from dovetail.lower.pointwise import (
     Element,
     check_number,
@@ -26,7 +27,7 @@ from dovetail.lower.rules import (
     rule,
     tensor,
 )
-from dovetail.lower.values import Builder, Pointwise
+from dovetail.lower.values import Pointwise
 
 
 @rule("add.Tensor", "add.Scalar", "sub.Tensor", "sub.Scalar", "rsub.Scalar", "rsub.Tensor")

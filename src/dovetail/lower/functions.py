@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from dovetail.ir.call import OpCall
 from dovetail.ir.dtypes import FLOATS
+from dovetail.lower.expression import Builder
 from dovetail.lower.pointwise import (
     Element,
     check_number,
@@ -17,7 +18,7 @@ from dovetail.lower.pointwise import (
     simple,
 )
 from dovetail.lower.rules import Lower, Refused, argument, compute, number, rule, tensor
-from dovetail.lower.values import Builder, Pointwise
+from dovetail.lower.values import Pointwise
 
 
 def silu(b: Builder, dtype: str, x: str) -> str:

@@ -11,20 +11,15 @@ from dovetail.ir.call import OpCall
 from dovetail.ir.dtypes import FLOATS
 from dovetail.ir.size import Dim
 from dovetail.ir.tensor import TensorDesc
+from dovetail.lower.expression import Bodies, Builder
+from dovetail.lower.index_map import Indices
 from dovetail.lower.norms import in_shape, inverse_root, optional
 from dovetail.lower.pointwise import element
 from dovetail.lower.reductions import divide_by, moments, scaled
 from dovetail.lower.reindex import reshape
-from dovetail.lower.rules import Lower, Refused, compute, number, rule, static, tensor
-from dovetail.lower.staged import Body, Fold, join, pieces, where_to_cut
-from dovetail.lower.values import (
-    Builder,
-    Indices,
-    Pointwise,
-    Value,
-    View,
-    contiguous_strides,
-)
+from dovetail.lower.rules import Lower, Refused, compute, number, rule, static, tensor, view
+from dovetail.lower.staged import Fold, join, pieces, where_to_cut
+from dovetail.lower.values import Pointwise, Value, View, contiguous_strides
 
 
 @dataclass(frozen=True)
@@ -114,11 +109,11 @@ def _grouped(lower: Lower, source: Value, groups: int, each: int, *, flat: bool)
         sizes = (*source.shape[:2], product(source.shape[2:]))
         base = reshape(lower, lower.fresh("flat"), source, sizes, _flattened(source.strides))
 
-    def index(i: Indices, _: Any) -> Indices:
+    def index(i: Indices) -> Indices:
         return (i[0], i[1].scale(each) + i[2], *i[3:])
 
     shape = (base.shape[0], groups, each, *base.shape[2:])
-    return View(lower.fresh("groups"), base, shape, _split(base.strides, each), 0, index)
+    return view(lower.fresh("groups"), base, shape, _split(base.strides, each), 0, index)
 
 
 def _is_flat(shape: tuple[Dim, ...], strides: tuple[Dim, ...]) -> bool:
@@ -175,7 +170,7 @@ def _down_channels(
     return Pointwise(name, *laid, body, reads, 4.0), mean, rstd
 
 
-def _sum(lower: Lower, norm: Norm, body: Body, reads: tuple[Value, ...]) -> Value:
+def _sum(lower: Lower, norm: Norm, body: Bodies, reads: tuple[Value, ...]) -> Value:
     """An expression of (batch, space, channel) summed by group; its parts share threads."""
     batch, channels, *space = norm.source.shape
     shape = (batch, *space, channels)

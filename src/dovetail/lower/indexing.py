@@ -8,11 +8,13 @@ from typing import Any
 from dovetail.ir.affine import Affine, add, mul
 from dovetail.ir.call import OpCall, Ref
 from dovetail.ir.size import Dim, Size
+from dovetail.lower.expression import Builder
+from dovetail.lower.index_map import Indices
 from dovetail.lower.masks import all_of, between
 from dovetail.lower.pointwise import check_number, element
 from dovetail.lower.reindex import diagonal_of, from_front
 from dovetail.lower.rules import Lower, Refused, argument, compute, number, rule, static, tensor
-from dovetail.lower.values import Builder, Indices, Pointwise, Value, broadcast_index
+from dovetail.lower.values import Pointwise, Value, broadcast_index
 
 _MOST_PIECES = 4  # more are better copied one by one
 _MOST_INNER = 16  # along the last dimension, where loops are cut at the borders

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from dovetail.ir.affine import Affine
 from dovetail.ir.size import Dim
-from dovetail.lower.values import Builder
+from dovetail.lower.expression import Builder
 
 
 def between(b: Builder, place: Affine, low: Dim | None, high: Dim | None) -> str:

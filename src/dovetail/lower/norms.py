@@ -7,10 +7,12 @@ from typing import Any
 from dovetail.ir.call import OpCall, Ref
 from dovetail.ir.dtypes import FLOATS
 from dovetail.ir.size import Dim
+from dovetail.lower.expression import Builder
+from dovetail.lower.index_map import Indices
 from dovetail.lower.pointwise import element
 from dovetail.lower.reductions import kept_index, moments
 from dovetail.lower.rules import Lower, Refused, compute, number, rule, tensor
-from dovetail.lower.values import Builder, Indices, Pointwise, Value
+from dovetail.lower.values import Pointwise, Value
 
 
 def optional(lower: Lower, arg: Any) -> Value | None:
@@ -38,7 +40,7 @@ def in_shape(
     result = compute(described.dtype)
 
     def body(b: Builder, index: Indices) -> str:
-        return b.cast(b.read(value, keep(index, None) if kept else index), result)
+        return b.cast(b.read(value, keep(index) if kept else index), result)
 
     return Pointwise(name, described.dtype, described.shape, described.strides, body, (value,), 1.0)
 
@@ -77,7 +79,7 @@ def _normalise(
     desc = tensor(call.output[0])
 
     def body(b: Builder, index: Indices) -> str:
-        row = keep(index, None)
+        row = keep(index)
         x = b.cast(b.read(source, index), dtype)
         x = b.apply("sub", dtype, x, b.read(mean, row))
         x = b.apply("mul", dtype, x, b.read(rstd, row))

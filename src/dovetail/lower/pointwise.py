@@ -11,6 +11,8 @@ from dovetail.ir.call import Attr, OpCall, Ref
 from dovetail.ir.dtypes import DTYPES, FLOATS, INTEGERS, LIMITS, NUMBERS
 from dovetail.ir.ops import OPERATIONS
 from dovetail.ir.size import Size
+from dovetail.lower.expression import Builder
+from dovetail.lower.index_map import Indices
 from dovetail.lower.rules import (
     Lower,
     Refused,
@@ -21,7 +23,7 @@ from dovetail.lower.rules import (
     rule,
     tensor,
 )
-from dovetail.lower.values import Builder, Indices, Pointwise, Value, broadcast_index
+from dovetail.lower.values import Pointwise, Value, broadcast_index
 
 # An element's expression: builder, computing type, operands (already in that type).
 Element = Callable[..., str]

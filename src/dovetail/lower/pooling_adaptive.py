@@ -10,6 +10,8 @@ from typing import Any
 from dovetail.ir.affine import Affine, mul
 from dovetail.ir.call import OpCall
 from dovetail.ir.dtypes import FLOATS
+from dovetail.lower.expression import Builder
+from dovetail.lower.index_map import Indices
 from dovetail.lower.masks import all_of
 from dovetail.lower.pooling import (
     MOST_TAPS,
@@ -21,8 +23,8 @@ from dovetail.lower.pooling import (
     read_or,
 )
 from dovetail.lower.reductions import divide_by, finish, lowest, reduction
-from dovetail.lower.rules import Lower, Refused, compute, rule, tensor
-from dovetail.lower.values import Builder, Indices, Pointwise, Value, View, contiguous_strides
+from dovetail.lower.rules import Lower, Refused, compute, rule, tensor, view
+from dovetail.lower.values import Pointwise, Value, contiguous_strides
 
 MOST_UNEQUAL = 12  # taps of a mean, each at a place of its own
 
@@ -130,9 +132,9 @@ def _equal_parts(lower: Lower, call: OpCall, source: Value, parts: Sequence[Part
     sizes = [size for p, length in zip(parts, each, strict=True) for size in (p.count, length)]
     shape = (*source.shape[:before], *sizes)
 
-    def index(i: Indices, _: Any) -> Indices:
-        fine = i[before:]
-        whole = (fine[2 * n].scale(each[n]) + fine[2 * n + 1] for n in range(rank))
+    def index(i: Indices) -> Indices:
+        inner = i[before:]
+        whole = (inner[2 * n].scale(each[n]) + inner[2 * n + 1] for n in range(rank))
         return (*i[:before], *whole)
 
     steps = [
@@ -141,13 +143,12 @@ def _equal_parts(lower: Lower, call: OpCall, source: Value, parts: Sequence[Part
         for step in (mul(stride, length), stride)
     ]
     strides = (*source.strides[:before], *steps)
-    view = View(lower.fresh("parts"), source, shape, strides, 0, index)
+    fine = view(lower.fresh("parts"), source, shape, strides, 0, index)
     dtype = compute(source.dtype)
     folded = tuple(before + 2 * n + 1 for n in range(rank))
-    total = reduction(lower, view, "sum", folded, dtype, dtype)
-    kept = View(
-        lower.fresh("pooled"), total, desc.shape, contiguous_strides(desc.shape), 0, lambda i, _: i
-    )
+    total = reduction(lower, fine, "sum", folded, dtype, dtype)
+    strides = contiguous_strides(desc.shape)
+    kept = view(lower.fresh("pooled"), total, desc.shape, strides, 0, lambda i: i)
     return finish(lower, call, desc, kept, (), len(desc.shape), divide_by(math.prod(each)))
 
 

@@ -7,6 +7,8 @@ import math
 from dovetail.ir.affine import Affine
 from dovetail.ir.call import OpCall
 from dovetail.ir.dtypes import FLOATS
+from dovetail.lower.expression import Builder
+from dovetail.lower.index_map import Indices
 from dovetail.lower.masks import all_of, between
 from dovetail.lower.pooling import (
     MOST_TAPS,
@@ -20,7 +22,7 @@ from dovetail.lower.pooling import (
 )
 from dovetail.lower.pooling_adaptive import parts_of
 from dovetail.lower.rules import Lower, Refused, compute, rule, tensor
-from dovetail.lower.values import Builder, Indices, Pointwise, Value
+from dovetail.lower.values import Pointwise, Value
 
 
 @rule("avg_pool2d_backward.default", "avg_pool3d_backward.default")

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from dovetail.ir.call import OpCall
 from dovetail.ir.dtypes import FLOATS
+from dovetail.lower.expression import Builder
+from dovetail.lower.index_map import Indices
 from dovetail.lower.pointwise import element
 from dovetail.lower.rules import Lower, Refused, argument, compute, number, rule, tensor
-from dovetail.lower.values import Builder, Indices, Pointwise, Reduction, Value
+from dovetail.lower.values import Pointwise, Reduction, Value
 
 MOST_ROWS = 1
 

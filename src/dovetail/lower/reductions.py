@@ -11,17 +11,11 @@ from dovetail.ir.call import OpCall
 from dovetail.ir.dtypes import FLOATS
 from dovetail.ir.size import Dim
 from dovetail.ir.tensor import TensorDesc
+from dovetail.lower.expression import Builder
+from dovetail.lower.index_map import Indices
 from dovetail.lower.rules import Lower, Refused, argument, compute, dims_of, number, rule, tensor
 from dovetail.lower.staged import Fold, fold
-from dovetail.lower.values import (
-    Builder,
-    Indices,
-    Pointwise,
-    Reduction,
-    Value,
-    View,
-    contiguous_strides,
-)
+from dovetail.lower.values import Pointwise, Reduction, Value, contiguous_strides
 
 # What is done to an element before it is folded.
 Prologue = Callable[[Builder, str], str]
@@ -45,17 +39,9 @@ def reduction(
     return fold(lower, Fold(op, source.shape, dims, body, (source,), dtype, accumulate))
 
 
-def kept_index(dims: tuple[int, ...], rank: int) -> Callable[[Indices, Any], Indices]:
+def kept_index(dims: tuple[int, ...], rank: int) -> Callable[[Indices], Indices]:
     """From the index of a result with its reduced dimensions kept to one without them."""
-    return lambda index, _: tuple(index[n] for n in range(rank) if n not in dims)
-
-
-def keep_dims(lower: Lower, value: Value, dims: tuple[int, ...], rank: int, name: str = "") -> View:
-    """The value with size 1 for every reduced dimension."""
-    sizes = iter(value.shape)
-    shape = tuple(1 if n in dims else next(sizes) for n in range(rank))
-    index = kept_index(dims, rank)
-    return View(name or lower.fresh("keep"), value, shape, contiguous_strides(shape), 0, index)
+    return lambda index: tuple(index[n] for n in range(rank) if n not in dims)
 
 
 def finish(
@@ -74,7 +60,7 @@ def finish(
     keep = kept_index(dims, rank)
 
     def body(b: Builder, index: Indices) -> str:
-        x = b.read(value, keep(index, None) if kept else index)
+        x = b.read(value, keep(index) if kept else index)
         return b.cast(x if last is None else last(b, x), result)
 
     return Pointwise(name or call.name, desc.dtype, desc.shape, desc.strides, body, (value,), 1.0)
@@ -263,7 +249,7 @@ def moments(
     keep = kept_index(dims, rank)
 
     def body(b: Builder, index: Indices) -> tuple[str, ...]:
-        centre = b.read(mean, keep(index, None))
+        centre = b.read(mean, keep(index))
         off = b.apply("sub", dtype, b.cast(b.read(source, index), dtype), centre)
         return (b.apply("mul", dtype, off, off),)
 

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
-from dovetail.ir.affine import Affine, NotAffine, add, divide, mul, product
+from dovetail.ir.affine import Affine, add, divide, mul, product
 from dovetail.ir.call import OpCall
 from dovetail.ir.size import Dim, Size
 from dovetail.ir.tensor import TensorDesc
+from dovetail.lower.expression import Builder
+from dovetail.lower.index_map import Indices, ReshapeMap, Run
 from dovetail.lower.rules import Lower, Refused, argument, rule, static, tensor, view
-from dovetail.lower.values import Builder, Indices, Value, View, contiguous_strides
+from dovetail.lower.values import Value, View, contiguous_strides
 from dovetail.lower.views import known_dim
-
-Extents = Mapping[str, Dim]
 
 
 def _base(lower: Lower, call: OpCall) -> Value:
@@ -34,11 +33,11 @@ def lower_permute(lower: Lower, call: OpCall) -> View:
             first, second = (static(d, "a dimension") % rank for d in pair)
             order[first], order[second] = order[second], order[first]
 
-    def index(i: Indices, _: Extents) -> Indices:
+    def index(i: Indices) -> Indices:
         back = dict(zip(order, i, strict=True))
         return tuple(back[d] for d in range(rank))
 
-    return view(lower, call, base, desc.shape, tuple(base.strides[d] for d in order), 0, index)
+    return view(call.name, base, desc.shape, tuple(base.strides[d] for d in order), 0, index)
 
 
 @rule("expand.default")
@@ -51,12 +50,12 @@ def lower_expand(lower: Lower, call: OpCall) -> View:
     ]
     strides = tuple(0 if again else base.strides[n - extra] for n, again in enumerate(repeated))
 
-    def index(i: Indices, _: Extents) -> Indices:
+    def index(i: Indices) -> Indices:
         return tuple(
             Affine() if base.shape[n] == 1 else i[n + extra] for n in range(len(base.shape))
         )
 
-    return view(lower, call, base, desc.shape, strides, 0, index)
+    return view(call.name, base, desc.shape, strides, 0, index)
 
 
 @rule("slice.Tensor")
@@ -67,11 +66,11 @@ def lower_slice(lower: Lower, call: OpCall) -> View:
     step = static(argument(call, 4, "step", 1), "a step")
     start = _start(call, base, base.shape[dim])
 
-    def index(i: Indices, _: Extents) -> Indices:
+    def index(i: Indices) -> Indices:
         return tuple(x.scale(step).shift(start) if n == dim else x for n, x in enumerate(i))
 
     strides = tuple(mul(s, step) if n == dim else s for n, s in enumerate(base.strides))
-    return view(lower, call, base, desc.shape, strides, mul(base.strides[dim], start), index)
+    return view(call.name, base, desc.shape, strides, mul(base.strides[dim], start), index)
 
 
 def _start(call: OpCall, base: Value, size: Dim) -> Dim:
@@ -120,11 +119,11 @@ def _select(
     size = base.shape[dim]
     position: Dim = place if place >= 0 else add(size, place)
 
-    def index(i: Indices, _: Extents) -> Indices:
+    def index(i: Indices) -> Indices:
         return (*i[:dim], Affine(position), *i[dim:])
 
     strides = tuple(s for n, s in enumerate(base.strides) if n != dim)
-    return view(lower, name, base, shape, strides, mul(base.strides[dim], position), index)
+    return view(name, base, shape, strides, mul(base.strides[dim], position), index)
 
 
 @rule("unsqueeze.default")
@@ -134,12 +133,12 @@ def lower_unsqueeze(lower: Lower, call: OpCall) -> View:
     rank = len(desc.shape)
     dim = static(call.args[1], "a dimension") % rank
 
-    def index(i: Indices, _: Extents) -> Indices:
+    def index(i: Indices) -> Indices:
         return (*i[:dim], *i[dim + 1 :])
 
     step = mul(base.shape[dim], base.strides[dim]) if dim < rank - 1 else 1
     strides = (*base.strides[:dim], step, *base.strides[dim:])
-    return view(lower, call, base, desc.shape, strides, 0, index)
+    return view(call.name, base, desc.shape, strides, 0, index)
 
 
 @rule("squeeze.dim", "squeeze.dims", "squeeze.default")
@@ -154,12 +153,12 @@ def lower_squeeze(lower: Lower, call: OpCall) -> View:
     if rank - len(gone) != len(desc.shape):
         raise Refused("a squeeze that depends on symbols")
 
-    def index(i: Indices, _: Extents) -> Indices:
+    def index(i: Indices) -> Indices:
         rest = iter(i)
         return tuple(Affine() if d in gone else next(rest) for d in range(rank))
 
     strides = tuple(s for d, s in enumerate(base.strides) if d not in gone)
-    return view(lower, call, base, desc.shape, strides, 0, index)
+    return view(call.name, base, desc.shape, strides, 0, index)
 
 
 @rule("view.default", "reshape.default", "_unsafe_view.default", "_reshape_alias.default")
@@ -193,7 +192,7 @@ def lower_diagonal(lower: Lower, call: OpCall) -> View:
     rows, columns, down, right = diagonal_of(call, 1, len(base.shape))
     others = [d for d in range(len(base.shape)) if d not in (rows, columns)]
 
-    def index(i: Indices, _: Extents) -> Indices:
+    def index(i: Indices) -> Indices:
         back = dict(zip(others, i, strict=False))
         back |= {rows: i[-1].shift(down), columns: i[-1].shift(right)}
         return tuple(back[d] for d in range(len(base.shape)))
@@ -201,7 +200,7 @@ def lower_diagonal(lower: Lower, call: OpCall) -> View:
     step = add(base.strides[rows], base.strides[columns])
     strides = (*(base.strides[d] for d in others), step)
     offset = add(mul(base.strides[rows], down), mul(base.strides[columns], right))
-    return view(lower, call, base, desc.shape, strides, offset, index)
+    return view(call.name, base, desc.shape, strides, offset, index)
 
 
 def diagonal_of(call: OpCall, first: int, rank: int) -> tuple[int, int, int, int]:
@@ -221,12 +220,12 @@ def lower_unfold(lower: Lower, call: OpCall) -> View:
     dim = static(call.args[1], "a dimension") % len(base.shape)
     step = static(call.args[3], "a step")
 
-    def index(i: Indices, _: Extents) -> Indices:
+    def index(i: Indices) -> Indices:
         return tuple(x.scale(step) + i[-1] if n == dim else x for n, x in enumerate(i[:-1]))
 
     strides = tuple(mul(s, step) if n == dim else s for n, s in enumerate(base.strides))
     strides = (*strides, base.strides[dim])
-    return view(lower, call, base, desc.shape, strides, 0, index)
+    return view(call.name, base, desc.shape, strides, 0, index)
 
 
 @rule("repeat.default")
@@ -249,33 +248,22 @@ def lower_repeat(lower: Lower, call: OpCall) -> View:
 def lower_alias(lower: Lower, call: OpCall) -> View:
     """The value itself."""
     base = _base(lower, call)
-    return view(lower, call, base, base.shape, base.strides, 0, lambda i, _: i)
+    return view(call.name, base, base.shape, base.strides, 0, lambda i: i)
 
 
 def reshape(
     lower: Lower, name: str, base: Value, shape: tuple[Dim, ...], strides: tuple[Dim, ...]
 ) -> View:
     """A view with another shape; an index that is not affine is found out when it is asked for."""
-    groups = _matching(base.shape, shape)
-
-    def index(i: Indices, extents: Extents) -> Indices:
-        found: list[Affine] = []
-        for mine, theirs in groups:
-            position = Affine()
-            for d, step in zip(mine, contiguous_strides([shape[d] for d in mine]), strict=True):
-                position += i[d].scale(step)
-            found += _unravel(position, [base.shape[d] for d in theirs], extents)
-        return tuple(found)
-
-    return view(lower, name, base, shape, strides, 0, index)
-
-
-def _unravel(position: Affine, shape: list[Dim], extents: Extents) -> list[Affine]:
-    found = []
-    for size in reversed(shape[1:]):
-        position, rest = position.divmod(size, extents)
-        found.append(rest)
-    return [*([position] if shape else []), *reversed(found)]
+    runs = tuple(
+        Run(
+            tuple(mine),
+            contiguous_strides([shape[d] for d in mine]),
+            tuple(base.shape[d] for d in theirs),
+        )
+        for mine, theirs in _matching(base.shape, shape)
+    )
+    return View(name, base, shape, strides, 0, ReshapeMap(runs))
 
 
 def _matching(old: tuple[Dim, ...], new: tuple[Dim, ...]) -> list[tuple[list[int], list[int]]]:
@@ -338,10 +326,7 @@ def lower_split(lower: Lower, call: OpCall) -> Any:
 
 
 def _piece(name: str, base: Value, shape: tuple[Dim, ...], dim: int, start: Dim) -> View:
-    def index(i: Indices, _: Extents) -> Indices:
+    def index(i: Indices) -> Indices:
         return tuple(x.shift(start) if n == dim else x for n, x in enumerate(i))
 
-    return View(name, base, shape, base.strides, mul(base.strides[dim], start), index)
-
-
-__all__ = ["NotAffine", "reshape"]
+    return view(name, base, shape, base.strides, mul(base.strides[dim], start), index)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,7 +10,9 @@ from dovetail.ir.call import OpCall, Ref
 from dovetail.ir.dtypes import COMPUTE, FLOATS
 from dovetail.ir.size import UNKNOWN, Dim, Size
 from dovetail.ir.tensor import TensorDesc
-from dovetail.lower.values import Body, Indices, Pointwise, Value, View
+from dovetail.lower.expression import Body
+from dovetail.lower.index_map import IndexMap, Indices
+from dovetail.lower.values import Pointwise, Value, View
 
 
 class Refused(Exception):
@@ -145,18 +147,13 @@ def number(value: Any) -> bool:
     return isinstance(value, bool | int | float) and not isinstance(value, Size)
 
 
-ViewIndex = Callable[[Indices, Mapping[str, Dim]], Indices]
-
-
 def view(
-    lower: Lower,
-    call: OpCall | str,
+    name: str,
     base: Value,
     shape: tuple[Dim, ...],
     strides: tuple[Dim, ...],
     offset: Dim,
-    index: ViewIndex,
+    index: Callable[[Indices], Indices],
 ) -> View:
-    """A reindexing of ``base``."""
-    name = call if isinstance(call, str) else call.name
-    return View(name, base, shape, strides, offset, index)
+    """A reindexing of ``base``, which ``index`` says of each index."""
+    return View(name, base, shape, strides, offset, IndexMap.of(len(shape), index))

@@ -11,11 +11,13 @@ from functools import partial
 from dovetail.ir.affine import Affine
 from dovetail.ir.call import OpCall
 from dovetail.ir.size import Dim
+from dovetail.lower.expression import Builder
+from dovetail.lower.index_map import Indices
 from dovetail.lower.indexing import checked, index_value
 from dovetail.lower.masks import all_of, between
 from dovetail.lower.pointwise import check_number, element
 from dovetail.lower.rules import Lower, Refused, compute, number, rule, static, tensor
-from dovetail.lower.values import Builder, Indices, Pointwise, Value
+from dovetail.lower.values import Pointwise, Value
 
 _MOST = 4  # places along the dimension, for each element to be compared with all of them
 

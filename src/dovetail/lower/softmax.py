@@ -12,10 +12,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from dovetail.ir.call import OpCall
+from dovetail.lower.expression import Builder
+from dovetail.lower.index_map import Indices
 from dovetail.lower.reductions import kept_index, reduction
 from dovetail.lower.rules import Lower, Refused, compute, dims_of, rule, tensor
 from dovetail.lower.staged import Fold, Piece, join, pieces, where_to_cut
-from dovetail.lower.values import Builder, Indices, Pointwise, Value
+from dovetail.lower.values import Pointwise, Value
 
 
 @rule("_softmax.default", "_log_softmax.default")
@@ -40,7 +42,7 @@ def lower_softmax(lower: Lower, call: OpCall) -> Value:
 
     def shifted(b: Builder, index: Indices) -> str:
         (x,) = element(b, index)
-        return b.apply("sub", dtype, x, b.read(highest, keep(index, None)))
+        return b.apply("sub", dtype, x, b.read(highest, keep(index)))
 
     moved = lower.inner("shifted", dtype, source.shape, shifted, (source, highest))
     # The smallest powers are results themselves, unless they are only added up.
@@ -56,7 +58,7 @@ def lower_softmax(lower: Lower, call: OpCall) -> Value:
         op, left, right = "mul", powers, _function(lower, "reciprocal", total)
 
     def body(b: Builder, index: Indices) -> str:
-        return b.apply(op, dtype, b.read(left, index), b.read(right, keep(index, None)))
+        return b.apply(op, dtype, b.read(left, index), b.read(right, keep(index)))
 
     return lower.pointwise(call, body, (left, right))
 
@@ -93,7 +95,7 @@ class _Parts:
 
         def power(b: Builder, index: Indices) -> tuple[str, ...]:
             (x,) = whole.body(b, piece.at(index))
-            off = b.apply("sub", dtype, x, b.read(base, keep(index, None)))
+            off = b.apply("sub", dtype, x, b.read(base, keep(index)))
             return (b.apply("exp_normal", dtype, off),)
 
         reads = (*whole.reads, base)

@@ -11,8 +11,10 @@ from dataclasses import dataclass, replace
 
 from dovetail.ir.affine import mul, product
 from dovetail.ir.size import Dim, Size
+from dovetail.lower.expression import Bodies, Builder
+from dovetail.lower.index_map import Indices
 from dovetail.lower.rules import Lower
-from dovetail.lower.values import Builder, Indices, Reduction, Value
+from dovetail.lower.values import Reduction, Value
 
 LONG = 1 << 16  # elements folded to one that are worth cutting where few others are folded
 LONGEST = 1 << 17  # and always
@@ -21,7 +23,6 @@ SMALLEST, LARGEST = 1 << 12, 1 << 14  # elements in a part
 COLUMN, COLUMN_PART = 1 << 10, 1 << 8  # the same down columns, where lanes hold other results
 ROWS = 4  # along the dimension that is cut, where the others' sizes are not known
 
-Body = Callable[[Builder, Indices], tuple[str, ...]]
 # What puts two folds together.
 _JOIN = {"sum": "add", "prod": "mul", "max": "max", "min": "min", "any": "or", "all": "and"}
 
@@ -33,7 +34,7 @@ class Fold:
     op: str
     shape: tuple[Dim, ...]
     dims: tuple[int, ...]
-    body: Body
+    body: Bodies
     reads: tuple[Value, ...]
     dtype: str
     accumulate: str

@@ -1,55 +1,30 @@
-"""Lowered values: each knows how to compute the element at an index.
+"""Lowered values: what each element of a tensor is, as data.
 
 A value is memory (``Source``), a reindexing of another value (``View``), an expression
-(``Pointwise``), a fold over dimensions (``Reduction``), every step of one (``Scanned``) or the
-result of a library call (``Host``). Nothing is computed here: a kernel's builder asks for the
-elements it needs.
+(``Pointwise``), a reduction over dimensions (``Reduction``), every step of one (``Scanned``) or
+the result of a library call (``Host``). Nothing is computed here: kernels are built from the
+expressions of the values they store.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from collections.abc import Sequence
+from typing import Any
 
 from dovetail.ir.affine import Affine, add, mul, product
 from dovetail.ir.call import OpCall
+from dovetail.ir.dtypes import COMPUTE
+from dovetail.ir.ops import REDUCTIONS
 from dovetail.ir.size import Dim
-
-Indices = tuple[Affine, ...]
-
-
-class Builder(Protocol):
-    """What an element's rule may ask of the kernel being built; values go by name."""
-
-    def read(self, value: Value, index: Indices) -> str:
-        """The element of another value at an index."""
-
-    def apply(self, op: str, dtype: str, *args: str) -> str:
-        """An operation's result."""
-
-    def scan(self, op: str, dtype: str, value: str) -> str:
-        """The step of a scan; only a scanned value's own rule may ask, at its own index."""
-
-    def const(self, value: float | int | bool, dtype: str) -> str:
-        """A number."""
-
-    def position(self, index: Affine) -> str:
-        """An index expression as an int64."""
-
-    def cast(self, name: str, dtype: str) -> str:
-        """A value in another computing type."""
-
-    def dtype_of(self, name: str) -> str:
-        """The computing type of a value."""
-
-    def mask_or_true(self) -> str:
-        """The mask that loads are under at present."""
-
-    def masked(self, mask: str, body: Callable[[], str]) -> str:
-        """``body``, whose loads happen only where ``mask`` holds."""
-
-
-Body = Callable[[Builder, Indices], str]
+from dovetail.lower.expression import (
+    Bodies,
+    Body,
+    Expression,
+    InvalidExpression,
+    trace,
+    verify_expression,
+)
+from dovetail.lower.index_map import IndexMap, Indices, ReshapeMap
 
 
 class Value:
@@ -60,6 +35,7 @@ class Value:
     ) -> None:
         self.name, self.dtype, self.shape = name, dtype, tuple(shape)
         self.strides = contiguous_strides(self.shape) if strides is None else tuple(strides)
+        self.origin = name  # the call of the graph that it comes from
 
     @property
     def numel(self) -> Dim:
@@ -94,7 +70,8 @@ class LibraryCall:
 class View(Value):
     """Another value's elements under another index.
 
-    ``offset`` and the strides say where the elements lie when the root is memory.
+    ``offset`` and the strides say where the elements lie when the root is memory; a view that is
+    only ever memory has no index map.
     """
 
     def __init__(
@@ -104,17 +81,22 @@ class View(Value):
         shape: Sequence[Dim],
         strides: Sequence[Dim],
         offset: Dim,
-        index: Callable[[Indices, Any], Indices],
+        index: IndexMap | ReshapeMap | None,
     ) -> None:
         super().__init__(name, base.dtype, shape, strides)
-        self.base, self.index = base, index
+        self.index, self.start = index, offset
+        self.rebase(base)
+
+    def rebase(self, base: Value) -> None:
+        """Look at another value of the same shape and strides."""
+        self.base = base
         inherited = base.offset if isinstance(base, View) else 0
-        self.offset: Dim = add(inherited, offset)
+        self.offset: Dim = add(inherited, self.start)
         self.root: Value = base.root if isinstance(base, View) else base
 
 
 class Pointwise(Value):
-    """An expression of other values' elements."""
+    """An expression of other values' elements, which it is given as one or as a rule's body."""
 
     def __init__(
         self,
@@ -122,19 +104,20 @@ class Pointwise(Value):
         dtype: str,
         shape: Sequence[Dim],
         strides: Sequence[Dim] | None,
-        body: Body,
+        body: Body | Expression,
         reads: Sequence[Value],
         cost: float = 1.0,
         function: str = "",
     ) -> None:
         """``function`` names the operator where its code depends on nothing but the type."""
         super().__init__(name, dtype, shape, strides)
-        self.body, self.reads, self.cost = body, tuple(reads), cost
+        self.reads, self.cost = tuple(reads), cost
+        self.expression = _traced(body, self, len(self.shape))
         self.function = function
 
 
 class Reduction(Value):
-    """A fold over dimensions of an expression; its shape is that of the dimensions kept."""
+    """An expression reduced over dimensions; its shape is that of the dimensions kept."""
 
     def __init__(
         self,
@@ -143,30 +126,58 @@ class Reduction(Value):
         op: str,
         source_shape: Sequence[Dim],
         dims: Sequence[int],
-        body: Callable[[Builder, Indices], tuple[str, ...]],
+        body: Bodies | Expression,
         reads: Sequence[Value],
         accumulate: str,
     ) -> None:
         self.source_shape, self.dims = tuple(source_shape), tuple(sorted(dims))
-        self.op, self.body, self.reads = op, body, tuple(reads)
-        self.accumulate = accumulate  # the type it is folded in
+        self.op, self.reads = op, tuple(reads)
+        self.accumulate = accumulate  # the type it is reduced in
         kept = [d for n, d in enumerate(source_shape) if n not in self.dims]
         super().__init__(name, dtype, kept)
+        self.expression = _traced(body, self, len(self.source_shape))
 
 
 class Scanned(Value):
-    """An expression with folds along one dimension in it, of which it shows every step."""
+    """An expression with reductions along one dimension in it, of which it shows every step."""
 
     def __init__(
         self,
         name: str,
         desc: Any,
         dim: int,
-        body: Body,
+        body: Body | Expression,
         reads: Sequence[Value],
     ) -> None:
         super().__init__(name, desc.dtype, desc.shape, desc.strides)
-        self.dim, self.body, self.reads = dim, body, tuple(reads)
+        self.dim, self.reads = dim, tuple(reads)
+        self.expression = _traced(body, self, len(self.shape))
+
+
+Computed = Pointwise | Reduction | Scanned  # the values that have expressions
+
+
+def _traced(body: Body | Bodies | Expression, value: Computed, rank: int) -> Expression:
+    return body if isinstance(body, Expression) else trace(body, rank, value.reads)
+
+
+def verify_value(value: Value) -> None:
+    """Raise InvalidExpression unless a value's expression is well formed and of its type."""
+    if not isinstance(value, Computed):
+        return
+    expression, results = value.expression, value.expression.results
+    verify_expression(expression, value.reads, scans=isinstance(value, Scanned))
+    shape = value.source_shape if isinstance(value, Reduction) else value.shape
+    if expression.rank != len(shape):
+        raise InvalidExpression(f"{value} has {expression.rank} indices for {len(shape)} sizes")
+    types = tuple([expression.dtype_of(name) for name in results])
+    dtype = COMPUTE[value.dtype]
+    if isinstance(value, Reduction):
+        whole = REDUCTIONS[value.op].admits(types, dtype) and value.accumulate == dtype
+    else:
+        whole = types == (dtype,)
+    if not whole:
+        raise InvalidExpression(f"{value} is computed as {', '.join(types)}")
 
 
 def root_of(value: Value) -> Value:

@@ -22,10 +22,11 @@ from dovetail.ir.kernel import (
     Scan,
     Store,
 )
-from dovetail.ir.ops import OPERATIONS
+from dovetail.lower.expression import Active, Compute, Literal, Place, Read, Within
+from dovetail.lower.index_map import Indices, substitute
 from dovetail.lower.values import (
+    Computed,
     Host,
-    Indices,
     Pointwise,
     Reduction,
     Scanned,
@@ -68,7 +69,6 @@ class KernelBuilder:
         self.rows: dict[Value, str] = {}  # folds that are done
         self.body: list[Instruction] = []
         self.memo: dict[object, str] = {}
-        self.types: dict[str, str] = {}
         self.mask: str | None = None
         self._count = 0
         self._stages: dict[Value, int] = {}
@@ -180,9 +180,8 @@ class KernelBuilder:
     def _fold(self, value: Reduction) -> Reduce:
         index = self.domain.index(value.source_shape, row=False)
         assert index is not None
-        args = value.body(self, index)
+        args = self._compute(value, index)
         name = self._name()
-        self.types[name] = value.accumulate
         return Reduce(name, value.accumulate, value.op, args)
 
     def _keep(self, value: Value, root: Value) -> None:
@@ -213,7 +212,7 @@ class KernelBuilder:
         self.written.add(value)
         self.body.append(Store(buffer, flat(index, value.strides), result))
 
-    # ---- Builder ---------------------------------------------------------------------------
+    # ---- elements ---------------------------------------------------------------------------
 
     def read(self, value: Value, index: Indices) -> str:
         """An element: from memory, from a fold that is done, or computed here."""
@@ -222,8 +221,9 @@ class KernelBuilder:
             offset = value.offset if isinstance(value, View) else 0
             return self._load(root, flat(index, value.strides, offset))
         while isinstance(value, View):
+            assert value.index is not None
             try:
-                index = value.index(index, self.extents)
+                index = value.index.at(index, self.extents)
             except NotAffine:
                 raise NeedsMemory(root) from None
             value = value.base
@@ -239,7 +239,7 @@ class KernelBuilder:
         assert isinstance(value, Pointwise)
         key = (value, index, self.mask)
         if key not in self.memo:
-            self.memo[key] = self._parked(value, index) or value.body(self, index)
+            self.memo[key] = self._parked(value, index) or self._compute(value, index)[0]
         return self.memo[key]
 
     def _scanned(self, value: Scanned, index: Indices) -> str:
@@ -248,9 +248,34 @@ class KernelBuilder:
             raise NeedsMemory(value)
         if ("scanned", value) not in self.memo:
             mask, self.mask = self.mask, None  # a step needs all elements before it
-            self.memo["scanned", value] = value.body(self, index)
+            (self.memo["scanned", value],) = self._compute(value, index)
             self.mask = mask
         return self.memo["scanned", value]
+
+    def _compute(self, value: Computed, index: Indices) -> tuple[str, ...]:
+        """The results of a value's expression at an index."""
+        around, names = self.mask, dict[str, str]()
+        for name, node in value.expression.named:
+            if isinstance(node, Compute):
+                found = self.apply(node.op, node.dtype, tuple([names[n] for n in node.uses]))
+            elif isinstance(node, Read):
+                self.mask = around if node.mask is None else names[node.mask]
+                place = node.index.at(index, None, names)
+                found = self.read(value.reads[node.operand], place)
+            elif isinstance(node, Literal):
+                found = self.const(node.value, node.dtype)
+            elif isinstance(node, Place):
+                found = self.position(substitute(node.index, index, names))
+            elif isinstance(node, Within):
+                outer = around if node.outer is None else names[node.outer]
+                found = self._both(outer, names[node.mask])
+            elif isinstance(node, Active):
+                found = around or self.const(True, "bool")
+            else:
+                found = self.scan(node.op, node.dtype, names[node.uses[0]])
+            names[name] = found
+        self.mask = around
+        return tuple([names[n] for n in value.expression.results])
 
     def _load(self, root: Value, index: Index) -> str:
         key = ("load", root, index, self.mask)
@@ -258,63 +283,41 @@ class KernelBuilder:
             name = self._name()
             dtype = COMPUTE[root.dtype]
             self.body.append(Load(name, dtype, self._buffer(root), index, self.mask))
-            self.types[name] = dtype
             self.memo[key] = name
         return self.memo[key]
 
-    def apply(self, op: str, dtype: str, *args: str) -> str:
+    def apply(self, op: str, dtype: str, args: tuple[str, ...]) -> str:
         """An operation, unless the same was done before."""
-        dtype = OPERATIONS[op].result((dtype,))
-        return self._once((op, dtype, args), lambda name: Apply(name, dtype, op, args), dtype)
+        return self._once((op, dtype, args), lambda name: Apply(name, dtype, op, args))
 
     def scan(self, op: str, dtype: str, value: str) -> str:
         """The step of a scan of a value."""
         key = ("scan", op, dtype, value)
-        return self._once(key, lambda name: Scan(name, dtype, op, (value,)), dtype)
+        return self._once(key, lambda name: Scan(name, dtype, op, (value,)))
 
     def const(self, value: float | int | bool, dtype: str) -> str:
         """A number."""
-        value = _as(value, dtype)
         key = ("const", repr(value), dtype)
-        return self._once(key, lambda name: Const(name, dtype, value), dtype)
+        return self._once(key, lambda name: Const(name, dtype, value))
 
     def position(self, index: Affine) -> str:
         """An index expression as a value."""
         if not index.axes and not index.values and isinstance(index.constant, int):
             return self.const(index.constant, "int64")
         place = Index(index.constant, index.axes)
-        base = self._once(("position", place), lambda name: Position(name, place), "int64")
+        base = self._once(("position", place), lambda name: Position(name, place))
         for name, step in index.values:
             factor = self.position(Affine(step))
-            base = self.apply("add", "int64", base, self.apply("mul", "int64", name, factor))
+            base = self.apply("add", "int64", (base, self.apply("mul", "int64", (name, factor))))
         return base
 
-    def cast(self, name: str, dtype: str) -> str:
-        """A value in another type."""
-        return name if self.types[name] == dtype else self.apply("cast", dtype, name)
+    def _both(self, outer: str | None, mask: str) -> str:
+        return mask if outer is None else self.apply("and", "bool", (outer, mask))
 
-    def dtype_of(self, name: str) -> str:
-        """The type of a value."""
-        return self.types[name]
-
-    def mask_or_true(self) -> str:
-        """The mask that loads are under at present."""
-        return self.mask or self.const(True, "bool")
-
-    def masked(self, mask: str, body: Callable[[], str]) -> str:
-        """Loads inside happen only where ``mask`` and every mask around it hold."""
-        before = self.mask
-        self.mask = mask if before is None else self.apply("and", "bool", before, mask)
-        try:
-            return body()
-        finally:
-            self.mask = before
-
-    def _once(self, key: object, make: Callable[[str], Instruction], dtype: str) -> str:
+    def _once(self, key: object, make: Callable[[str], Instruction]) -> str:
         if key not in self.memo:
             name = self._name()
             self.body.append(make(name))
-            self.types[name] = dtype
             self.memo[key] = name
         return self.memo[key]
 
@@ -324,13 +327,6 @@ class KernelBuilder:
 
     def _buffer(self, value: Value) -> str:
         return self.buffers.setdefault(value, f"b{len(self.buffers)}")
-
-
-def _as(value: float | int | bool, dtype: str) -> float | int | bool:
-    """A number as its type writes it."""
-    if dtype == "bool":
-        return bool(value)
-    return float(value) if dtype.startswith("float") else int(value)
 
 
 def flat(index: Indices, strides: tuple[object, ...], offset: object = 0) -> Index:

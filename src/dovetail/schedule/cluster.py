@@ -12,13 +12,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-from dovetail.ir.affine import Affine, NotAffine, product
-from dovetail.ir.dtypes import COMPUTE
+from dovetail.ir.affine import NotAffine, product
 from dovetail.ir.size import Dim
+from dovetail.lower.index_map import Indices
 from dovetail.lower.scans import FEW, LONG
 from dovetail.lower.values import (
+    Computed,
     Host,
-    Indices,
     LibraryCall,
     Pointwise,
     Reduction,
@@ -196,10 +196,10 @@ class Clusterer:
 
     def _join(self, cluster: Cluster, value: Value, *, alone: bool = False) -> bool:
         for domain, kind in self._fits(cluster, value):
-            probe = Probe(cluster, domain, self._home_number)
-            if alone or self._compatible(cluster, value, domain, kind, probe):
+            reach = Reach(cluster, domain, self._home_number)
+            if alone or self._compatible(cluster, value, domain, kind, reach):
                 cluster.domain = domain
-                cluster.inlined |= probe.inlined
+                cluster.inlined |= reach.inlined
                 cluster.members.append(value)
                 cluster.work.add(value)
                 self.home[value] = cluster
@@ -234,7 +234,7 @@ class Clusterer:
             yield refined, "turned"
 
     def _compatible(
-        self, cluster: Cluster, value: Value, domain: Domain, kind: str, probe: Probe
+        self, cluster: Cluster, value: Value, domain: Domain, kind: str, reach: Reach
     ) -> bool:
         together = (*cluster.members, value)
         if is_serial(domain, together) and any(map(is_dear, together)):
@@ -245,7 +245,7 @@ class Clusterer:
             if domain.sizes != cluster.domain.sizes and not _share(cluster.members, value):
                 return False
         try:
-            probe.run(value, kind)
+            reach.check(value, kind)
         except (Conflict, NotAffine):
             return False
         return True
@@ -261,8 +261,8 @@ def _share(members: Sequence[Value], value: Value) -> bool:
     return any(m in reads or not reads.isdisjoint(map(root_of, reads_of(m))) for m in members)
 
 
-class Probe:
-    """Stands for a kernel's builder: follows reads, emits nothing."""
+class Reach:
+    """Follows the reads of a value through the cluster that it would join."""
 
     def __init__(self, cluster: Cluster, domain: Domain, home: Callable[[Value], int]) -> None:
         self.cluster, self.domain, self.home = cluster, domain, home
@@ -271,7 +271,7 @@ class Probe:
         self.inlined: set[Value] = set()
         self.left, self.work = _BUDGET, AGAIN
 
-    def run(self, value: Value, kind: str) -> None:
+    def check(self, value: Value, kind: str) -> None:
         """Raise Conflict unless the cluster can compute ``value`` at each of its points."""
         if isinstance(value, Reduction):
             index = self.domain.index(value.source_shape, row=False)
@@ -281,19 +281,25 @@ class Probe:
             raise Conflict
         if kind == "row":
             self.work = float("inf")  # once a row is nothing beside the row
-        value.body(self, index)  # type: ignore[attr-defined]
+        assert isinstance(value, Computed)
+        self._follow(value, index)
 
-    def read(self, value: Value, index: Indices) -> str:
+    def _follow(self, value: Computed, index: Indices) -> None:
+        for read in value.expression.reads:
+            operand = value.reads[read.operand]
+            root = root_of(operand)
+            member = root in self.members
+            if member or not (isinstance(root, Source | Host) or self._comes_before(root)):
+                self._read(operand, read.index.at(index), member=member)
+
+    def _read(self, value: Value, index: Indices, *, member: bool) -> None:
         """Follow a read into the cluster, and into what it has to compute as well."""
-        root = root_of(value)
-        member = root in self.members
-        if not member and (isinstance(root, Source | Host) or self._comes_before(root)):
-            return "?float32"
         while isinstance(value, View):
-            index = value.index(index, self.extents)
+            assert value.index is not None
+            index = value.index.at(index, self.extents)
             value = value.base
         if member and index == self.cluster.index(value, self.domain):
-            return f"?{value.dtype}"
+            return
         if isinstance(value, Reduction | Scanned):
             raise Conflict
         assert isinstance(value, Pointwise)
@@ -303,45 +309,12 @@ class Probe:
         self.work -= value.cost
         if self.left < 0 or self.work < 0:
             raise Conflict
-        return value.body(self, index)
+        self._follow(value, index)
 
     def _comes_before(self, value: Value) -> bool:
         return self.home(value) < self.cluster.number
 
-    def apply(self, op: str, dtype: str, *args: str) -> str:
-        """Nothing to emit."""
-        return f"?{dtype}"
-
-    def scan(self, op: str, dtype: str, value: str) -> str:
-        """Nothing to emit."""
-        return f"?{dtype}"
-
-    def const(self, value: object, dtype: str) -> str:
-        """Nothing to emit."""
-        return f"?{dtype}"
-
-    def position(self, index: Affine) -> str:
-        """Nothing to emit."""
-        return "?int64"
-
-    def cast(self, name: str, dtype: str) -> str:
-        """Nothing to emit."""
-        return f"?{dtype}"
-
-    def dtype_of(self, name: str) -> str:
-        """The type behind a placeholder."""
-        dtype = name[1:]
-        return COMPUTE[dtype]
-
-    def mask_or_true(self) -> str:
-        """Nothing to emit."""
-        return "?bool"
-
-    def masked(self, mask: str, body: Callable[[], str]) -> str:
-        """Nothing to emit."""
-        return body()
-
 
 def reads_of(value: Value) -> Sequence[Value]:
     """The values an expression reads."""
-    return value.reads if isinstance(value, Pointwise | Reduction | Scanned) else ()
+    return value.reads if isinstance(value, Computed) else ()

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cache, lru_cache
 
 from dovetail.ir.affine import Affine, product
 from dovetail.ir.size import Dim
+from dovetail.lower.index_map import Indices
 from dovetail.lower.values import contiguous_strides
 
 
@@ -26,7 +28,7 @@ class Domain:
 
     def names(self) -> tuple[str, ...]:
         """An axis name for each size."""
-        return tuple(f"i{n}" for n in range(len(self.sizes)))
+        return _names(len(self.sizes))
 
     def kept_names(self) -> tuple[str, ...]:
         """The names of the axes that are not folded."""
@@ -42,20 +44,32 @@ class Domain:
         """Sizes by axis name."""
         return dict(zip(self.names(), self.sizes, strict=True))
 
-    def index(self, shape: Sequence[Dim], *, row: bool) -> tuple[Affine, ...] | None:
+    def index(self, shape: Sequence[Dim], *, row: bool) -> Indices | None:
         """Where a value of this shape stands at a point: of the kept axes only when ``row``."""
-        sizes = self.kept if row else self.sizes
-        names = self.kept_names() if row else self.names()
-        runs = split_runs(sizes, shape)
-        if runs is None:
-            return None
-        found = []
-        for run in runs:
-            place = Affine()
-            for n, step in zip(run, contiguous_strides([sizes[n] for n in run]), strict=True):
-                place += Affine.axis(names[n]).scale(step)
-            found.append(place)
-        return tuple(found)
+        if row:
+            return _index(self.kept, self.kept_names(), tuple(shape))
+        return _index(self.sizes, self.names(), tuple(shape))
+
+
+@cache
+def _names(count: int) -> tuple[str, ...]:
+    return tuple(f"i{n}" for n in range(count))
+
+
+@lru_cache(maxsize=1 << 12)  # clusters are tried with the same few shapes over and over
+def _index(
+    sizes: tuple[Dim, ...], names: tuple[str, ...], shape: tuple[Dim, ...]
+) -> Indices | None:
+    runs = split_runs(sizes, shape)
+    if runs is None:
+        return None
+    found = []
+    for run in runs:
+        place = Affine()
+        for n, step in zip(run, contiguous_strides([sizes[n] for n in run]), strict=True):
+            place += Affine.axis(names[n]).scale(step)
+        found.append(place)
+    return tuple(found)
 
 
 @dataclass

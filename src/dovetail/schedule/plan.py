@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from dovetail import history
 from dovetail.errors import DovetailError
 from dovetail.ir.affine import product
-from dovetail.ir.call import OpCall, Ref, leaves
+from dovetail.ir.call import Ref, leaves
 from dovetail.ir.segment import Segment, is_write
-from dovetail.ir.tensor import TensorDesc
-from dovetail.lower import all_rules
-from dovetail.lower.portable import ASSERTIONS
-from dovetail.lower.rules import Lower, Refused, problem
+from dovetail.lower.calls import lower_segment
+from dovetail.lower.rules import Lower
 from dovetail.lower.values import (
     Host,
     LibraryCall,
@@ -28,8 +24,6 @@ from dovetail.lower.values import (
 from dovetail.schedule.build import Built, KernelBuilder, NeedsMemory
 from dovetail.schedule.cluster import Cluster, Clusterer, Work, is_dear, is_serial, reads_of
 from dovetail.schedule.simplify import simplify
-
-log = logging.getLogger(__name__)
 
 MOST_IN_KERNEL = 64  # values, before a kernel takes no more from clusters that it alone reads
 OFTEN = 8  # times that a value is read, for it to be stored however cheap it is
@@ -47,61 +41,6 @@ class Plan:
     segment: Segment
     values: dict[tuple[str, tuple[int, ...]], Value]
     steps: list[Built | LibraryCall] = field(default_factory=list)
-
-
-def rule_name(op: str) -> str:
-    """The name rules are registered under."""
-    return op.removeprefix("aten.")
-
-
-def lower_segment(segment: Segment) -> tuple[Lower, list[Value | LibraryCall]]:
-    """Every call as values, in order."""
-    lower = Lower()
-    order: list[Value | LibraryCall] = []
-    for given in segment.inputs:
-        if isinstance(given.desc, TensorDesc):
-            desc = given.desc
-            source = Source(given.name, desc.dtype, desc.shape, desc.strides)
-            lower.values[given.name, ()] = source
-    for call in segment.calls:
-        if call.op in ASSERTIONS:
-            continue
-        result = lower_call(lower, call)
-        if isinstance(result, LibraryCall):
-            order.append(result)
-        else:
-            order += result
-    return lower, order
-
-
-def lower_call(lower: Lower, call: OpCall) -> LibraryCall | list[Value]:
-    """One call: by its rule where that covers it, else by PyTorch."""
-    found = all_rules().get(rule_name(call.op))
-    if found is not None and not problem(call):
-        try:
-            result = found(lower, call)
-        except Refused:
-            result = None
-        if result is not None:
-            items = result if isinstance(result, tuple) else (result,)
-            for n, item in enumerate(items):
-                path: tuple[int, ...] = (n,) if isinstance(result, tuple) else ()
-                lower.values[call.name, path] = item
-            return list(items)
-    reads = [lower.values[r.name, r.path] for r in call.refs() if (r.name, r.path) in lower.values]
-    library = LibraryCall(call, reads)
-    for path, desc in _tensors(call.output, ()):
-        name = ".".join([call.name, *map(str, path)])
-        lower.values[call.name, path] = Host(name, desc, library, path)
-    return library
-
-
-def _tensors(desc: object, path: tuple[int, ...]) -> Iterable[tuple[tuple[int, ...], TensorDesc]]:
-    if isinstance(desc, TensorDesc):
-        yield path, desc
-    elif isinstance(desc, tuple):
-        for n, item in enumerate(desc):
-            yield from _tensors(item, (*path, n))
 
 
 def make_plan(segment: Segment) -> Plan:
@@ -232,27 +171,3 @@ class _Storage:
                 break
             total += self._cost(read, left - total)
         return total
-
-
-def verdict(call: OpCall) -> str:
-    """Why a call has no generated code; empty when it has."""
-    found = all_rules().get(rule_name(call.op))
-    if found is None:
-        return "no rule"
-    reason = problem(call)
-    if reason:
-        return reason
-    lower = Lower()
-    for ref in call.refs():
-        if isinstance(ref.desc, TensorDesc):
-            desc = ref.desc
-            lower.values[ref.name, ref.path] = Source(
-                ref.name, desc.dtype, desc.shape, desc.strides
-            )
-    try:
-        found(lower, call)
-    except Refused as refusal:
-        return str(refusal)
-    except Exception:  # a fault of the rule: compiling the segment meets it again, and falls back
-        log.debug("the rule of %s failed", call.op, exc_info=True)
-    return ""

@@ -23,7 +23,7 @@ from dovetail.ir.tensor import ScalarDesc, TensorDesc
 from dovetail.lower import values
 from dovetail.lower.library import fills
 from dovetail.lower.to_program import Lowering
-from dovetail.lower.values import Indices, LibraryCall, Value, View, root_of
+from dovetail.lower.values import LibraryCall, Value, View, root_of
 from dovetail.lower.views import view_offsets
 from dovetail.schedule.build import Built
 from dovetail.schedule.plan import Plan, Unschedulable
@@ -250,8 +250,4 @@ class PlanWriter:
 
 def _window(value: Value, base: Value, offset: Dim) -> View:
     """``value`` as a view that starts ``offset`` elements into ``base``; memory, not indices."""
-
-    def index(_: Indices, __: object) -> Indices:
-        raise Unschedulable(f"{value} is seen as memory only")
-
-    return View(value.name, base, value.shape, value.strides, offset, index)
+    return View(value.name, base, value.shape, value.strides, offset, None)
