@@ -78,7 +78,7 @@ def identity(value: Any, *, versions_tell: bool = False) -> str:
     ``versions_tell``: there is none either for what is not dovetail's, PyTorch's or Python's.
     """
     try:
-        return _Reader(versions_tell).text(value)
+        return _CodeReader(versions_tell).text(value)
     except RecursionError:
         raise Unidentified("it refers to too much, or to itself") from None
 
@@ -111,7 +111,7 @@ def known_name(value: Any) -> str | None:
     return f"{module}.{qualified}" if _is_found(value, module) else None
 
 
-class _Reader:
+class _CodeReader:
     """Texts of values, each object being read once."""
 
     def __init__(self, versions_tell: bool) -> None:

@@ -10,7 +10,7 @@ from dovetail.capture.ops import resolve_op
 from dovetail.file import container
 from dovetail.file.encode import encode_program
 from dovetail.ir.call import Attr, Ref
-from dovetail.ir.program import Buffer, Host, Program
+from dovetail.ir.program import Buffer, HostCall, Program
 from dovetail.ir.program_verify import verify_program
 from dovetail.ir.tensor import TensorDesc
 from dovetail.runtime.loaded import TRUST, open_native
@@ -37,7 +37,7 @@ class HostFile:
             if tensor is not None:
                 buffers.append(Buffer(f"y{i}", kind, desc_of(tensor)))
         outputs = tuple(filter(None, names))
-        call = Host(op, tuple(names), plain, named)
+        call = HostCall(op, tuple(names), plain, named)
         self.program = Program("p", tuple(buffers), (call,), outputs)
         verify_program(self.program)
 

@@ -149,14 +149,16 @@ def test_regenerated_kernels_cannot_leave_their_buffers(fused, tmp_path):
     """Kernel IR that reaches too far is refused before its code runs."""
     from dovetail.codegen.llvm.regenerate import regenerate
     from dovetail.file.kernel_encode import encode_kernels
-    from dovetail.ir.kernel import Axis, Buffer, Index, Kernel, Load, Loop, Store
+    from dovetail.ir.kernel import Axis, Index, Kernel, KernelBuffer, Load, Loop, Store
     from tests.artifact.files import file_bytes
 
     i = Index(0, (("i", 1),))
     kernel = Kernel(
-        "far", (Buffer("x", "float32"), Buffer("y", "float32", "out")), (Axis("i", 4096),),
+        "far",
+        (KernelBuffer("x", "float32"), KernelBuffer("y", "float32", "out")),
+        (Axis("i", 4096),),
         (Loop((), (Load("a", "float32", "x", i), Store("y", i, "a"))),),
-    )  # fmt: skip
+    )
     described = encode_kernels([kernel])
     text = "program @p\ninput %x: float32[4]\noutput %y: float32[4]\n"
     data = file_bytes(

@@ -11,7 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from dovetail import errors
 from dovetail.ir.program_text import parse_program
 from dovetail.ir.program_verify import verify_program
-from dovetail.runtime.host import Host
+from dovetail.runtime.host import HostOperators
 from dovetail.runtime.loaded import open_native
 from tests.artifact.files import file_bytes
 from tests.artifact.host_files import HostFile
@@ -251,13 +251,13 @@ class _Raising(TorchDispatchMode):
 
 
 def test_an_exception_below_the_c_functions(monkeypatch):
-    through_python, raise_pending = Host.call, ctypes.pythonapi.PyErr_Occurred
+    through_python, raise_pending = HostOperators.call, ctypes.pythonapi.PyErr_Occurred
 
     def call(*args):
         raise_pending()
         return through_python(*args)
 
-    monkeypatch.setattr(Host, "call", call)
+    monkeypatch.setattr(HostOperators, "call", call)
     file = HostFile("aten.cumsum.default", (rand(3, 4), 1), {})
     native = file.open()
     with _Raising(1):  # the second way is tried as if nothing had happened

@@ -8,7 +8,7 @@ import pytest
 
 from dovetail.file import container
 from dovetail.file.encode import encode_program
-from dovetail.ir.program import Buffer, Copy, Guard, Host, Kernel, Program, Symbol
+from dovetail.ir.program import Buffer, Copy, Guard, HostCall, KernelCall, Program, Symbol
 from dovetail.ir.program_text import arg_from_json
 from dovetail.ir.size import Size
 from dovetail.ir.tensor import TensorDesc
@@ -135,7 +135,7 @@ class Reader:
         if opcode == 1:
             row = struct.unpack_from("<6I", self.sections[7], 8 + 24 * index)
             kernel = f"{self.text(*row[:2])}@{row[2]}"
-            return Kernel(kernel, outputs, inputs, tuple(values)), at
+            return KernelCall(kernel, outputs, inputs, tuple(values)), at
         row = struct.unpack_from("<4I", self.sections[8], 8 + 16 * index)
         arguments = json.loads(self.text(*row[2:]))
 
@@ -146,7 +146,7 @@ class Reader:
 
         args = tuple(arg_from_json(a, read) for a in arguments["args"])
         kwargs = {k: arg_from_json(v, read) for k, v in arguments["kwargs"].items()}
-        return Host(self.text(*row[:2]), outputs, args, kwargs), at
+        return HostCall(self.text(*row[:2]), outputs, args, kwargs), at
 
 
 @pytest.mark.parametrize("backend", ["portable", "aten"])

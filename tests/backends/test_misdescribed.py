@@ -10,7 +10,7 @@ from dovetail import errors, history
 from dovetail.backends.segment_artifact import when_it_writes
 from dovetail.capture.ops import resolve_op
 from dovetail.ir.call import Ref
-from dovetail.ir.program import Buffer, Copy, Host, Program
+from dovetail.ir.program import Buffer, Copy, HostCall, Program
 from dovetail.ir.tensor import TensorDesc
 from dovetail.lower import all_rules
 
@@ -201,7 +201,7 @@ _BUFFERS = tuple(
 
 
 def test_when_a_program_writes():
-    writes, fails = Copy("x", "y"), Host(_FAILING, ("z",), (Ref("y"),), {})
+    writes, fails = Copy("x", "y"), HostCall(_FAILING, ("z",), (Ref("y"),), {})
     orders = [((fails,), "never"), ((fails, writes), "last"), ((writes, fails), "early")]
     for order, when in orders:
         assert when_it_writes(Program("p", _BUFFERS, order, ())) == when

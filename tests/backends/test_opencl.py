@@ -14,7 +14,18 @@ from dovetail.backends.rendered.backend import Opened
 from dovetail.backends.rendered.program import RenderedProgram
 from dovetail.codegen.c import CRenderer
 from dovetail.codegen.opencl.render import PRELUDE, render
-from dovetail.ir.kernel import Apply, Axis, Buffer, Const, Index, Kernel, Load, Loop, Reduce, Store
+from dovetail.ir.kernel import (
+    Apply,
+    Axis,
+    Const,
+    Index,
+    Kernel,
+    KernelBuffer,
+    Load,
+    Loop,
+    Reduce,
+    Store,
+)
 from dovetail.ir.kernel_verify import InvalidKernel, verify_kernel
 from dovetail.ir.size import Size
 from dovetail.testing.kernel_reference import run_kernel
@@ -131,7 +142,10 @@ def elementwise(op, dtype, count):
     loads = [Load(f"v{n}", dtype, f"a{n}", here) for n in range(count)]
     names = tuple(load.name for load in loads)
     body = (*loads, Apply("r", result, op, names), Store("out", here, "r"))
-    buffers = (*(Buffer(f"a{n}", dtype) for n in range(count)), Buffer("out", result, "out"))
+    buffers = (
+        *(KernelBuffer(f"a{n}", dtype) for n in range(count)),
+        KernelBuffer("out", result, "out"),
+    )
     return verify_kernel(Kernel(f"{op}_{dtype}", buffers, (Axis("i", 300),), (Loop((), body),)))
 
 
@@ -182,7 +196,7 @@ def fold(op, dtype, rows, row):
     result = "int64" if op.startswith("arg") else dtype
     body.append(Reduce("r", result, op, args))
     store = Loop((), (Store("out", Index(0, (("i", 1),)), "r"),))
-    buffers = (Buffer("x", dtype), Buffer("out", result, "out"))
+    buffers = (KernelBuffer("x", dtype), KernelBuffer("out", result, "out"))
     kernel = Kernel(f"fold_{op}", buffers, (Axis("i", n),), (Loop((Axis("j", m),), body), store))
     sizes = [(n, rows), (m, row)]
     return kernel, [(s, v) for s in dict.fromkeys(kernel.dims()) for t, v in sizes if s == t]
@@ -218,7 +232,7 @@ def test_half_precision_in_memory(target, dtype):
     kernel = dataclasses.replace(
         elementwise("neg", "float32", 1),
         name=f"negate_{dtype}",
-        buffers=(Buffer("a0", dtype), Buffer("out", dtype, "out")),
+        buffers=(KernelBuffer("a0", dtype), KernelBuffer("out", dtype, "out")),
         axes=(Axis("i", bits.size),),
     )
     found = run_on_device(target, kernel, {"a0": bits, "out": np.zeros_like(bits)})["out"]
@@ -247,7 +261,7 @@ def test_constants_are_written_exactly(target):
     for dtype, numbers in values.items():
         for number in numbers:
             body = (Const("c", dtype, number), Store("out", Index(), "c"))
-            kernel = Kernel("fixed", (Buffer("out", dtype, "out"),), (), (Loop((), body),))
+            kernel = Kernel("fixed", (KernelBuffer("out", dtype, "out"),), (), (Loop((), body),))
             found = run_on_device(target, kernel, {"out": np.zeros(1, dtype)})["out"]
             assert found[0] == np.array(number, dtype)
 

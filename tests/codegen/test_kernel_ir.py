@@ -12,10 +12,10 @@ from dovetail.ir.affine import Affine, NotAffine, divide, mul
 from dovetail.ir.kernel import (
     Apply,
     Axis,
-    Buffer,
     Const,
     Index,
     Kernel,
+    KernelBuffer,
     Load,
     Loop,
     Position,
@@ -41,7 +41,7 @@ def row_sum(op="sum", dtype="float32"):
         Reduce("r", dtype, op, ("a",)),
     )
     store = Loop((), (Store("out", Index(0, (("i", 1),)), "r"),))
-    buffers = (Buffer("x", "float32"), Buffer("out", dtype, "out"))
+    buffers = (KernelBuffer("x", "float32"), KernelBuffer("out", dtype, "out"))
     loop = Loop((Axis("j", m),), body)
     return Kernel("row_sum", buffers, (Axis("i", n),), (loop, store))
 
@@ -97,7 +97,7 @@ def broken(change):
         (lambda k: {"buffers": k.buffers[:1]}, "unknown buffer"),
         (lambda k: {"axes": ()}, "unknown axis"),
         (lambda k: {"axes": (*k.axes, *k.loops[0].axes)}, "one of the kernel's"),
-        (lambda k: {"buffers": (k.buffers[0], Buffer("out", "float32", "in"))}, "out is in"),
+        (lambda k: {"buffers": (k.buffers[0], KernelBuffer("out", "float32", "in"))}, "out is in"),
         (lambda k: {"buffers": (k.buffers[0], *k.buffers)}, "two buffers"),
         (
             lambda k: {"loops": (Loop((), k.loops[0].body[:1] + k.loops[0].body[1:]),)},
@@ -134,7 +134,7 @@ def row_scan(op, dtype="float32", axes=1):
     )
     own = (Axis("k", 2), Axis("j", m))[2 - axes :]
     kept = (Axis("i", n), *((Axis("j", m),) if axes == 0 else ()))
-    buffers = (Buffer("x", dtype), Buffer("out", dtype, "out"))
+    buffers = (KernelBuffer("x", dtype), KernelBuffer("out", dtype, "out"))
     return Kernel("row_scan", buffers, kept, (Loop(own, body),))
 
 
@@ -212,7 +212,11 @@ def joined(extent, border):
         Apply("d", "float32", "where", ("early", "a", "c")),
         Store("out", place, "d"),
     )
-    buffers = (Buffer("x", "float32"), Buffer("y", "float32"), Buffer("out", "float32", "out"))
+    buffers = (
+        KernelBuffer("x", "float32"),
+        KernelBuffer("y", "float32"),
+        KernelBuffer("out", "float32", "out"),
+    )
     return Kernel("joined", buffers, (Axis("i", 32), Axis("j", extent)), (Loop((), body),))
 
 

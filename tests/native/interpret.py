@@ -9,7 +9,7 @@ from dovetail.file import container
 from dovetail.file.container import section
 from dovetail.file.kernel_encode import encode_kernels
 from dovetail.ir.kernel_call import call_inputs, call_outputs, call_sizes
-from dovetail.ir.program import Buffer, Kernel, Program, Symbol
+from dovetail.ir.program import Buffer, KernelCall, Program, Symbol
 from dovetail.ir.size import Size
 from dovetail.ir.tensor import TensorDesc
 from dovetail.lower.values import Source
@@ -26,7 +26,7 @@ def call_of(kernel, names=None):
     names = names or {b.name: b.name for b in kernel.buffers}
     outputs = tuple(names[b.name] for b in call_outputs(kernel))
     inputs = tuple(names[b.name] for b in call_inputs(kernel))
-    return Kernel(f"{kernel.name}@1", outputs, inputs, call_sizes(kernel))
+    return KernelCall(f"{kernel.name}@1", outputs, inputs, call_sizes(kernel))
 
 
 def kernel_program(kernel, lengths):

@@ -31,10 +31,10 @@ from dovetail.ir.dtypes import FLOATS, INTEGERS
 from dovetail.ir.kernel import Apply, Axis, Load, Reduce, Scan, Store
 from dovetail.ir.kernel_call import call_inputs, call_outputs, call_sizes
 from dovetail.ir.ops import REDUCTIONS
-from dovetail.ir.program import Buffer, Copy, Kernel, Program
+from dovetail.ir.program import Buffer, Copy, KernelCall, Program
 from dovetail.ir.size import evaluate
 from dovetail.ir.tensor import TensorDesc
-from dovetail.testing.kernel_reference import _Run
+from dovetail.testing.kernel_reference import _KernelRun
 from tests.artifact.program_files import program_bytes
 from tests.native.kernel_changes import changed_bytes, changed_kernel, odd_number
 from tests.native.random_kernels import RandomKernel
@@ -77,7 +77,7 @@ def accepts(read, *args):
 def _relu():
     text = Buffer("x", "input", TensorDesc("float32", (4,), (1,)))
     out = Buffer("y", "output", TensorDesc("float32", (4,), (1,)))
-    return Program("p", (text, out), (Kernel("relu@1", ("y",), ("x",), ()),), ("y",))
+    return Program("p", (text, out), (KernelCall("relu@1", ("y",), ("x",), ()),), ("y",))
 
 
 def agree_on(section):
@@ -137,7 +137,7 @@ class Case:
             buffers.append(Buffer(b.name, "view", part, owner, PAD))
         outputs = tuple(b.name for b in call_outputs(self.kernel))
         inputs = tuple(b.name for b in call_inputs(self.kernel))
-        call = Kernel("kernel@1", outputs, inputs, self.attributes)
+        call = KernelCall("kernel@1", outputs, inputs, self.attributes)
         code = (*before, call, *after)
         return Program("p", tuple(buffers), code, tuple(results))
 
@@ -203,7 +203,7 @@ class Unordered(Exception):
     """What a kernel gives depends on the order of its points."""
 
 
-class Watching(_Run):
+class Watching(_KernelRun):
     """The oracle, which stops where the order of points would matter."""
 
     stored: set

@@ -5,10 +5,10 @@ import numpy as np
 from dovetail.ir.kernel import (
     Apply,
     Axis,
-    Buffer,
     Const,
     Index,
     Kernel,
+    KernelBuffer,
     Load,
     Loop,
     Position,
@@ -38,7 +38,7 @@ class RandomKernel:
         loops = [self.loop(kept, number) for number in range(self.random.integers(1, 4))]
         loops.append(Loop((), self.stores(kept)))
         buffers = tuple(
-            Buffer(n, str(a.dtype), self.roles[n]) for n, a in sorted(self.arrays.items())
+            KernelBuffer(n, str(a.dtype), self.roles[n]) for n, a in sorted(self.arrays.items())
         )
         self.kernel = Kernel(f"random_{seed}", buffers, kept, tuple(loops))
 

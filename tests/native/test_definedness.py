@@ -11,7 +11,7 @@ import torch
 
 import dovetail
 from dovetail import errors
-from dovetail.ir.kernel import Axis, Buffer, Index, Kernel, Load, Loop, Store
+from dovetail.ir.kernel import Axis, Index, Kernel, KernelBuffer, Load, Loop, Store
 from dovetail.ir.kernel_text import parse_kernel
 from dovetail.ir.program_text import parse_program
 from dovetail.ir.program_verify import verify_program
@@ -227,7 +227,7 @@ def stores(*stored, role="out", first=()):
         ))
         for n, (offset, stride, count) in enumerate(stored)
     )  # fmt: skip
-    buffers = (Buffer("x", "float32"), Buffer("out", "float32", role))
+    buffers = (KernelBuffer("x", "float32"), KernelBuffer("out", "float32", role))
     return Kernel("stores", buffers, (), (*first, *loops))
 
 
@@ -296,7 +296,7 @@ def test_a_loop_that_does_not_run_reads_nothing():
         Store("out", Index(0, (("i", 1),)), "a"),
     ))  # fmt: skip
     kernel = Kernel(
-        "k", (Buffer("x", "float32"), Buffer("out", "float32", "out")), (), (idle, busy)
+        "k", (KernelBuffer("x", "float32"), KernelBuffer("out", "float32", "out")), (), (idle, busy)
     )
     text = """\
 program @p

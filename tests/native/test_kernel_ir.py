@@ -26,10 +26,10 @@ from dovetail.ir.dtypes import ANY, COMPUTE
 from dovetail.ir.kernel import (
     Apply,
     Axis,
-    Buffer,
     Const,
     Index,
     Kernel,
+    KernelBuffer,
     Load,
     Loop,
     Position,
@@ -64,8 +64,8 @@ def pointwise(op, given, result):
     names = "abc"[: len(given)]
     loads = [Load(f"v{n}", t, n, at(1)) for n, t in zip(names, given, strict=True)]
     body = (*loads, Apply("r", result, op, tuple(f"v{n}" for n in names)), Store("out", at(1), "r"))
-    buffers = [Buffer(n, t) for n, t in zip(names, given, strict=True)]
-    buffers.append(Buffer("out", result, "out"))
+    buffers = [KernelBuffer(n, t) for n, t in zip(names, given, strict=True)]
+    buffers.append(KernelBuffer("out", result, "out"))
     return Kernel("k", tuple(buffers), (Axis("i", Size.symbol("n")),), (Loop((), body),))
 
 
@@ -276,7 +276,7 @@ def test_a_divisor_of_zero_is_an_error():
 
 def copy_kernel(source, target):
     body = (Load("v", COMPUTE[source], "a", at(1)), Store("out", at(1), "v"))
-    buffers = (Buffer("a", source), Buffer("out", target, "out"))
+    buffers = (KernelBuffer("a", source), KernelBuffer("out", target, "out"))
     return Kernel("k", buffers, (Axis("i", Size.symbol("n")),), (Loop((), body),))
 
 
@@ -336,7 +336,7 @@ def fold_kernel(op, dtype, result, *, rows):
         body.append(Position("p", Index(0, (("j", 1),))))
         args = ("a", "p")
     body.append(Reduce("r", result, op, args))
-    buffers = (Buffer("x", dtype), Buffer("out", result, "out"))
+    buffers = (KernelBuffer("x", dtype), KernelBuffer("out", result, "out"))
     loops = (Loop((Axis("j", m),), tuple(body)), Loop((), (Store("out", at(1), "r"),)))
     return Kernel("k", buffers, (Axis("i", n),), loops)
 
@@ -414,7 +414,7 @@ def scan_kernel(op, dtype, *, rows):
     n, m = Size.symbol("n"), Size.symbol("m")
     place = at(m, 1) if rows else at(1, n)
     body = (Load("a", dtype, "x", place), Scan("r", dtype, op, ("a",)), Store("out", place, "r"))
-    buffers = (Buffer("x", dtype), Buffer("out", dtype, "out"))
+    buffers = (KernelBuffer("x", dtype), KernelBuffer("out", dtype, "out"))
     return Kernel("k", buffers, (Axis("i", n),), (Loop((Axis("j", m),), body),))
 
 
@@ -450,7 +450,7 @@ def test_a_scan_may_be_of_another_type():
     flags = dataclasses.replace(body[0], dtype="bool")
     kernel = dataclasses.replace(
         kernel,
-        buffers=(Buffer("x", "bool"), kernel.buffers[1]),
+        buffers=(KernelBuffer("x", "bool"), kernel.buffers[1]),
         loops=(Loop(kernel.loops[0].axes, (flags, *body[1:])),),
     )
     x = values("bool", 1200)
@@ -475,7 +475,7 @@ def padded():
         Apply("r", "float32", "where", ("mask", "v", "fill")),
         Store("out", at(1), "r"),
     )
-    buffers = (Buffer("x", "float32"), Buffer("out", "float32", "out"))
+    buffers = (KernelBuffer("x", "float32"), KernelBuffer("out", "float32", "out"))
     return Kernel("k", buffers, (Axis("i", Size.symbol("n")),), (Loop((), body),))
 
 
@@ -495,7 +495,11 @@ def gathered(check):
         Load("v", "float32", "x", Index(0, (("j", 1),), (("safe", Size.symbol("w")),))),
         Store("out", at(Size.symbol("w"), 1), "v"),
     )
-    buffers = (Buffer("x", "float32"), Buffer("index", "int64"), Buffer("out", "float32", "out"))
+    buffers = (
+        KernelBuffer("x", "float32"),
+        KernelBuffer("index", "int64"),
+        KernelBuffer("out", "float32", "out"),
+    )
     axes = (Axis("i", Size.symbol("n")), Axis("j", Size.symbol("w")))
     return Kernel("k", buffers, axes, (Loop((), body),))
 

@@ -13,10 +13,10 @@ from dovetail.file.kernel_encode import encode_kernels
 from dovetail.ir.kernel import (
     Apply,
     Axis,
-    Buffer,
     Const,
     Index,
     Kernel,
+    KernelBuffer,
     Load,
     Loop,
     Position,
@@ -145,7 +145,7 @@ def open_kernel(kernel, data, length=8):
 
 
 def body_of(*instructions, axes=(), buffers=None):
-    buffers = buffers or (Buffer("x", "float32"), Buffer("out", "float32", "out"))
+    buffers = buffers or (KernelBuffer("x", "float32"), KernelBuffer("out", "float32", "out"))
     return Kernel("k", buffers, (Axis("i", 8),), (Loop(axes, instructions),))
 
 
@@ -209,13 +209,13 @@ def test_what_breaks_the_rules_is_refused(monkeypatch, problem, kernel):
 
 def test_a_kernel_called_with_other_buffers_is_refused():
     kernel = copy_kernel("float32", "float32")
-    longer = dataclasses.replace(kernel, buffers=(*kernel.buffers, Buffer("y", "float32")))
+    longer = dataclasses.replace(kernel, buffers=(*kernel.buffers, KernelBuffer("y", "float32")))
     with pytest.raises(errors.InvalidArtifact, match="other operands"):
         open_kernel(kernel, encode_kernels([longer]))(
             torch.zeros(8, dtype=torch.bool), torch.zeros(8)
         )
     other = dataclasses.replace(
-        copy_kernel("int32", "float32"), buffers=(Buffer("a", "int32"), kernel.buffers[1])
+        copy_kernel("int32", "float32"), buffers=(KernelBuffer("a", "int32"), kernel.buffers[1])
     )
     with pytest.raises(errors.InvalidArtifact, match="another dtype"):
         open_kernel(kernel, encode_kernels([other]))(
@@ -269,7 +269,11 @@ def test_no_gather_reaches_outside(place, stride):
             Load("k", "int64", "x", index),
             Load("a", "float32", "y", Index(0, (), (("k", stride),))),
             STORE,
-            buffers=(Buffer("x", "int64"), Buffer("y", "float32"), Buffer("out", "float32", "out")),
+            buffers=(
+                KernelBuffer("x", "int64"),
+                KernelBuffer("y", "float32"),
+                KernelBuffer("out", "float32", "out"),
+            ),
         )
         x, y = np.full(8, place), np.arange(8, dtype="float32")
         reached = (place * stride + 2**63) % 2**64 - 2**63  # as 64 bits have it
@@ -285,7 +289,7 @@ def test_no_scatter_reaches_outside():
         Load("k", "int64", "x", at(1)),
         Const("a", "float32", 1.0),
         Store("out", Index(0, (), (("k", 1),)), "a"),
-        buffers=(Buffer("x", "int64"), Buffer("out", "float32", "out")),
+        buffers=(KernelBuffer("x", "int64"), KernelBuffer("out", "float32", "out")),
     )
     out = np.zeros(8, "float32")
     good = np.arange(8)[::-1].copy()
@@ -367,8 +371,8 @@ def test_nothing_is_read_before_it_is_written():
         Store("y", at(1), "c"),
         Store("out", at(1), "b"),
     )
-    buffers = (Buffer("x", "float32"), Buffer("out", "float32", "inout"))
-    kernel = body_of(*body, buffers=(*buffers, Buffer("y", "float32", "out")))
+    buffers = (KernelBuffer("x", "float32"), KernelBuffer("out", "float32", "inout"))
+    kernel = body_of(*body, buffers=(*buffers, KernelBuffer("y", "float32", "out")))
     x = torch.arange(1.0, 9.0)
     for _ in range(20):
         rubbish = [torch.full((8,), 7.0) for _ in range(8)]

@@ -5,7 +5,7 @@ import itertools
 import pytest
 import torch
 
-from dovetail.ir.program import Buffer, Kernel, Program
+from dovetail.ir.program import Buffer, KernelCall, Program
 from dovetail.ir.tensor import TensorDesc
 from dovetail.runtime.loaded import open_native
 from dovetail.testing.program_reference import KERNELS
@@ -29,7 +29,7 @@ def call(kernel, inputs, outputs, numbers=()):
     buffers = [Buffer(n, "input", desc(t)) for n, t in zip(names, inputs, strict=True)]
     results = [f"o{n}" for n in range(len(outputs))]
     buffers += [Buffer(n, "output", desc(t)) for n, t in zip(results, outputs, strict=True)]
-    instruction = Kernel(f"{kernel}@1", tuple(results), tuple(names), tuple(numbers))
+    instruction = KernelCall(f"{kernel}@1", tuple(results), tuple(names), tuple(numbers))
     program = Program("p", tuple(buffers), (instruction,), tuple(results))
     got = open_native(file_bytes(str(program)))(*inputs)
     return [torch.from_dlpack(t) for t in got]

@@ -10,7 +10,7 @@ import torch
 
 import dovetail
 from dovetail import _native, errors
-from dovetail.ir.kernel import Apply, Axis, Buffer, Index, Kernel, Load, Loop, Reduce, Store
+from dovetail.ir.kernel import Apply, Axis, Index, Kernel, KernelBuffer, Load, Loop, Reduce, Store
 from dovetail.ir.kernel_text import parse_kernel
 from dovetail.runtime.loaded import TRUST, open_native
 from tests.artifact.files import file_bytes
@@ -51,7 +51,7 @@ def folds(points, extent):
         )),
         Loop((), (Store("out", Index(0, (("p", 1),)), "s"),)),
     )  # fmt: skip
-    buffers = (Buffer("x", "float32"), Buffer("out", "float32", "out"))
+    buffers = (KernelBuffer("x", "float32"), KernelBuffer("out", "float32", "out"))
     return Kernel("folds", buffers, (Axis("p", points),), loops)
 
 
@@ -180,7 +180,7 @@ POINTS = 4096 * 64
 
 def chained(values):
     """A kernel that holds ``values`` values at once: all are loaded before any is used."""
-    buffers = (Buffer("x", "float64"), Buffer("out", "float64", "out"))
+    buffers = (KernelBuffer("x", "float64"), KernelBuffer("out", "float64", "out"))
     here = Index(0, (("p", 1),))
     loads = [Load(f"v{n}", "float64", "x", here) for n in range(values)]
     totals = ["v0", *(f"t{n}" for n in range(1, values))]

@@ -6,7 +6,7 @@ import pytest
 
 from dovetail.ir import memory
 from dovetail.ir.memory import lifetimes, plan_memory, share_in_place
-from dovetail.ir.program import Buffer, Kernel, Program
+from dovetail.ir.program import Buffer, KernelCall, Program
 from dovetail.ir.program_text import parse_program
 from dovetail.ir.tensor import TensorDesc
 from tests.artifact.cases import cases, package_of
@@ -40,7 +40,7 @@ def random_program(seed, count=60):
         size = rng.choice([16, 64, 256, 1000, 4096])
         buffers.append(Buffer(f"t{i}", "temporary", TensorDesc("float32", (size,), (1,))))
         inputs = tuple(f"t{rng.randrange(max(0, i - 8), i)}" for _ in range(2))
-        calls.append(Kernel("k@1", (f"t{i}",), inputs))
+        calls.append(KernelCall("k@1", (f"t{i}",), inputs))
     return Program("p", tuple(buffers), tuple(calls), ())
 
 

@@ -21,9 +21,9 @@ from dovetail.ir.program import (
     Buffer,
     Copy,
     Guard,
-    Host,
+    HostCall,
     Instruction,
-    Kernel,
+    KernelCall,
     Program,
     add,
     same_dims,
@@ -31,7 +31,7 @@ from dovetail.ir.program import (
 from dovetail.ir.segment import Input, Segment
 from dovetail.ir.size import Dim, Size, parse_size, substitute
 from dovetail.ir.tensor import Desc, TensorDesc
-from dovetail.runtime.executable import Entry, SegmentInterface
+from dovetail.runtime.executable import ManifestEntry, SegmentInterface
 
 
 @dataclass(frozen=True)
@@ -80,10 +80,10 @@ class SegmentProgram:
     def host_calls(self) -> Iterator[OpCall]:
         """What PyTorch serves, as calls."""
         for number, instruction in enumerate(self.program.instructions):
-            if isinstance(instruction, Host):
+            if isinstance(instruction, HostCall):
                 yield self.as_call(instruction, f"{self.segment.name}_{number}")
 
-    def as_call(self, host: Host, name: str) -> OpCall:
+    def as_call(self, host: HostCall, name: str) -> OpCall:
         """A host call as the call it was compiled from, of buffers of the program."""
         args = tuple(map(self._described, host.args))
         kwargs = {key: self._described(arg) for key, arg in host.kwargs.items()}
@@ -200,7 +200,7 @@ class _Inlining:
             of, offset = base.of, add(base.offset, offset)
         return self.lowering.declare(name, "view", desc, of, offset)
 
-    def _result(self, entry: Entry) -> str:
+    def _result(self, entry: ManifestEntry) -> str:
         """The buffer of an output, which may be a window on another."""
         if "input" in entry:
             base = self._held(entry["input"])
@@ -220,24 +220,24 @@ class _Inlining:
 
     def _append(self, instruction: Instruction, number: int) -> None:
         match instruction:
-            case Kernel(kernel, outputs, inputs, attributes):
+            case KernelCall(kernel, outputs, inputs, attributes):
                 given = tuple(map(self.name, inputs))
-                made = Kernel(kernel, tuple(map(self.name, outputs)), given, attributes)
+                made = KernelCall(kernel, tuple(map(self.name, outputs)), given, attributes)
                 self.lowering.emit(made)
             case Copy(target, source):
                 self.lowering.emit(Copy(self.name(target), self.name(source)))
-            case Host():
+            case HostCall():
                 self._host(instruction, f"{self.part.segment.name}_{number}")
             case _:
                 raise CannotSave(f"{self.part.segment.name} holds {type(instruction).__name__}")
 
-    def _host(self, host: Host, name: str) -> None:
+    def _host(self, host: HostCall, name: str) -> None:
         if self.lowering.is_native(call := self.part.as_call(host, name)):
             self._built_in(call, host.outputs)
             return
         args = tuple(map(self._argument, host.args))
         kwargs = {key: self._argument(arg) for key, arg in host.kwargs.items()}
-        self.lowering.emit(Host(host.op, tuple(map(self.name, host.outputs)), args, kwargs))
+        self.lowering.emit(HostCall(host.op, tuple(map(self.name, host.outputs)), args, kwargs))
 
     def _argument(self, arg: Arg) -> Arg:
         if isinstance(arg, Ref):
@@ -286,9 +286,9 @@ def _with_sizes(program: Program, dim: Callable[[Dim], Dim]) -> Program:
         return tuple(map(changed, arg)) if isinstance(arg, tuple) else arg
 
     def instruction(i: Instruction) -> Instruction:
-        if isinstance(i, Kernel):
+        if isinstance(i, KernelCall):
             return replace(i, attributes=changed(i.attributes))
-        if isinstance(i, Host):
+        if isinstance(i, HostCall):
             return replace(
                 i, args=changed(i.args), kwargs={k: changed(v) for k, v in i.kwargs.items()}
             )

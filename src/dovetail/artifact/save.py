@@ -30,7 +30,7 @@ from dovetail.ir.size import Size, symbols_of
 from dovetail.ir.tensor import ScalarDesc, TensorDesc
 from dovetail.ir.unsigned import program_needs_trust, verdict
 from dovetail.lower.portable import match
-from dovetail.lower.to_program import Source, input_symbols, is_computed
+from dovetail.lower.to_program import ProgramSource, input_symbols, is_computed
 from dovetail.runtime.layouts import copy_with_strides, extent, leaves_no_gap
 from dovetail.runtime.link import Linked, LinkedPart, LinkedSegment
 
@@ -207,13 +207,13 @@ class _Packer:
                 if isinstance(given.desc, ScalarDesc) and symbols_of(given.desc.size or 0):
                     self.users[user] = self._number(given.name, given.desc)
                 if isinstance(given.desc, TensorDesc):
-                    made = Source(given.name, "input", given.desc)
+                    made = ProgramSource(given.name, "input", given.desc)
                     self.users[user] = self.lowering.source(made, key)
                 user += 1
                 continue
             assert isinstance(given.desc, TensorDesc)
             assert source.tensor is not None
-            name = self.lowering.source(Source(given.name, source.kind, given.desc), key)
+            name = self.lowering.source(ProgramSource(given.name, source.kind, given.desc), key)
             self.tensors[name] = source.tensor
             if source.kind == "state":
                 self.state[source.key] = name
@@ -234,7 +234,9 @@ class _Packer:
             raise CannotSave(f"the graph holds {name}, a {type(value).__name__}")
         dtype = str(value.dtype).removeprefix("torch.")
         desc = TensorDesc(dtype, tuple(value.shape), tuple(value.stride()), str(value.device))
-        self.tensors[self.lowering.source(Source(name, "constant", desc), (name, ()))] = value
+        self.tensors[self.lowering.source(ProgramSource(name, "constant", desc), (name, ()))] = (
+            value
+        )
 
     def _symbols(self) -> list[Symbol]:
         found: dict[str, Symbol] = {}

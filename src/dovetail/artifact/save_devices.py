@@ -19,9 +19,9 @@ from dovetail.ir.program import (
     BlobCall,
     Buffer,
     Copy,
-    Device,
-    Kernel,
+    KernelCall,
     Launch,
+    PluginDevice,
     add,
     contiguous_strides,
     reads,
@@ -101,7 +101,7 @@ class DeviceLowering(Lowering):
         shape = buffer.desc.shape
         desc = TensorDesc(buffer.desc.dtype, shape, contiguous_strides(shape), HOST)
         made = self.declare(f"{buffer.name}_dense", "temporary", desc)
-        self.emit(Kernel("copy@1", (made,), (buffer.name,)))
+        self.emit(KernelCall("copy@1", (made,), (buffer.name,)))
         return made
 
     # ---- whole segments of backends in Python ----------------------------------------------
@@ -156,7 +156,7 @@ class _PluginLowering:
         self.lowering, self.library = lowering, library
         self.device = library.name
         if self.device not in {d.name for d in lowering.devices}:
-            lowering.devices.append(Device(self.device, library.version, LEAST_ABI))
+            lowering.devices.append(PluginDevice(self.device, library.version, LEAST_ABI))
 
     def segment(self, compiled: CompiledSegment) -> None:
         """Kernel by kernel, or as the bytes that the plug-in compiled."""

@@ -30,7 +30,7 @@ _MARK = "__dovetail_kernels__"
 
 
 @dataclass(frozen=True)
-class Kernel:
+class PythonKernel:
     """A function, the operator it implements, and what it takes."""
 
     op: str
@@ -52,7 +52,7 @@ def kernel(op: str, **constraints: Any) -> Callable[[Fn], Fn]:
 
     def mark(fn: Fn) -> Fn:
         held = getattr(fn, _MARK, ())
-        setattr(fn, _MARK, (*held, Kernel(op, fn, declared)))
+        setattr(fn, _MARK, (*held, PythonKernel(op, fn, declared)))
         return fn
 
     return mark
@@ -61,11 +61,11 @@ def kernel(op: str, **constraints: Any) -> Callable[[Fn], Fn]:
 class KernelBackend(Backend):
     """A backend whose methods marked with ``@kernel`` are its operators."""
 
-    kernels: ClassVar[Mapping[str, tuple[Kernel, ...]]] = {}
+    kernels: ClassVar[Mapping[str, tuple[PythonKernel, ...]]] = {}
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        found: dict[str, tuple[Kernel, ...]] = dict(cls.kernels)
+        found: dict[str, tuple[PythonKernel, ...]] = dict(cls.kernels)
         for value in vars(cls).values():
             for each in getattr(value, _MARK, ()):
                 if each.constraints in [k.constraints for k in found.get(each.op, ())]:

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from dovetail.backend import Availability, Backend, Blob, Executable, Support
-from dovetail.backends.segment_artifact import Entry, artifact_bytes, dim_entry, window
+from dovetail.backends.segment_artifact import ManifestEntry, artifact_bytes, dim_entry, window
 from dovetail.ir import Arg, Ref, Size
 from dovetail.ir.dtypes import FLOATS
 from dovetail.ir.program import Buffer
@@ -113,7 +113,7 @@ class _Windows:
         self.positions = {given.name: n for n, given in enumerate(segment.inputs)}
         self.handed_out: list[str] = []
 
-    def entry(self, out: Arg) -> Entry:
+    def entry(self, out: Arg) -> ManifestEntry:
         """What the manifest says of one output."""
         if not isinstance(out, Ref) or known_size(out.desc) is not None:
             made = self.lowering.result(out)

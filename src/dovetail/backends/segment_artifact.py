@@ -7,18 +7,18 @@ from collections.abc import Mapping, Sequence
 from dovetail import history
 from dovetail.file.container import Section, chunks, lay_out
 from dovetail.file.encode import encode_program, scalar_bytes
-from dovetail.ir.program import Host, Program, writes
+from dovetail.ir.program import HostCall, Program, writes
 from dovetail.ir.segment import Segment
 from dovetail.ir.size import Dim, parse_size, symbols_of
 from dovetail.lower.to_program import Lowered
-from dovetail.runtime.executable import Entry
+from dovetail.runtime.executable import ManifestEntry
 
-__all__ = ["Entry", "artifact_bytes", "dim_entry", "when_it_writes", "window"]
+__all__ = ["ManifestEntry", "artifact_bytes", "dim_entry", "when_it_writes", "window"]
 
-_NOT_TAKEN: Entry = {"any": True}  # a leaf of its inputs: the program does without
+_NOT_TAKEN: ManifestEntry = {"any": True}  # a leaf of its inputs: the program does without
 
 
-def window(shape: Sequence[Dim], strides: Sequence[Dim], offset: Dim) -> Entry:
+def window(shape: Sequence[Dim], strides: Sequence[Dim], offset: Dim) -> ManifestEntry:
     """The part of an entry that says where a window lies."""
     return {
         "shape": [dim_entry(d) for d in shape],
@@ -35,7 +35,7 @@ def dim_entry(dim: Dim) -> int | str:
 def artifact_bytes(
     segment: Segment,
     lowered: Lowered,
-    results: Sequence[Entry],
+    results: Sequence[ManifestEntry],
     generated: Mapping[str, str] | None = None,
     more: Sequence[Section] = (),
 ) -> bytes:
@@ -54,7 +54,7 @@ def artifact_bytes(
         return b"".join(chunks(*lay_out([*sections, *more], features)))
 
 
-def _taken(segment: Segment, lowered: Lowered) -> list[Entry]:
+def _taken(segment: Segment, lowered: Lowered) -> list[ManifestEntry]:
     """For each input of the segment, which of the program's it is."""
     positions = {lowered.taken[b.name]: n for n, b in enumerate(lowered.program.inputs)}
     return [
@@ -63,7 +63,7 @@ def _taken(segment: Segment, lowered: Lowered) -> list[Entry]:
     ]
 
 
-def _symbols(program: Program, results: Sequence[Entry]) -> list[tuple[str, int, int]]:
+def _symbols(program: Program, results: Sequence[ManifestEntry]) -> list[tuple[str, int, int]]:
     """Where the symbols of windows and sizes are read: name, input, axis (-1: its value)."""
     needed: set[str] = set()
     for entry in results:
@@ -84,4 +84,4 @@ def when_it_writes(program: Program) -> str:
     if not written:
         return "never"
     follow = program.instructions[written[0] :]
-    return "early" if any(isinstance(i, Host) for i in follow) else "last"
+    return "early" if any(isinstance(i, HostCall) for i in follow) else "last"

@@ -38,7 +38,7 @@ class Damaged(Exception):
 
 
 @dataclass(frozen=True)
-class Header:
+class EntryHeader:
     """What an entry says about itself."""
 
     key: Key
@@ -79,10 +79,10 @@ def read_payload(take: Callable[[int], bytes], size: int, digest: str) -> bytes:
 
 def payload_of(data: bytes, digest: str) -> bytes:
     """The same of an entry in memory."""
-    return read_payload(_Reader(data, 0).take, len(data), digest)
+    return read_payload(_EntryReader(data, 0).take, len(data), digest)
 
 
-def header_of(data: bytes) -> Header:
+def header_of(data: bytes) -> EntryHeader:
     """The header of a whole entry, every byte of the entry checked; or ``Damaged``."""
     header = decode_header(data)
     payload_of(data, header.key.digest)
@@ -103,17 +103,17 @@ def header_length(front: bytes) -> int:
     return int(header)
 
 
-def decode_header(data: bytes) -> Header:
+def decode_header(data: bytes) -> EntryHeader:
     """The header at the start of an entry, which may lack its payload; or ``Damaged``."""
     end = FRONT + header_length(data)
-    reader = _Reader(data[:end], FRONT)
+    reader = _EntryReader(data[:end], FRONT)
     digest = reader.take(_HASH).hex()
     created, seconds = _TIMES.unpack(reader.take(_TIMES.size))
     label = reader.string()
     key = reader.key()
     if reader.at != end or key.digest != digest:
         raise Damaged("its header contradicts itself")
-    return Header(key, created, seconds, label, _FRONT.unpack_from(data)[3])
+    return EntryHeader(key, created, seconds, label, _FRONT.unpack_from(data)[3])
 
 
 def encode_key(key: Key) -> bytes:
@@ -125,7 +125,7 @@ def encode_key(key: Key) -> bytes:
 
 def decode_key(data: bytes) -> Key:
     """What ``encode_key`` wrote; or ``Damaged``."""
-    return _Reader(data, 0).key()
+    return _EntryReader(data, 0).key()
 
 
 def _encode_header(key: Key, seconds: float, label: str) -> bytes:
@@ -147,7 +147,7 @@ def _string(text: str) -> bytes:
     return _COUNT.pack(len(data)) + data
 
 
-class _Reader:
+class _EntryReader:
     """Takes what stands next, or says that it is not there."""
 
     def __init__(self, data: bytes, at: int) -> None:

@@ -54,13 +54,13 @@ def graph_key(
     marks nor ours on the graph's inputs say so.
     """
     try:
-        return _Parts(gm, example_inputs, backends, options, stage, frozenset(static)).key()
+        return _KeyParts(gm, example_inputs, backends, options, stage, frozenset(static)).key()
     except Unidentified as error:
         return Bypass(str(error))
 
 
 @dataclass
-class _Parts:
+class _KeyParts:
     gm: fx.GraphModule
     example_inputs: Sequence[Any]
     backends: Sequence[Backend]

@@ -15,7 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from dovetail.cache import entry, folder
-from dovetail.cache.entry import Damaged, Header
+from dovetail.cache.entry import Damaged, EntryHeader
 from dovetail.cache.folder import Untrusted
 from dovetail.cache.key import Key
 from dovetail.cache.nearest import differing, nearest
@@ -87,7 +87,7 @@ class Local:
         except FileNotFoundError:
             return []
 
-    def header(self, digest: str) -> Header | None:
+    def header(self, digest: str) -> EntryHeader | None:
         """What an entry says about itself, without a check of its payload; None: nothing sound."""
         try:
             with folder.opened(self.path) as opened:
@@ -216,7 +216,7 @@ def _files(opened: int, endings: tuple[str, ...]) -> Iterator[tuple[str, os.stat
             yield each.name, each.stat(follow_symlinks=False)
 
 
-def _read_header(opened: int, name: str) -> Header | None:
+def _read_header(opened: int, name: str) -> EntryHeader | None:
     handle = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=opened)
     with os.fdopen(handle, "rb") as file:
         front = file.read(entry.FRONT)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from dovetail.cache.entry import Header
+from dovetail.cache.entry import EntryHeader
 from dovetail.cache.folder import Untrusted
 from dovetail.cache.key import Key
 from dovetail.cache.local import Kept, Local
@@ -42,7 +42,7 @@ def why(digest: str | None = None) -> str:
         return _explain(*missed) if missed else f"{local().path} remembers no miss"
 
 
-def find(prefix: str) -> Header:
+def find(prefix: str) -> EntryHeader:
     """The header of the one entry whose digest begins so."""
     digests = [kept.digest for kept in entries() if kept.digest.startswith(prefix.lower())]
     if len(digests) != 1:

@@ -74,7 +74,7 @@ class Remote:
         self._lock = ForkLock()
         # Apart: a full server can still be read, and a bad entry be replaced.
         self._reading, self._writing = Breaker(), Breaker()
-        self._writer = Writer(self._write)
+        self._writer = WriteThread(self._write)
 
     def read(self, digest: str) -> bytes | None:
         """The entry of a key, authenticated; None where there is none or no telling."""
@@ -133,7 +133,7 @@ class Remote:
                 within(_CLOSE, self._server.close)
 
 
-class Writer:
+class WriteThread:
     """A thread that writes entries one after the other, started with the first of them."""
 
     def __init__(self, write: Callable[[str, Sequence[bytes]], None]) -> None:

@@ -11,7 +11,7 @@ from dataclasses import asdict
 
 from dovetail.cache import manage
 from dovetail.cache.bundle import read_bundle, write_bundle
-from dovetail.cache.entry import Header
+from dovetail.cache.entry import EntryHeader
 from dovetail.cache.local import Kept
 from dovetail.cache.remote import shown
 from dovetail.cache.seal import read_secret
@@ -92,7 +92,7 @@ def _list(arguments: argparse.Namespace) -> None:
         print(_table([_cells(*each) for each in listed]))
 
 
-def _row(kept: Kept, header: Header | None) -> dict[str, object]:
+def _row(kept: Kept, header: EntryHeader | None) -> dict[str, object]:
     if header is None:
         return {**asdict(kept), "damaged": True}
     parts = {name: {"hash": hashed, "text": text} for name, hashed, text in header.key.parts}
@@ -100,7 +100,7 @@ def _row(kept: Kept, header: Header | None) -> dict[str, object]:
     return {**asdict(kept), "damaged": False, **told, "parts": parts}
 
 
-def _cells(kept: Kept, header: Header | None) -> list[str]:
+def _cells(kept: Kept, header: EntryHeader | None) -> list[str]:
     told = [f"{header.seconds:.2f} s", header.label] if header else ["-", "damaged"]
     return [kept.digest[:12], _bytes(kept.size), _ago(kept.used), *told]
 

@@ -95,7 +95,7 @@ def section(kind: int, data: bytes) -> Section:
     return Section(kind, [data], kind not in _OPTIONAL)
 
 
-class Entry(NamedTuple):
+class SectionEntry(NamedTuple):
     """A row of the section table."""
 
     kind: int
@@ -110,11 +110,11 @@ class Entry(NamedTuple):
         return SECTION_NAMES.get(self.kind, f"kind {self.kind}")
 
 
-class Layout(NamedTuple):
+class FileLayout(NamedTuple):
     """Header and table of a file to be written, and where its sections go."""
 
     head: bytes
-    entries: tuple[Entry, ...]
+    entries: tuple[SectionEntry, ...]
     size: int
 
 
@@ -124,7 +124,7 @@ def lay_out(
     *,
     target: bytes = bytes(32),
     version: tuple[int, int] = (MAJOR, MINOR),
-) -> tuple[Layout, list[Section]]:
+) -> tuple[FileLayout, list[Section]]:
     """Place sections one after the other, each aligned, and compute every digest."""
     ordered = sorted(sections, key=_rank)
     end = HEADER.size + ENTRY.size * len(ordered)
@@ -132,9 +132,11 @@ def lay_out(
     for item in ordered:
         align = PAGE if item.kind == CONSTANTS else ALIGNMENT
         start = -(-end // align) * align
-        entries.append(Entry(item.kind, item.required, start, item.size, item.digest(version)))
+        entries.append(
+            SectionEntry(item.kind, item.required, start, item.size, item.digest(version))
+        )
         end = start + item.size
-    return Layout(_head(entries, features, target, version, end), tuple(entries), end), ordered
+    return FileLayout(_head(entries, features, target, version, end), tuple(entries), end), ordered
 
 
 def _rank(item: Section) -> int:
@@ -142,7 +144,11 @@ def _rank(item: Section) -> int:
 
 
 def _head(
-    entries: Sequence[Entry], features: int, target: bytes, version: tuple[int, int], size: int
+    entries: Sequence[SectionEntry],
+    features: int,
+    target: bytes,
+    version: tuple[int, int],
+    size: int,
 ) -> bytes:
     from hashlib import sha256
 
@@ -159,7 +165,7 @@ def _head(
     return header(root) + table
 
 
-def content_digest(layout: Layout) -> bytes:
+def content_digest(layout: FileLayout) -> bytes:
     """What a signature signs: version, features, target and every section but the signature."""
     from hashlib import sha256
 
@@ -171,7 +177,7 @@ def content_digest(layout: Layout) -> bytes:
     return sha256(text).digest()
 
 
-def chunks(layout: Layout, sections: Sequence[Section]) -> Iterator[bytes | memoryview]:
+def chunks(layout: FileLayout, sections: Sequence[Section]) -> Iterator[bytes | memoryview]:
     """The file's bytes from front to back."""
     yield layout.head
     end = len(layout.head)
@@ -207,17 +213,17 @@ def write_file(
         raise
 
 
-class Header(NamedTuple):
+class FileHeader(NamedTuple):
     """What the first bytes of a file say, for ``inspect`` and for signing."""
 
     version: tuple[int, int]
     size: int
     features: int
     target: bytes
-    entries: tuple[Entry, ...]
+    entries: tuple[SectionEntry, ...]
 
 
-def read_header(file: BinaryIO) -> Header:
+def read_header(file: BinaryIO) -> FileHeader:
     """Header and table; the C verifier is what decides whether a file is sound."""
     data = file.read(HEADER.size)
     if len(data) < HEADER.size or not data.startswith(MAGIC):
@@ -227,5 +233,5 @@ def read_header(file: BinaryIO) -> Header:
     if len(table) < ENTRY.size * count:
         raise InvalidArtifact("the section table ends early")
     rows = (ENTRY.unpack_from(table, i * ENTRY.size) for i in range(count))
-    entries = tuple(Entry(k, bool(r), at, n, digest) for k, r, at, n, digest, _ in rows)
-    return Header((major, minor), size, features, target, entries)
+    entries = tuple(SectionEntry(k, bool(r), at, n, digest) for k, r, at, n, digest, _ in rows)
+    return FileHeader((major, minor), size, features, target, entries)

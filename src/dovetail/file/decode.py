@@ -23,9 +23,9 @@ from dovetail.ir.program import (
     Buffer,
     Copy,
     Guard,
-    Host,
+    HostCall,
     Instruction,
-    Kernel,
+    KernelCall,
     Program,
     Symbol,
 )
@@ -146,16 +146,16 @@ class _Decoder:
 
     def kernel(
         self, index: int, outs: tuple[str, ...], ins: tuple[str, ...], given: list[Attribute]
-    ) -> Kernel:
+    ) -> KernelCall:
         row = struct.unpack_from("<3I", self.sections[container.KERNELS], 8 + 24 * index)
-        return Kernel(f"{self.text(*row[:2])}@{row[2]}", outs, ins, tuple(given))
+        return KernelCall(f"{self.text(*row[:2])}@{row[2]}", outs, ins, tuple(given))
 
     def copy(self, _: int, outs: tuple[str, ...], ins: tuple[str, ...], __: object) -> Copy:
         return Copy(outs[0], ins[0])
 
     def host(
         self, index: int, outs: tuple[str, ...], ins: tuple[str, ...], given: list[Attribute]
-    ) -> Host:
+    ) -> HostCall:
         def read(tag: str, number: Any) -> Arg:
             return Ref(ins[number]) if tag == "tensor" else given[number]
 
@@ -163,7 +163,7 @@ class _Decoder:
         listed = json.loads(self.text(*rows[2:]))
         args = tuple(arg_from_json(arg, read) for arg in listed["args"])
         kwargs = {key: arg_from_json(arg, read) for key, arg in listed["kwargs"].items()}
-        return Host(self.text(*rows[:2]), outs, args, kwargs)
+        return HostCall(self.text(*rows[:2]), outs, args, kwargs)
 
 
 _Maker = Callable[..., Instruction]

@@ -19,9 +19,9 @@ from dovetail.ir.program import (
     BlobCall,
     Buffer,
     Copy,
-    Host,
+    HostCall,
     Instruction,
-    Kernel,
+    KernelCall,
     Launch,
     Program,
 )
@@ -201,7 +201,7 @@ class _Encoder:
         return head + code
 
     def instruction(self, instruction: Instruction) -> bytes:
-        if isinstance(instruction, Kernel):
+        if isinstance(instruction, KernelCall):
             index = self.kernels.setdefault(instruction.kernel, len(self.kernels))
             inputs = [self.index[n] for n in instruction.inputs]
             return self.pack(1, index, instruction.outputs, inputs, instruction.attributes)
@@ -217,7 +217,7 @@ class _Encoder:
             return self.pack(4, index, instruction.outputs, inputs, numbers)
         return self.host(instruction)
 
-    def host(self, call: Host) -> bytes:
+    def host(self, call: HostCall) -> bytes:
         inputs: list[int] = []
         sizes: list[Attribute] = []
 

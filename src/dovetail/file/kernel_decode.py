@@ -18,11 +18,11 @@ from dovetail.ir.dtypes import COMPUTED, KERNEL_DTYPES, LIMITS
 from dovetail.ir.kernel import (
     Apply,
     Axis,
-    Buffer,
     Const,
     Index,
     Instruction,
     Kernel,
+    KernelBuffer,
     Load,
     Loop,
     Position,
@@ -63,12 +63,12 @@ def split_kernels(data: bytes) -> dict[str, bytes]:
     return bodies
 
 
-def _split(data: bytes) -> Iterator[_Reader]:
+def _split(data: bytes) -> Iterator[_ByteReader]:
     """A reader for each kernel; they come before it is known that nothing follows."""
-    reader = _Reader(data)
+    reader = _ByteReader(data)
     reader.take(len(UNNAMED))
     for _ in range(reader.number(limit=codes.MAX_KERNELS)):
-        yield _Reader(reader.take(reader.number(limit=len(reader.data))))
+        yield _ByteReader(reader.take(reader.number(limit=len(reader.data))))
     reader.finish()
 
 
@@ -91,7 +91,7 @@ def _invalid(problem: str) -> InvalidArtifact:
     return InvalidArtifact(f"kernel IR section: {problem}")
 
 
-class _Reader:
+class _ByteReader:
     """Bytes from front to back."""
 
     def __init__(self, data: bytes) -> None:
@@ -129,10 +129,10 @@ class _Reader:
 class _KernelReader:
     """One kernel's body."""
 
-    def __init__(self, reader: _Reader) -> None:
+    def __init__(self, reader: _ByteReader) -> None:
         self.reader = reader
         self.sizes: list[Dim] = []
-        self.buffers: list[Buffer] = []
+        self.buffers: list[KernelBuffer] = []
         self.axes: list[Axis] = []
         self.types: list[str] = []
 
@@ -157,9 +157,9 @@ class _KernelReader:
             raise _invalid("an index into an empty list")
         return self.reader.number(limit - 1)
 
-    def _buffer(self, number: int) -> Buffer:
+    def _buffer(self, number: int) -> KernelBuffer:
         dtype = KERNEL_DTYPES[self._below(len(KERNEL_DTYPES))].name
-        return Buffer(f"b{number}", dtype, _ROLES[self._below(len(_ROLES))])
+        return KernelBuffer(f"b{number}", dtype, _ROLES[self._below(len(_ROLES))])
 
     def _dim(self) -> Dim:
         place = self._count(len(self.sizes))

@@ -36,7 +36,7 @@ def segment_from_bytes(data: bytes) -> Segment:
         read = json.loads(data)
         if read["format"] != FORMAT:
             raise ValueError(f"format {read['format']!r}, expected {FORMAT!r}")
-        return _Reader().segment(read["segment"])
+        return _SegmentReader().segment(read["segment"])
     except _DAMAGE as error:
         raise UnsupportedGraph(f"these bytes hold no segment: {error!r}") from None
 
@@ -48,7 +48,7 @@ def arg_from_json(data: Any) -> Arg:
 
 def desc_from_json(data: Any) -> Desc:
     """The descriptor that ``desc_to_json`` wrote."""
-    return _Reader().desc(data)
+    return _SegmentReader().desc(data)
 
 
 def _segment(segment: Segment) -> dict[str, Any]:
@@ -114,7 +114,7 @@ def _dim(dim: Dim) -> int | str:
     return dim if isinstance(dim, int) else str(dim)
 
 
-class _Reader:
+class _SegmentReader:
     """Gives each reference the descriptor of the value it names."""
 
     def segment(self, data: dict[str, Any]) -> Segment:
@@ -183,7 +183,7 @@ class _Reader:
         return parse_size(data) if isinstance(data, str) else int(data)
 
 
-class _Unbound(_Reader):
+class _Unbound(_SegmentReader):
     """Reads arguments that stand outside a segment."""
 
     def ref(self, name: str, path: tuple[int, ...]) -> Ref:

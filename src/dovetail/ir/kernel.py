@@ -156,7 +156,7 @@ class Loop:
 
 
 @dataclass(frozen=True, slots=True)
-class Buffer:
+class KernelBuffer:
     """Memory a kernel reads ("in"), writes ("out") or both ("inout")."""
 
     name: str
@@ -169,7 +169,7 @@ class Kernel:
     """Buffers, a parallel iteration space, and the loops that run at each of its points."""
 
     name: str
-    buffers: tuple[Buffer, ...]
+    buffers: tuple[KernelBuffer, ...]
     axes: tuple[Axis, ...]
     loops: tuple[Loop, ...]
     notes: tuple[str, ...] = field(default=(), compare=False)

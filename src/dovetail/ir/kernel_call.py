@@ -6,16 +6,16 @@ the sizes that differ from call to call as attributes. The order is part of the 
 
 from __future__ import annotations
 
-from dovetail.ir.kernel import Buffer, Kernel
+from dovetail.ir.kernel import Kernel, KernelBuffer
 from dovetail.ir.size import Size
 
 
-def call_outputs(kernel: Kernel) -> tuple[Buffer, ...]:
+def call_outputs(kernel: Kernel) -> tuple[KernelBuffer, ...]:
     """The buffers a kernel writes, in the order of its list; it may read its own results."""
     return tuple(b for b in kernel.buffers if b.role != "in")
 
 
-def call_inputs(kernel: Kernel) -> tuple[Buffer, ...]:
+def call_inputs(kernel: Kernel) -> tuple[KernelBuffer, ...]:
     """The buffers a kernel only reads, in the order of its list."""
     return tuple(b for b in kernel.buffers if b.role == "in")
 

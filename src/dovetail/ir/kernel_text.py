@@ -10,11 +10,11 @@ from dovetail.errors import UnsupportedGraph
 from dovetail.ir.kernel import (
     Apply,
     Axis,
-    Buffer,
     Const,
     Index,
     Instruction,
     Kernel,
+    KernelBuffer,
     Load,
     Loop,
     Position,
@@ -98,9 +98,9 @@ def _split(text: str) -> list[str]:
     return [part.strip() for part in text.split(",")] if text.strip() else []
 
 
-def _parse_buffer(text: str) -> Buffer:
+def _parse_buffer(text: str) -> KernelBuffer:
     role, name, dtype = _match(re.compile(r"(\w+) (\w+): (\w+)"), text).groups()
-    return Buffer(name, dtype, role)
+    return KernelBuffer(name, dtype, role)
 
 
 def _parse_axes(text: str) -> tuple[Axis, ...]:

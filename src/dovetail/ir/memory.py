@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from dovetail.ir.dtypes import item_bytes
-from dovetail.ir.program import Buffer, Kernel, Program, reads, same_dims, writes
+from dovetail.ir.program import Buffer, KernelCall, Program, reads, same_dims, writes
 from dovetail.ir.program_verify import extent, last_uses
 from dovetail.ir.size import evaluate
 
@@ -140,7 +140,7 @@ def share_in_place(program: Program, elementwise: Callable[[str], bool]) -> Prog
     last = last_uses(program)
     changed: dict[str, Buffer] = {}
     for number, instruction in enumerate(program.instructions):
-        if isinstance(instruction, Kernel) and elementwise(instruction.kernel):
+        if isinstance(instruction, KernelCall) and elementwise(instruction.kernel):
             out = program.by_name[instruction.outputs[0]]
             donor = _donor(program, instruction, number, last, changed)
             if donor and out.kind == "temporary" and not out.of:
@@ -151,7 +151,7 @@ def share_in_place(program: Program, elementwise: Callable[[str], bool]) -> Prog
 
 def _donor(
     program: Program,
-    instruction: Kernel,
+    instruction: KernelCall,
     number: int,
     last: Mapping[str, int],
     changed: Mapping[str, Buffer],

@@ -67,7 +67,7 @@ class Guard:
 
 
 @dataclass(frozen=True, slots=True)
-class Kernel:
+class KernelCall:
     """A call of a kernel from the kernel table: ``name@version``."""
 
     kernel: str
@@ -77,7 +77,7 @@ class Kernel:
 
 
 @dataclass(frozen=True, slots=True)
-class Host:
+class HostCall:
     """A call of a functional ATen operator. An empty output name: a result nobody uses.
 
     An output is a host buffer, which the call makes, or a temporary or output, which it fills:
@@ -129,11 +129,11 @@ class BlobCall:
     args: tuple[Arg, ...]
 
 
-Instruction = Kernel | Host | Copy | Launch | BlobCall
+Instruction = KernelCall | HostCall | Copy | Launch | BlobCall
 
 
 @dataclass(frozen=True, slots=True)
-class Device:
+class PluginDevice:
     """A device that a plug-in brings, and what a reader must find of it before it runs anything.
 
     ``version`` is the plug-in's when the program was made, for messages; ``abi`` the least
@@ -156,7 +156,7 @@ class Program:
     outputs: tuple[Result, ...]
     symbols: tuple[Symbol, ...] = ()
     guards: tuple[Guard, ...] = ()
-    devices: tuple[Device, ...] = ()
+    devices: tuple[PluginDevice, ...] = ()
 
     @cached_property
     def device_names(self) -> frozenset[str]:
@@ -189,11 +189,11 @@ class Program:
 
     def host_ops(self) -> tuple[str, ...]:
         """The ATen operators this program calls, each once."""
-        return tuple(sorted({i.op for i in self.instructions if isinstance(i, Host)}))
+        return tuple(sorted({i.op for i in self.instructions if isinstance(i, HostCall)}))
 
     def kernels(self) -> tuple[str, ...]:
         """The kernels this program calls, each once, in order of first use."""
-        calls = (i.kernel for i in self.instructions if isinstance(i, Kernel))
+        calls = (i.kernel for i in self.instructions if isinstance(i, KernelCall))
         return tuple(dict.fromkeys(calls))
 
     def launches(self) -> tuple[str, ...]:
@@ -214,7 +214,7 @@ class Program:
 
 def reads(instruction: Instruction) -> tuple[str, ...]:
     """The buffers whose contents an instruction needs."""
-    if isinstance(instruction, Kernel):
+    if isinstance(instruction, KernelCall):
         return instruction.inputs
     if isinstance(instruction, Copy):
         return (instruction.source,)
@@ -227,14 +227,14 @@ def reads(instruction: Instruction) -> tuple[str, ...]:
 
 def writes(instruction: Instruction) -> tuple[str, ...]:
     """The buffers an instruction fills or changes."""
-    if isinstance(instruction, Kernel):
+    if isinstance(instruction, KernelCall):
         return instruction.outputs
     if isinstance(instruction, Copy):
         return (instruction.target,)
     return tuple(name for name in instruction.outputs if name)
 
 
-def host_refs(instruction: Host) -> Iterator[Ref]:
+def host_refs(instruction: HostCall) -> Iterator[Ref]:
     """Every buffer among a host call's arguments, in order."""
     for value in (instruction.args, tuple(instruction.kwargs.values())):
         yield from (leaf for leaf in leaves(value) if isinstance(leaf, Ref))

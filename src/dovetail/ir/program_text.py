@@ -39,12 +39,12 @@ from dovetail.ir.program import (
     BlobCall,
     Buffer,
     Copy,
-    Device,
     Guard,
-    Host,
+    HostCall,
     Instruction,
-    Kernel,
+    KernelCall,
     Launch,
+    PluginDevice,
     Program,
     Result,
     Symbol,
@@ -81,7 +81,7 @@ def print_program(program: Program) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _print_device(device: Device) -> str:
+def _print_device(device: PluginDevice) -> str:
     about = {
         "version": device.version,
         "abi": f"{device.abi >> 16}.{device.abi & 0xFFFF}",
@@ -113,7 +113,7 @@ def _print_instruction(instruction: Instruction) -> str:
     if isinstance(instruction, Copy):
         return f"copy %{instruction.target} = %{instruction.source}"
     outputs = ", ".join(f"%{n}" if n else "_" for n in instruction.outputs)
-    if isinstance(instruction, Kernel):
+    if isinstance(instruction, KernelCall):
         inputs = ", ".join(f"%{n}" for n in instruction.inputs)
         attributes = ", ".join(map(_print_attribute, instruction.attributes))
         given = f"{inputs}; {attributes}" if attributes else inputs
@@ -195,7 +195,7 @@ def arg_from_json(data: Any, read: Callable[[str, Any], Arg] | None = None) -> A
 
 def parse_program(text: str) -> Program:
     """The program that ``text`` prints; InvalidProgram, naming the line, for anything else."""
-    reader = _Reader()
+    reader = _ProgramReader()
     for number, line in enumerate(text.splitlines(), 1):
         if not line.strip() or line.lstrip().startswith("#"):
             continue
@@ -206,7 +206,7 @@ def parse_program(text: str) -> Program:
     return reader.program()
 
 
-class _Reader:
+class _ProgramReader:
     """Collects what each line declares."""
 
     def __init__(self) -> None:
@@ -216,7 +216,7 @@ class _Reader:
         self.guards: list[Guard] = []
         self.instructions: list[Instruction] = []
         self.outputs: tuple[Result, ...] | None = None
-        self.devices: list[Device] = []
+        self.devices: list[PluginDevice] = []
 
     def program(self) -> Program:
         if self.name is None or self.outputs is None:
@@ -269,15 +269,15 @@ def _parse_buffer(line: str) -> Buffer:
     return Buffer(name, kind, desc, of or "", parse_size(offset) if offset else 0)
 
 
-def _parse_kernel(line: str) -> Kernel:
+def _parse_kernel(line: str) -> KernelCall:
     outputs, kernel, inputs, attributes = _match(_KERNEL, line)
     values = tuple(map(_parse_attribute, split_top(attributes or "")))
-    return Kernel(kernel, _parse_names(outputs), _parse_names(inputs), values)
+    return KernelCall(kernel, _parse_names(outputs), _parse_names(inputs), values)
 
 
-def _parse_host(line: str) -> Host:
+def _parse_host(line: str) -> HostCall:
     outputs, op, args, kwargs = _match(_HOST, line)
-    return Host(
+    return HostCall(
         op,
         _parse_names(outputs),
         cast("tuple[Arg, ...]", arg_from_json(json.loads(args))),
@@ -301,12 +301,12 @@ def _parse_blob(line: str) -> BlobCall:
     return BlobCall(name, owner, _parse_names(outputs), args)
 
 
-def _parse_device(line: str) -> Device:
+def _parse_device(line: str) -> PluginDevice:
     name, text = _match(_DEVICE, line)
     about = json.loads(text)
     major, minor = map(int, about["abi"].split("."))
     needs = tuple((str(k), int(v)) for k, v in about["needs"].items())
-    return Device(name, str(about["version"]), major << 16 | minor, needs)
+    return PluginDevice(name, str(about["version"]), major << 16 | minor, needs)
 
 
 _PARSERS: dict[str, Callable[[str], Instruction]] = {

@@ -14,9 +14,9 @@ from dovetail.ir.program import (
     BlobCall,
     Buffer,
     Copy,
-    Host,
+    HostCall,
     Instruction,
-    Kernel,
+    KernelCall,
     Launch,
     Program,
     reads,
@@ -143,7 +143,7 @@ def _verify_instruction(
     for name in reads(instruction):
         base = program.viewed(name).name
         _require(base in defined, f"%{name} is used before it is written")
-    if isinstance(instruction, Kernel):
+    if isinstance(instruction, KernelCall):
         _require(bool(_KERNEL_NAME.match(instruction.kernel)), "a kernel is called name@version")
         _require(bool(instruction.outputs), "a kernel without an output")
     device_verify.verify_sides(program, instruction)
@@ -165,11 +165,11 @@ def _verify_write(
     else:
         writable = _writable(program, instruction)
     _require(target.kind in writable, f"writes to %{name}, a {target.kind} buffer")
-    if isinstance(instruction, Host):
+    if isinstance(instruction, HostCall):
         _require(not target.of, f"a host call cannot take over memory for %{name}")
         made = target.kind == "host" and program.by_name[name].kind == "view"
         _require(not made, f"a host call makes all of %{target.name}, not a view of it")
-    if target.kind == "temporary" and target.of and isinstance(instruction, Kernel):
+    if target.kind == "temporary" and target.of and isinstance(instruction, KernelCall):
         previous = program.viewed(target.of).name
         free = last.get(previous, -1) <= number
         _require(free, f"%{name} takes the memory of %{previous}, which is needed later")
@@ -189,7 +189,7 @@ def _verify_made(program: Program, instruction: Instruction, name: str, defined:
 def _writable(program: Program, instruction: Instruction) -> set[str]:
     """The kinds of buffers that an instruction other than a copy may write."""
     on_host = isinstance(instruction, BlobCall) and instruction.owner not in program.device_names
-    host = {"host"} if on_host or isinstance(instruction, Host) else set()
+    host = {"host"} if on_host or isinstance(instruction, HostCall) else set()
     return {"temporary", "output"} | host
 
 
@@ -200,9 +200,9 @@ def _same(program: Program, left: str, right: str) -> bool:
 
 def _verify_sizes(program: Program, instruction: Instruction) -> None:
     known = frozenset(s.name for s in program.symbols)
-    if isinstance(instruction, Kernel):
+    if isinstance(instruction, KernelCall):
         sizes = [a for a in instruction.attributes if isinstance(a, Size)]
-    elif isinstance(instruction, Host):
+    elif isinstance(instruction, HostCall):
         given = (instruction.args, tuple(instruction.kwargs.values()))
         sizes = [a for a in leaves(given) if isinstance(a, Size)]
     elif isinstance(instruction, Launch):

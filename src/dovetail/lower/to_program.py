@@ -18,11 +18,11 @@ from dovetail.ir.program import (
     Attribute,
     Buffer,
     Copy,
-    Device,
     Guard,
-    Host,
+    HostCall,
     Instruction,
-    Kernel,
+    KernelCall,
+    PluginDevice,
     Program,
     Result,
     Symbol,
@@ -49,7 +49,7 @@ Scalar = tuple[str, int | float | bool]
 
 
 @dataclass(frozen=True)
-class Source:
+class ProgramSource:
     """A value that exists before the first call: an input, a constant or a piece of state."""
 
     name: str
@@ -77,9 +77,9 @@ class Lowering:
     scalars: dict[str, Scalar] = field(default_factory=dict)
     handed_out: set[str] = field(default_factory=set)  # host buffers that are results
     taken: dict[str, str] = field(default_factory=dict)
-    devices: list[Device] = field(default_factory=list)
+    devices: list[PluginDevice] = field(default_factory=list)
 
-    def source(self, source: Source, key: Key) -> str:
+    def source(self, source: ProgramSource, key: Key) -> str:
         """Declare a value that exists before the first call."""
         name = self.declare(source.name, source.kind, source.desc)
         self.values[key] = name
@@ -130,7 +130,7 @@ class Lowering:
             outputs.append(name)
         if call.op in RESHAPES:
             outputs = [self._in_shape_of(inputs[0], outputs[0])]
-        self.emit(Kernel(found.kernel, tuple(outputs), inputs, found.attributes))
+        self.emit(KernelCall(found.kernel, tuple(outputs), inputs, found.attributes))
 
     def _in_shape_of(self, source: str, target: str) -> str:
         """A window on ``target`` of another shape and the same elements, in row-major order."""
@@ -162,7 +162,7 @@ class Lowering:
     ) -> str:
         made = self.declare(name, "temporary", desc)
         kernel = "copy@1" if inputs else "size@1"
-        self.emit(Kernel(kernel, (made,), inputs, attributes))
+        self.emit(KernelCall(kernel, (made,), inputs, attributes))
         return made
 
     def _scalar(self, dtype: str, value: int | float | bool) -> str:
@@ -190,7 +190,7 @@ class Lowering:
             names.append(name)
         args = tuple(self._argument(a) for a in call.args)
         kwargs = {key: self._argument(a) for key, a in call.kwargs.items()}
-        self.emit(Host(call.op, tuple(names), args, kwargs))
+        self.emit(HostCall(call.op, tuple(names), args, kwargs))
 
     def _argument(self, arg: Arg) -> Arg:
         if isinstance(arg, Ref) and (size := known_size(arg.desc)) is not None:
@@ -318,7 +318,7 @@ def declare_inputs(lowering: Lowering, segment: Segment) -> tuple[Symbol, ...]:
     symbols: dict[str, Symbol] = {}
     for given in segment.inputs:
         if isinstance(given.desc, TensorDesc):
-            name = lowering.source(Source(given.name, "input", given.desc), (given.name, ()))
+            name = lowering.source(ProgramSource(given.name, "input", given.desc), (given.name, ()))
             lowering.taken[name] = given.name
             for symbol in input_symbols(name, given.desc):
                 symbols.setdefault(symbol.name, symbol)

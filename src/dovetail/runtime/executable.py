@@ -32,21 +32,21 @@ NOT_AS_PLANNED = (RunFailed, GuardFailed, InvalidArtifact)
 # A leaf of the manifest's outputs: {"tensor": k}, {"input": position}, either with "shape",
 # "strides" and "offset" for a window, and "laid" for one on an input: the strides the input must
 # have for the window to lie there; {"size": expression}; {"value": plain value}.
-Entry = dict[str, Any]
+ManifestEntry = dict[str, Any]
 
 
 class SegmentInterface(NamedTuple):
     """How a segment's inputs and outputs are those of its program."""
 
     given: list[int]  # for each input of the program, its position among the segment's
-    results: list[Entry]  # one for each output of the segment
+    results: list[ManifestEntry]  # one for each output of the segment
     symbols: list[tuple[str, int, int]]  # that results need: name, segment's input, axis or VALUE
     writes: str  # when it writes to its inputs: see when_it_writes
 
     @staticmethod
     def read(manifest: Mapping[str, Any]) -> SegmentInterface:
         """What a segment's manifest says."""
-        leaves: list[Entry] = manifest["inputs"]["list"]
+        leaves: list[ManifestEntry] = manifest["inputs"]["list"]
         taken = [n for n, leaf in enumerate(leaves) if "tensor" in leaf]
         given = sorted(taken, key=lambda n: leaves[n]["tensor"])
         symbols = [(name, given[n], axis) for name, n, axis in manifest["symbols"]]
@@ -189,7 +189,7 @@ class NativeExecutable(Executable):
             ]
         )
 
-    def _result(self, entry: Entry) -> Callable[[list[Any], list[Any], Sequence[int]], Any]:
+    def _result(self, entry: ManifestEntry) -> Callable[[list[Any], list[Any], Sequence[int]], Any]:
         if "value" in entry:
             return lambda _made, _inputs, _sizes: entry["value"]
         if "size" in entry:
@@ -202,7 +202,7 @@ class NativeExecutable(Executable):
         return self._window(entry, place, from_input)
 
     def _window(
-        self, entry: Entry, place: int, from_input: bool
+        self, entry: ManifestEntry, place: int, from_input: bool
     ) -> Callable[[list[Any], list[Any], Sequence[int]], Any]:
         shape = [self._size(d) for d in entry["shape"]]
         strides = [self._size(d) for d in entry["strides"]]

@@ -53,7 +53,7 @@ def use_torch_threads() -> bool:
     return _native.share_threads(True)
 
 
-class Host:
+class HostOperators:
     """Every host call of one artifact, resolved once."""
 
     tensor_type = torch.Tensor

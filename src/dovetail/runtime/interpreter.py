@@ -22,10 +22,10 @@ Check = Callable[[OpCall, Any, Mapping[str, int]], None]
 # The function that runs a call, or None for PyTorch's own.
 Choose = Callable[[OpCall], Callable[..., Any] | None]
 # Reads one argument from the registers and the computed sizes.
-Getter = Callable[["Frame"], Any]
+Getter = Callable[["RunState"], Any]
 
 
-class Frame:
+class RunState:
     """The state of one run."""
 
     __slots__ = ("registers", "sizes", "symbols")
@@ -64,32 +64,32 @@ class Interpreter(Executable):
         """Run inside another segment, whose symbols are visible here too."""
         registers = [*inputs, *([None] * (len(self.slots) - self.input_count))]
         inputs.clear()
-        frame = Frame(registers, dict(outer))
-        self._bind_inputs(frame)
+        state = RunState(registers, dict(outer))
+        self._bind_inputs(state)
         for step in self.steps:
-            step(frame)
-        return [get(frame) for get in self.outputs]
+            step(state)
+        return [get(state) for get in self.outputs]
 
     # ---- symbols ---------------------------------------------------------------------------
 
-    def _bind_inputs(self, frame: Frame) -> None:
+    def _bind_inputs(self, state: RunState) -> None:
         for name, slot in self._size_inputs:
-            frame.symbols[name] = frame.registers[slot]
+            state.symbols[name] = state.registers[slot]
         for name, slot, dim in self._shape_symbols:
-            frame.symbols.setdefault(name, frame.registers[slot].shape[dim])
+            state.symbols.setdefault(name, state.registers[slot].shape[dim])
         if self.size_index:
-            names = tuple(frame.symbols)
+            names = tuple(state.symbols)
             program = self._programs.get(names)
             if program is None:
                 program = self._programs[names] = SizeProgram(names, self.size_index)
-            frame.sizes = program.evaluate(tuple(frame.symbols.values()))
+            state.sizes = program.evaluate(tuple(state.symbols.values()))
 
     # ---- instructions ----------------------------------------------------------------------
 
     def _slot(self, name: str) -> int:
         return self.slots.setdefault(name, len(self.slots))
 
-    def _step(self, call: OpCall) -> _Step:
+    def _step(self, call: OpCall) -> _CallStep:
         # Operators that are not ours to run may call a body on other dtypes than it was traced on.
         self._body_check = self.check if call.op in CONTROL_FLOW else None
         getters = [self._getter(arg) for arg in call.args]
@@ -99,7 +99,7 @@ class Interpreter(Executable):
         target = chosen or CONTROL_FLOW.get(call.op) or resolve_op(call.op)
         if call.op.startswith("higher_order."):  # theirs are tuples, an operator's are lists
             getters = [_as_tuple(get) for get in getters]
-        cls = _Binding if call.binds or self.check else _Step
+        cls = _Binding if call.binds or self.check else _CallStep
         step = cls(target, getters, keywords, self._slot(call.name), used)
         if isinstance(step, _Binding):
             step.call, step.check = call, self.check
@@ -115,26 +115,26 @@ class Interpreter(Executable):
         if isinstance(arg, Segment):
             sub = Interpreter(arg, self._body_check, self.choose)
             captured = [self._getter(ref) for ref in arg.captures]
-            return lambda frame: _Subgraph(sub, frame.symbols, [get(frame) for get in captured])
+            return lambda state: _Subgraph(sub, state.symbols, [get(state) for get in captured])
         if isinstance(arg, Table):
             getters = {key: self._getter(item) for key, item in arg.items}
-            return lambda frame: {key: get(frame) for key, get in getters.items()}
+            return lambda state: {key: get(state) for key, get in getters.items()}
         if isinstance(arg, tuple):
             return self._get_list(arg)
         return _get_constant(arg)
 
     def _get_size(self, size: Size) -> Getter:
         if size.symbols() & self.late:  # known only once the call that defines it has run
-            return lambda frame: size.evaluate(frame.symbols)
+            return lambda state: size.evaluate(state.symbols)
         index = self.size_index.setdefault(size, len(self.size_index))
-        return lambda frame: frame.sizes[index]
+        return lambda state: state.sizes[index]
 
     def _get_list(self, args: tuple[Arg, ...]) -> Getter:
         if not any(isinstance(a, Ref | Size | Segment) for a in leaves(args)):
             constant = [g(None) for g in map(self._getter, args)]  # type: ignore[arg-type]
             return lambda _: list(constant)
         getters = [self._getter(a) for a in args]
-        return lambda frame: [get(frame) for get in getters]
+        return lambda state: [get(state) for get in getters]
 
     def _free_after_last_use(self) -> None:
         kept = {self.slots[r.name] for r in leaves(self.segment.outputs) if isinstance(r, Ref)}
@@ -145,7 +145,7 @@ class Interpreter(Executable):
             kept |= step.used
 
 
-class _Step:
+class _CallStep:
     """One instruction: fetch the arguments, call, keep the result, free what is done with."""
 
     __slots__ = ("frees", "getters", "keywords", "out", "target", "used")
@@ -162,32 +162,32 @@ class _Step:
         self.out, self.used = out, used
         self.frees: tuple[int, ...] = ()
 
-    def __call__(self, frame: Frame) -> Any:
-        args = [get(frame) for get in self.getters]
+    def __call__(self, state: RunState) -> Any:
+        args = [get(state) for get in self.getters]
         if self.keywords:
-            kwargs = {key: get(frame) for key, get in self.keywords.items()}
+            kwargs = {key: get(state) for key, get in self.keywords.items()}
             result = self.target(*args, **kwargs)
         else:
             result = self.target(*args)
-        frame.registers[self.out] = result
+        state.registers[self.out] = result
         for slot in self.frees:
-            frame.registers[slot] = None
+            state.registers[slot] = None
         return result
 
 
-class _Binding(_Step):
+class _Binding(_CallStep):
     """An instruction whose result defines symbols or is checked against its descriptor."""
 
     __slots__ = ("call", "check")
     call: OpCall
     check: Check | None
 
-    def __call__(self, frame: Frame) -> Any:
-        result = super().__call__(frame)
+    def __call__(self, state: RunState) -> Any:
+        result = super().__call__(state)
         for symbol, path in self.call.binds:
-            frame.symbols[symbol] = read_path(result, path)
+            state.symbols[symbol] = read_path(result, path)
         if self.check is not None:
-            self.check(self.call, result, frame.symbols)
+            self.check(self.call, result, state.symbols)
         return result
 
 
@@ -232,13 +232,13 @@ def _symbols_from_shapes(segment: Segment) -> list[tuple[str, int, int]]:
 
 def _get_ref(slot: int, path: tuple[int, ...]) -> Getter:
     if not path:
-        return lambda frame: frame.registers[slot]
+        return lambda state: state.registers[slot]
     if len(path) == 1:
         index = path[0]
-        return lambda frame: frame.registers[slot][index]
+        return lambda state: state.registers[slot][index]
 
-    def get(frame: Frame) -> Any:
-        value = frame.registers[slot]
+    def get(state: RunState) -> Any:
+        value = state.registers[slot]
         for index in path:
             value = value[index]
         return value
@@ -247,8 +247,8 @@ def _get_ref(slot: int, path: tuple[int, ...]) -> Getter:
 
 
 def _as_tuple(get: Getter) -> Getter:
-    def as_tuple(frame: Frame) -> Any:
-        value = get(frame)
+    def as_tuple(state: RunState) -> Any:
+        value = get(state)
         return tuple(value) if isinstance(value, list) else value
 
     return as_tuple

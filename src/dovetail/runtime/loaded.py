@@ -194,10 +194,10 @@ def _host() -> Any:
     """What calls PyTorch, if PyTorch is here: a process that never imported it stays without."""
     if sys.modules.get("torch") is None:
         return None
-    from dovetail.runtime.host import Host, use_torch_threads
+    from dovetail.runtime.host import HostOperators, use_torch_threads
 
     use_torch_threads()
-    return Host()
+    return HostOperators()
 
 
 class Loaded:

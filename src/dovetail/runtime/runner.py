@@ -133,7 +133,7 @@ class Runner:
                 self._check(step, registers, symbols)
         return [get(registers) for get in self.outputs]
 
-    def _check(self, step: _Step, registers: Registers, symbols: dict[str, int]) -> None:
+    def _check(self, step: _SegmentStep, registers: Registers, symbols: dict[str, int]) -> None:
         for slot, out in zip(step.given, step.outputs, strict=True):
             problem = mismatch(out.desc, registers[slot], symbols) if isinstance(out, Ref) else ""
             if problem:
@@ -142,11 +142,11 @@ class Runner:
     def _slot(self, name: str, path: tuple[int, ...] = ()) -> int:
         return self.slots.setdefault((name, path), len(self.slots))
 
-    def _step(self, placed: CompiledSegment, backend: str, executable: Executable) -> _Step:
+    def _step(self, placed: CompiledSegment, backend: str, executable: Executable) -> _SegmentStep:
         taken = tuple(self._slot(*key) for key in placed.sources)
         given = tuple(self._slot(*key) for key in placed.results)
         outputs = placed.segment.outputs if self.check else ()  # else they stay unread
-        return _Step(backend, executable, taken, given, outputs)
+        return _SegmentStep(backend, executable, taken, given, outputs)
 
     def _getter(self, out: Arg) -> Callable[[Registers], Any]:
         if isinstance(out, Ref):
@@ -210,7 +210,7 @@ def _timed(run: Run, measured: Measured) -> Run:
     return timed
 
 
-class _Step:
+class _SegmentStep:
     __slots__ = ("backend", "executable", "frees", "given", "outputs", "taken")
 
     def __init__(

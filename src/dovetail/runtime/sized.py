@@ -18,7 +18,7 @@ Number = Callable[[Dim], int]
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class TensorLayout:
     """A tensor's dtype, and its sizes as numbers."""
 
     dtype: str
@@ -44,12 +44,14 @@ class Layout:
         return (last + 1) * self.item
 
 
-def layout_of(desc: TensorDesc, number: Number) -> Layout:
+def layout_of(desc: TensorDesc, number: Number) -> TensorLayout:
     """A description with its sizes filled in."""
-    return Layout(desc.dtype, tuple(map(number, desc.shape)), tuple(map(number, desc.strides)))
+    return TensorLayout(
+        desc.dtype, tuple(map(number, desc.shape)), tuple(map(number, desc.strides))
+    )
 
 
-def fitted(tensor: Any, layout: Layout) -> Any:
+def fitted(tensor: Any, layout: TensorLayout) -> Any:
     """The tensor in the layout its description promises; itself where it has it already."""
     if tensor.shape != layout.shape:
         raise WrongOutputs("host", f"a tensor of shape {list(tensor.shape)} for {layout.shape}")

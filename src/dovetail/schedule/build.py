@@ -10,11 +10,11 @@ from dovetail.ir.dtypes import COMPUTE
 from dovetail.ir.kernel import (
     Apply,
     Axis,
-    Buffer,
     Const,
     Index,
     Instruction,
     Kernel,
+    KernelBuffer,
     Load,
     Loop,
     Position,
@@ -101,7 +101,7 @@ class KernelBuilder:
             loops += self._loop(folded, full, sums)
         row = [r for r in self.roots if self._is_row(r) and self._row_stage(r) == last + 1]
         loops += self._loop((), row, [])
-        buffers = tuple(Buffer(n, v.dtype, self._role(v)) for v, n in self.buffers.items())
+        buffers = tuple(KernelBuffer(n, v.dtype, self._role(v)) for v, n in self.buffers.items())
         kernel = Kernel(name, buffers, kept, tuple(loops))
         return Built(kernel, {n: v for v, n in self.buffers.items()})
 

@@ -16,7 +16,7 @@ from dovetail.ir.call import Arg, Ref, leaves
 from dovetail.ir.dtypes import DTYPES
 from dovetail.ir.kernel_call import call_inputs, call_outputs, call_sizes
 from dovetail.ir.ops import CHECKS
-from dovetail.ir.program import Copy, Host, Kernel, same_dims
+from dovetail.ir.program import Copy, HostCall, KernelCall, same_dims
 from dovetail.ir.segment import is_write
 from dovetail.ir.size import Dim, Size, symbols_of
 from dovetail.ir.tensor import ScalarDesc, TensorDesc
@@ -195,7 +195,7 @@ class PlanWriter:
         call = f"{self.kernels.add(kernel)}@1"
         outputs = tuple(named[b.name] for b in call_outputs(kernel))
         inputs = tuple(named[b.name] for b in call_inputs(kernel))
-        self.lowering.emit(Kernel(call, outputs, inputs, sizes))
+        self.lowering.emit(KernelCall(call, outputs, inputs, sizes))
 
     def _write(self, step: LibraryCall) -> None:
         """``copy_``: the only in-place call that functional graphs have."""
@@ -216,9 +216,9 @@ class PlanWriter:
         kwargs = {k: self._argument(a) for k, a in call.kwargs.items()}
         if fills(call):
             (result,) = step.results
-            self.lowering.emit(Host(call.op, (self.buffer(result),), args, kwargs))
+            self.lowering.emit(HostCall(call.op, (self.buffer(result),), args, kwargs))
             return
-        self.lowering.emit(Host(call.op, self._results(step), args, kwargs))
+        self.lowering.emit(HostCall(call.op, self._results(step), args, kwargs))
 
     def _results(self, step: LibraryCall) -> tuple[str, ...]:
         """A host buffer for each result that somebody needs."""

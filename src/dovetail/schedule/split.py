@@ -65,7 +65,9 @@ def _pieces(loop: Loop, number: int) -> list[Loop]:
     if not 0 < len(borders) < MOST_PIECES or len(borders) * len(loop.body) > MOST_COPIED:
         return []
     ends = pairwise((0, *borders, axis.extent))
-    return [Piece(axis, low, high, f"{number + n}").cut(loop) for n, (low, high) in enumerate(ends)]
+    return [
+        LoopPart(axis, low, high, f"{number + n}").cut(loop) for n, (low, high) in enumerate(ends)
+    ]
 
 
 def _borders(loop: Loop, axis: Axis) -> Iterator[int]:
@@ -91,7 +93,7 @@ def _operands(body: tuple[Instruction, ...], axis: Axis) -> tuple[dict[str, int]
 
 
 @dataclass
-class Piece:
+class LoopPart:
     """Part of a loop: what is decided in it is folded away."""
 
     axis: Axis

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from dovetail.ir.kernel import Axis, Const, Index, Instruction, Kernel, Load, Loop, Position, Store
-from dovetail.schedule.split import Piece
+from dovetail.schedule.split import LoopPart
 
 LONGEST = 4  # an axis that is written out
 MOST = 96  # instructions that it may come to
@@ -54,7 +54,7 @@ def _written_out(kernel: Kernel, axis: Axis, count: int) -> tuple[Instruction, .
                 moving.append(i)  # what a position is compared with
     body = list(alike)
     for n in range(count):
-        piece = Piece(axis, n, n + 1, f"u{n}").cut(Loop((axis,), tuple(moving)))
+        piece = LoopPart(axis, n, n + 1, f"u{n}").cut(Loop((axis,), tuple(moving)))
         body += [_without(i, piece.axes[-1].name) for i in piece.body]
     return tuple(body)
 

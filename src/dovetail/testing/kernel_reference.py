@@ -35,10 +35,10 @@ def run_kernel(
     kernel: Kernel, buffers: Mapping[str, Array], sizes: Mapping[str, int] | None = None
 ) -> None:
     """Run a kernel; buffers of role "out" are written in place."""
-    _Run(expand(kernel, _has), buffers, sizes or {}).run()
+    _KernelRun(expand(kernel, _has), buffers, sizes or {}).run()
 
 
-class _Run:
+class _KernelRun:
     def __init__(
         self, kernel: Kernel, buffers: Mapping[str, Array], sizes: Mapping[str, int]
     ) -> None:

@@ -22,8 +22,8 @@ from dovetail.ir.program import (
     BlobCall,
     Buffer,
     Copy,
-    Host,
-    Kernel,
+    HostCall,
+    KernelCall,
     Launch,
     Program,
 )
@@ -38,10 +38,10 @@ def run_program(
     program: Program, inputs: Sequence[Any], constants: Mapping[str, torch.Tensor]
 ) -> list[Any]:
     """The outputs of a program; state in ``constants`` and inputs are written to where it does."""
-    return _Run(program, inputs, constants).run()
+    return _ProgramRun(program, inputs, constants).run()
 
 
-class _Run:
+class _ProgramRun:
     def __init__(
         self, program: Program, inputs: Sequence[Any], constants: Mapping[str, torch.Tensor]
     ) -> None:
@@ -56,7 +56,7 @@ class _Run:
 
     def run(self) -> list[Any]:
         for instruction in self.program.instructions:
-            if isinstance(instruction, Kernel):
+            if isinstance(instruction, KernelCall):
                 self._kernel(instruction)
             elif isinstance(instruction, Copy):
                 self._copy(instruction)
@@ -97,7 +97,7 @@ class _Run:
 
     # ---- instructions ----------------------------------------------------------------------
 
-    def _kernel(self, call: Kernel) -> None:
+    def _kernel(self, call: KernelCall) -> None:
         name = call.kernel.split("@")[0]
         if name not in KERNELS and name != "arange":
             raise InvalidProgram(f"the oracle knows no kernel {call.kernel}")
@@ -138,7 +138,7 @@ class _Run:
             if name:
                 self._tensor(name).copy_(value)
 
-    def _host(self, call: Host) -> None:
+    def _host(self, call: HostCall) -> None:
         args = [self._arg(a) for a in call.args]
         result = resolve_op(call.op)(*args, **{k: self._arg(v) for k, v in call.kwargs.items()})
         made = result if isinstance(result, tuple | list) else (result,)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dovetail.backends.segment_artifact import Entry, artifact_bytes, dim_entry, window
+from dovetail.backends.segment_artifact import ManifestEntry, artifact_bytes, dim_entry, window
 from dovetail.codegen.llvm.module import generate
 from dovetail.errors import CannotSave, InvalidProgram
 from dovetail.file.container import KERNEL_IR, Section, section
@@ -74,14 +74,14 @@ class _Results:
         roots = map(self.writer.root, values)
         return frozenset(r for r in roots if not isinstance(r, Source))
 
-    def entries(self) -> list[Entry]:
+    def entries(self) -> list[ManifestEntry]:
         """One entry an output; call it when the plan is written."""
         return [self._entry(out) for out in self.segment.outputs]
 
     def _value(self, out: Arg) -> Value | None:
         return self.plan.values.get((out.name, out.path)) if isinstance(out, Ref) else None
 
-    def _entry(self, out: Arg) -> Entry:
+    def _entry(self, out: Arg) -> ManifestEntry:
         value = self._value(out)
         if value is not None:
             return self._tensor(self.writer.resolve(value))
@@ -89,7 +89,7 @@ class _Results:
             return {"input": self._position(out.name)}
         return {"size": str(out)} if isinstance(out, Size) else {"value": out}
 
-    def _tensor(self, value: Value) -> Entry:
+    def _tensor(self, value: Value) -> ManifestEntry:
         root, seen = value, {}
         if isinstance(value, View):
             root, seen = value.root, window(value.shape, value.strides, value.offset)

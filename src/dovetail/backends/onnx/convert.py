@@ -10,11 +10,11 @@ from dovetail.backends.onnx import linear, ops, reduce, shapes
 from dovetail.backends.onnx.writer import (
     METADATA,
     TYPES,
-    Refused,
+    ModelWriter,
+    NotInOnnx,
     Results,
     Rule,
     Rules,
-    Writer,
     tensor,
 )
 from dovetail.errors import UnsupportedGraph
@@ -51,14 +51,14 @@ def refusal(call: OpCall) -> str:
         return "a tensor without elements, which the engine takes for one element in places"
     try:
         found(_on_trial(call), call)
-    except Refused as reason:
+    except NotInOnnx as reason:
         return str(reason)
     return ""
 
 
-def _on_trial(call: OpCall) -> Writer:
+def _on_trial(call: OpCall) -> ModelWriter:
     """A writer that knows what one call needs, for the sake of asking its rule."""
-    writer = Writer()
+    writer = ModelWriter()
     for ref in call.refs():
         writer.names[ref.name, ref.path] = ref.name or "operand"
     described = [desc.symbols() for desc in (*call.inputs, *call.outputs)]
@@ -69,7 +69,7 @@ def _on_trial(call: OpCall) -> Writer:
 
 def to_model(segment: Segment) -> bytes:
     """A segment as the bytes of an ONNX model that carries the segment with it."""
-    writer = Writer()
+    writer = ModelWriter()
     inputs = [_input(writer, given.name, given.desc, given.kind) for given in segment.inputs]
     rules = all_rules()
     for call in segment.calls:
@@ -111,7 +111,7 @@ def _paths(results: Results) -> list[tuple[tuple[int, ...], str | None]]:
     return [((n,), name) for n, name in enumerate(results)]
 
 
-def _input(writer: Writer, name: str, desc: Any, kind: str) -> Any:
+def _input(writer: ModelWriter, name: str, desc: Any, kind: str) -> Any:
     """An input; what sizes it tells is noted."""
     made = f"in.{name}"
     writer.outside.add(made)
@@ -129,7 +129,7 @@ def _input(writer: Writer, name: str, desc: Any, kind: str) -> Any:
     return writer.helper.make_tensor_value_info(made, TYPES[desc.dtype], dims)
 
 
-def _output(writer: Writer, number: int, out: Ref) -> Any:
+def _output(writer: ModelWriter, number: int, out: Ref) -> Any:
     """An output; under a name of its own where its value is an input or another output too."""
     desc = tensor(out)
     name = writer.value(out)

@@ -7,7 +7,7 @@ from typing import Any
 
 from dovetail.backends.onnx.ops import FLOATS, allow, result, select
 from dovetail.backends.onnx.shapes import constant
-from dovetail.backends.onnx.writer import Refused, Rules, Writer, tensor
+from dovetail.backends.onnx.writer import ModelWriter, NotInOnnx, Rules, tensor
 from dovetail.ir import Arg, OpCall, Ref
 from dovetail.lower.rules import argument
 
@@ -15,13 +15,13 @@ RULES = Rules()
 
 
 @RULES.add("mm.default", "bmm.default", "mv.default", "dot.default")
-def _matmul(w: Writer, call: OpCall) -> str:
+def _matmul(w: ModelWriter, call: OpCall) -> str:
     dtype = allow(result(call).dtype, FLOATS)
     return str(w.node("MatMul", *(w.operand(arg, dtype) for arg in call.args[:2])))
 
 
 @RULES.add("addmm.default")
-def _addmm(w: Writer, call: OpCall) -> str:
+def _addmm(w: ModelWriter, call: OpCall) -> str:
     dtype = allow(result(call).dtype, FLOATS)
     added, left, right = (w.operand(arg, dtype) for arg in call.args[:3])
     alpha, beta = _factors(call)
@@ -31,7 +31,7 @@ def _addmm(w: Writer, call: OpCall) -> str:
 
 
 @RULES.add("baddbmm.default")
-def _baddbmm(w: Writer, call: OpCall) -> str:
+def _baddbmm(w: ModelWriter, call: OpCall) -> str:
     dtype = allow(result(call).dtype, FLOATS)
     added, left, right = (w.operand(arg, dtype) for arg in call.args[:3])
     alpha, beta = _factors(call)
@@ -48,7 +48,7 @@ def _baddbmm(w: Writer, call: OpCall) -> str:
 def _factors(call: OpCall) -> tuple[float, float]:
     alpha, beta = (argument(call, 99, name, 1) for name in ("alpha", "beta"))
     if not all(isinstance(f, int | float) for f in (alpha, beta)):
-        raise Refused("a factor that is not a constant")
+        raise NotInOnnx("a factor that is not a constant")
     return float(alpha), float(beta)
 
 
@@ -63,12 +63,12 @@ def numbers(given: Arg, count: int) -> list[int]:
 
 
 @RULES.add("convolution.default")
-def _convolution(w: Writer, call: OpCall) -> str:
+def _convolution(w: ModelWriter, call: OpCall) -> str:
     x, weight, bias, stride, padding, dilation, transposed, extra, groups = call.args
     allow(result(call).dtype, ("float32",))
     count = tensor(x).rank - 2
     if count < 1 or tensor(x).rank != tensor(weight).rank:
-        raise Refused("a convolution without a batch")
+        raise NotInOnnx("a convolution without a batch")
     pads = numbers(padding, count)
     window: dict[str, Any] = {
         "strides": numbers(stride, count),
@@ -86,13 +86,13 @@ def _convolution(w: Writer, call: OpCall) -> str:
 
 
 @RULES.add("convolution_backward.default")
-def _convolution_backward(w: Writer, call: OpCall) -> tuple[str | None, ...]:
+def _convolution_backward(w: ModelWriter, call: OpCall) -> tuple[str | None, ...]:
     """Gradients as convolutions: transposed for the input, of the transposed for the weight."""
     upper, x, weight, _, stride, padding, dilation, transposed, _, groups, wanted = call.args
     allow(tensor(upper).dtype, ("float32",))
     count = tensor(x).rank - 2
     if transposed or groups != 1 or count < 1:
-        raise Refused("only the gradient of a plain convolution without groups")
+        raise NotInOnnx("only the gradient of a plain convolution without groups")
     steps, pads, gaps = (numbers(given, count) for given in (stride, padding, dilation))
     before, after, window = (
         [constant(d, "the size of an image") for d in tensor(ref).shape[2:]]
@@ -125,11 +125,11 @@ def _convolution_backward(w: Writer, call: OpCall) -> tuple[str | None, ...]:
 
 
 @RULES.add("max_pool2d_with_indices.default")
-def _max_pool(w: Writer, call: OpCall) -> tuple[str, str]:
+def _max_pool(w: ModelWriter, call: OpCall) -> tuple[str, str]:
     desc = tensor(call.args[0])
     allow(desc.dtype, ("float32",))
     if desc.rank != 4:
-        raise Refused("pooling without a batch")
+        raise NotInOnnx("pooling without a batch")
     kernel = numbers(call.args[1], 2)
     pads = numbers(argument(call, 3, "padding", 0), 2)
     window = {
@@ -140,7 +140,7 @@ def _max_pool(w: Writer, call: OpCall) -> tuple[str, str]:
         "ceil_mode": int(argument(call, 5, "ceil_mode", False)),
     }
     if window["ceil_mode"]:
-        raise Refused("a window that may begin outside")
+        raise NotInOnnx("a window that may begin outside")
     x = w.value(call.args[0])
     best, place = w.node("MaxPool", x, outputs=2, **window)
     # ONNX Runtime skips a NaN, ATen keeps it.
@@ -154,13 +154,13 @@ def _max_pool(w: Writer, call: OpCall) -> tuple[str, str]:
 
 
 @RULES.add("avg_pool2d.default")
-def _avg_pool(w: Writer, call: OpCall) -> str:
+def _avg_pool(w: ModelWriter, call: OpCall) -> str:
     desc = tensor(call.args[0])
     allow(desc.dtype, ("float32",))
     if desc.rank != 4 or argument(call, 4, "ceil_mode", False):
-        raise Refused("pooling without a batch, or with a window that may begin outside")
+        raise NotInOnnx("pooling without a batch, or with a window that may begin outside")
     if argument(call, 6, "divisor_override") is not None:
-        raise Refused("a divisor of its own")
+        raise NotInOnnx("a divisor of its own")
     kernel = numbers(call.args[1], 2)
     pads = numbers(argument(call, 3, "padding", 0), 2)
     return str(
@@ -176,11 +176,11 @@ def _avg_pool(w: Writer, call: OpCall) -> str:
 
 
 @RULES.add("_adaptive_avg_pool2d.default")
-def _adaptive_pool(w: Writer, call: OpCall) -> str:
+def _adaptive_pool(w: ModelWriter, call: OpCall) -> str:
     desc = tensor(call.args[0])
     allow(desc.dtype, ("float32",))
     if desc.rank != 4 or call.args[1] != (1, 1):
-        raise Refused("only pooling of a batch to one pixel")
+        raise NotInOnnx("only pooling of a batch to one pixel")
     return str(w.node("GlobalAveragePool", w.value(call.args[0])))
 
 
@@ -188,7 +188,7 @@ def _adaptive_pool(w: Writer, call: OpCall) -> str:
 
 
 @RULES.add("_scaled_dot_product_flash_attention_for_cpu.default")
-def _attention(w: Writer, call: OpCall) -> tuple[str, str]:
+def _attention(w: ModelWriter, call: OpCall) -> tuple[str, str]:
     query, key, value = call.args[:3]
     scores, dtype = _scores(w, call, query, key, 3)
     masked = _wholly_masked(w, scores, dtype)
@@ -201,7 +201,7 @@ def _attention(w: Writer, call: OpCall) -> tuple[str, str]:
 
 
 @RULES.add("_scaled_dot_product_flash_attention_for_cpu_backward.default")
-def _attention_backward(w: Writer, call: OpCall) -> tuple[str, str, str]:
+def _attention_backward(w: ModelWriter, call: OpCall) -> tuple[str, str, str]:
     given, query, key, value, out, total = call.args[:6]
     scores, dtype = _scores(w, call, query, key, 6)
     total = w.node("Unsqueeze", w.operand(total, dtype), w.integers([-1]))
@@ -220,14 +220,14 @@ def _attention_backward(w: Writer, call: OpCall) -> tuple[str, str, str]:
     return str(d_query), str(d_key), str(d_value)
 
 
-def _wholly_masked(w: Writer, scores: str, dtype: str) -> str:
+def _wholly_masked(w: ModelWriter, scores: str, dtype: str) -> str:
     """Whether a row has no score but -inf: ATen's attention gives zeros for it, a softmax NaN."""
     seen = w.node("Not", w.node("Equal", scores, w.constant(-math.inf, dtype)))
     some = w.node("ReduceMax", w.cast(seen, "bool", "int32"), w.integers([-1]), keepdims=1)
     return str(w.node("Not", w.cast(some, "int32", "bool")))
 
 
-def _turned(w: Writer, name: str) -> str:
+def _turned(w: ModelWriter, name: str) -> str:
     return str(w.node("Transpose", name, perm=[0, 1, 3, 2]))
 
 
@@ -237,14 +237,14 @@ def _scale(call: OpCall, query: Ref) -> float:
     return width**-0.5 if scale is None else float(scale)
 
 
-def _scores(w: Writer, call: OpCall, query: Ref, key: Ref, at: int) -> tuple[str, str]:
+def _scores(w: ModelWriter, call: OpCall, query: Ref, key: Ref, at: int) -> tuple[str, str]:
     """Products of queries and keys, scaled and masked."""
     dtype = allow(tensor(query).dtype, FLOATS)
     dropout, causal = argument(call, at, "dropout_p", 0.0), argument(call, at + 1, "is_causal")
     if dropout:
-        raise Refused("attention with dropout")
+        raise NotInOnnx("attention with dropout")
     if tensor(query).shape[:-2] != tensor(key).shape[:-2]:
-        raise Refused("attention whose queries share keys")
+        raise NotInOnnx("attention whose queries share keys")
     scaled = w.node("Mul", w.value(query), w.constant(_scale(call, query), dtype))
     scores = w.node("MatMul", scaled, _turned(w, w.value(key)))
     mask = argument(call, 99, "attn_mask")

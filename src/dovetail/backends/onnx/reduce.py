@@ -6,7 +6,7 @@ from typing import Any
 
 from dovetail.backends.onnx.ops import FLOATS, allow, result, select
 from dovetail.backends.onnx.shapes import constant
-from dovetail.backends.onnx.writer import Refused, Rules, Writer, tensor
+from dovetail.backends.onnx.writer import ModelWriter, NotInOnnx, Rules, tensor
 from dovetail.ir import Arg, OpCall, Ref
 from dovetail.ir.affine import product
 from dovetail.ir.tensor import TensorDesc
@@ -25,7 +25,7 @@ def axes_of(call: OpCall, given: Arg) -> list[int]:
     return sorted(constant(d, "a dimension") % rank for d in listed)
 
 
-def fold(w: Writer, op: str, x: str, axes: list[int], keep: Any) -> str:
+def fold(w: ModelWriter, op: str, x: str, axes: list[int], keep: Any) -> str:
     """A fold over dimensions."""
     if not axes:  # of a tensor without dimensions
         return x
@@ -33,7 +33,7 @@ def fold(w: Writer, op: str, x: str, axes: list[int], keep: Any) -> str:
 
 
 @RULES.add("sum.dim_IntList", "sum.default", "mean.dim", "mean.default")
-def _sum(w: Writer, call: OpCall) -> str:
+def _sum(w: ModelWriter, call: OpCall) -> str:
     dtype = allow(result(call).dtype, _NUMBERS if "sum" in call.op else FLOATS)
     x = w.operand(call.args[0], dtype)
     whole = call.op.endswith(".default")
@@ -44,7 +44,7 @@ def _sum(w: Writer, call: OpCall) -> str:
     return mean(w, x, tensor(call.args[0]), dtype, axes, keep)
 
 
-def mean(w: Writer, x: str, desc: TensorDesc, dtype: str, axes: list[int], keep: Any) -> str:
+def mean(w: ModelWriter, x: str, desc: TensorDesc, dtype: str, axes: list[int], keep: Any) -> str:
     """A mean; NaN of nothing, where ONNX Runtime's own gives zero."""
     sizes = [desc.shape[a] for a in axes]
     if all(isinstance(size, int) and size for size in sizes):
@@ -53,7 +53,7 @@ def mean(w: Writer, x: str, desc: TensorDesc, dtype: str, axes: list[int], keep:
     return str(w.node("Div", total, w.operand(product(sizes), dtype)))
 
 
-def extreme(w: Writer, op: str, x: str, dtype: str, axes: list[int], keep: Any) -> str:
+def extreme(w: ModelWriter, op: str, x: str, dtype: str, axes: list[int], keep: Any) -> str:
     """The largest or smallest; where there is a NaN, that."""
     best = fold(w, op, x, axes, keep)
     if dtype not in FLOATS or not axes:
@@ -64,7 +64,7 @@ def extreme(w: Writer, op: str, x: str, dtype: str, axes: list[int], keep: Any) 
 
 
 @RULES.add("amax.default", "amin.default")
-def _amax(w: Writer, call: OpCall) -> str:
+def _amax(w: ModelWriter, call: OpCall) -> str:
     dtype = allow(result(call).dtype, _NUMBERS)
     _no_empty(tensor(call.args[0]))
     axes = axes_of(call, argument(call, 1, "dim", ()))
@@ -74,7 +74,7 @@ def _amax(w: Writer, call: OpCall) -> str:
 
 
 @RULES.add("max.default", "min.default")
-def _max(w: Writer, call: OpCall) -> str:
+def _max(w: ModelWriter, call: OpCall) -> str:
     dtype = allow(result(call).dtype, _NUMBERS)
     _no_empty(tensor(call.args[0]))
     op = "ReduceMax" if ".max." in call.op else "ReduceMin"
@@ -83,10 +83,10 @@ def _max(w: Writer, call: OpCall) -> str:
 
 def _no_empty(desc: TensorDesc) -> None:
     if not all(isinstance(d, int) and d for d in desc.shape):
-        raise Refused("a fold that might have nothing to fold")
+        raise NotInOnnx("a fold that might have nothing to fold")
 
 
-def position(w: Writer, op: str, x: str, dtype: str, axis: int, keep: Any) -> str:
+def position(w: ModelWriter, op: str, x: str, dtype: str, axis: int, keep: Any) -> str:
     """Where the largest or smallest is; the first NaN where there is one."""
     best = w.node(op, x, axis=axis, keepdims=int(bool(keep)))
     if dtype not in FLOATS:
@@ -98,7 +98,7 @@ def position(w: Writer, op: str, x: str, dtype: str, axis: int, keep: Any) -> st
 
 
 @RULES.add("argmax.default", "argmin.default")
-def _argmax(w: Writer, call: OpCall) -> str:
+def _argmax(w: ModelWriter, call: OpCall) -> str:
     desc = tensor(call.args[0])
     dtype = allow(desc.dtype, _NUMBERS)
     _no_empty(desc)
@@ -106,22 +106,22 @@ def _argmax(w: Writer, call: OpCall) -> str:
     dim = argument(call, 1, "dim")
     if dim is None:
         if keep:
-            raise Refused("all dimensions kept")
+            raise NotInOnnx("all dimensions kept")
         x, axis = w.node("Reshape", x, w.integers([-1])), 0
     else:
         axis = constant(dim, "a dimension") % max(desc.rank, 1)
         if not desc.rank:
-            raise Refused("a tensor without dimensions")
+            raise NotInOnnx("a tensor without dimensions")
     return position(w, "ArgMax" if "argmax" in call.op else "ArgMin", x, dtype, axis, keep)
 
 
 @RULES.add("max.dim", "min.dim")
-def _max_dim(w: Writer, call: OpCall) -> tuple[str, str]:
+def _max_dim(w: ModelWriter, call: OpCall) -> tuple[str, str]:
     desc = tensor(call.args[0])
     dtype = allow(desc.dtype, _NUMBERS)
     _no_empty(desc)
     if not desc.rank:
-        raise Refused("a tensor without dimensions")
+        raise NotInOnnx("a tensor without dimensions")
     axis, keep = axes_of(call, call.args[1])[0], argument(call, 2, "keepdim", False)
     x, name = w.value(call.args[0]), "Max" if ".max." in call.op else "Min"
     best = extreme(w, f"Reduce{name}", x, dtype, [axis], keep)
@@ -129,10 +129,10 @@ def _max_dim(w: Writer, call: OpCall) -> tuple[str, str]:
 
 
 @RULES.add("any.default", "any.dim", "any.dims", "all.default", "all.dim", "all.dims")
-def _any(w: Writer, call: OpCall) -> str:
+def _any(w: ModelWriter, call: OpCall) -> str:
     whole = w.cast(w.operand(call.args[0], "bool"), "bool", "int32")
     if not all(isinstance(d, int) and d for d in tensor(call.args[0]).shape):
-        raise Refused("a fold that might have nothing to fold")
+        raise NotInOnnx("a fold that might have nothing to fold")
     dims = None if call.op.endswith("default") else argument(call, 1, "dim")
     keep = argument(call, 2, "keepdim", False)
     op = "ReduceMax" if ".any." in call.op else "ReduceMin"
@@ -140,33 +140,33 @@ def _any(w: Writer, call: OpCall) -> str:
 
 
 @RULES.add("cumsum.default")
-def _cumsum(w: Writer, call: OpCall) -> str:
+def _cumsum(w: ModelWriter, call: OpCall) -> str:
     dtype = allow(result(call).dtype, _NUMBERS)
     desc = tensor(call.args[0])
     if not desc.rank:
-        raise Refused("a tensor without dimensions")
+        raise NotInOnnx("a tensor without dimensions")
     axis = constant(call.args[1], "a dimension") % desc.rank
     return str(w.node("CumSum", w.operand(call.args[0], dtype), w.constant(axis, "int64")))
 
 
 @RULES.add("_softmax.default", "_log_softmax.default")
-def _softmax(w: Writer, call: OpCall) -> str:
+def _softmax(w: ModelWriter, call: OpCall) -> str:
     desc = tensor(call.args[0])
     dtype = allow(desc.dtype, FLOATS)
     if not desc.rank or call.args[2]:
-        raise Refused("a tensor without dimensions, or another type of result")
+        raise NotInOnnx("a tensor without dimensions, or another type of result")
     op = "LogSoftmax" if "log" in call.op else "Softmax"
     axis = constant(call.args[1], "a dimension") % desc.rank
     return str(w.node(op, w.operand(call.args[0], dtype), axis=axis))
 
 
 @RULES.add("var_mean.correction", "var.correction")
-def _variance(w: Writer, call: OpCall) -> str | tuple[str, str]:
+def _variance(w: ModelWriter, call: OpCall) -> str | tuple[str, str]:
     desc = tensor(call.args[0])
     dtype = allow(desc.dtype, FLOATS)
     axes = axes_of(call, argument(call, 1, "dim"))
     if not axes:
-        raise Refused("a tensor without dimensions")
+        raise NotInOnnx("a tensor without dimensions")
     keep = argument(call, 99, "keepdim", False)
     correction = argument(call, 99, "correction")
     x = w.value(call.args[0])
@@ -183,7 +183,7 @@ def _variance(w: Writer, call: OpCall) -> str | tuple[str, str]:
 
 
 @RULES.add("native_layer_norm.default")
-def _layer_norm(w: Writer, call: OpCall) -> tuple[str, str, str]:
+def _layer_norm(w: ModelWriter, call: OpCall) -> tuple[str, str, str]:
     x, shape, weight, bias, eps = call.args
     desc = tensor(x)
     dtype = allow(desc.dtype, FLOATS)
@@ -196,18 +196,18 @@ def _layer_norm(w: Writer, call: OpCall) -> tuple[str, str, str]:
     return made[0], made[1], made[2]
 
 
-def _ones(w: Writer, dtype: str, shape: Any) -> str:
+def _ones(w: ModelWriter, dtype: str, shape: Any) -> str:
     return str(w.node("Expand", w.constant(1.0, dtype), w.shape(shape)))
 
 
 @RULES.add("_native_batch_norm_legit_no_training.default")
-def _batch_norm(w: Writer, call: OpCall) -> tuple[str, str, str]:
+def _batch_norm(w: ModelWriter, call: OpCall) -> tuple[str, str, str]:
     x, weight, bias, mean, variance, _, eps = call.args
     desc = tensor(x)
     allow(desc.dtype, ("float32",))
     channels = (desc.shape[1],) if desc.rank > 1 else ()
     if not channels:
-        raise Refused("a batch norm without channels")
+        raise NotInOnnx("a batch norm without channels")
     scale = w.value(weight) if isinstance(weight, Ref) else _ones(w, desc.dtype, channels)
     if isinstance(bias, Ref):
         shift = w.value(bias)

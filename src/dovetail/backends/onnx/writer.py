@@ -19,10 +19,10 @@ TYPES = {name: row.onnx for name, row in DTYPES.items() if row.onnx}
 _SIZES = {"add": "Add", "sub": "Sub", "mul": "Mul", "max": "Max", "min": "Min"}
 
 Results = str | tuple[str | None, ...]
-Rule = Callable[["Writer", OpCall], Results]
+Rule = Callable[["ModelWriter", OpCall], Results]
 
 
-class Refused(Exception):
+class NotInOnnx(Exception):
     """A rule does not cover a call; the message says why."""
 
 
@@ -42,7 +42,7 @@ class Rules(dict[str, Rule]):
         return declare
 
 
-class Writer:
+class ModelWriter:
     """The nodes of a model in the making; values go by name."""
 
     def __init__(self) -> None:
@@ -99,13 +99,13 @@ class Writer:
             scalar = self.node("Reshape", self.size(arg), self.integers([]))
             return self.cast(scalar, "int64", dtype)
         if not isinstance(arg, bool | int | float):
-            raise Refused(f"an operand that is no tensor or number: {arg!r}")
+            raise NotInOnnx(f"an operand that is no tensor or number: {arg!r}")
         return self.constant(_as(arg, dtype), dtype)
 
     def cast(self, name: str, have: str, want: str) -> str:
         """A value in another type."""
         if want not in TYPES:
-            raise Refused(f"no {want}")
+            raise NotInOnnx(f"no {want}")
         return name if have == want else str(self.node("Cast", name, to=TYPES[want]))
 
     # ---- sizes -----------------------------------------------------------------------------
@@ -121,7 +121,7 @@ class Writer:
     def _computed(self, dim: Size) -> str:
         if dim.is_symbol:
             if dim.args[0] not in self.symbols:
-                raise Refused(f"nothing binds the symbol {dim}")
+                raise NotInOnnx(f"nothing binds the symbol {dim}")
             return self.symbols[dim.args[0]]
         left, right = (self.size(arg) for arg in dim.args)
         if dim.op in _SIZES:
@@ -143,7 +143,7 @@ class Writer:
 def tensor(arg: Arg) -> TensorDesc:
     """The descriptor of an argument that must be a tensor."""
     if not isinstance(arg, Ref) or not isinstance(arg.desc, TensorDesc):
-        raise Refused(f"an operand that is no tensor: {arg!s}")
+        raise NotInOnnx(f"an operand that is no tensor: {arg!s}")
     return arg.desc
 
 

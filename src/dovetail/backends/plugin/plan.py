@@ -18,7 +18,7 @@ from dovetail.backends.plugin.call import (
 )
 from dovetail.errors import PluginFailed
 from dovetail.ir import Arg, OpCall, Ref, Segment, TensorDesc
-from dovetail.runtime.sized import Layout, Number, layout_of
+from dovetail.runtime.sized import Number, TensorLayout, layout_of
 
 if TYPE_CHECKING:
     from dovetail.runtime.plugins import Library
@@ -27,7 +27,7 @@ ALIGNMENT = 64
 Key = tuple[str, tuple[int, ...]]  # a value: its name, and a path into its call's result
 
 
-class Sized(Protocol):
+class SizedInputs(Protocol):
     """What is known once sizes are."""
 
     @property
@@ -35,7 +35,7 @@ class Sized(Protocol):
         """How to read a size."""
 
     @property
-    def inputs(self) -> Mapping[int, Layout]:
+    def inputs(self) -> Mapping[int, TensorLayout]:
         """The layout of each input that is sent, by position."""
 
 
@@ -53,7 +53,7 @@ class _Block:
 
 @dataclass(frozen=True, slots=True)
 class _Value:
-    layout: Layout
+    layout: TensorLayout
     block: _Block
     start: int = 0  # bytes into the block
 
@@ -67,7 +67,7 @@ class _Value:
 class Flow:
     """Every value of a segment whose sizes are known: its layout, its memory, how long it lives."""
 
-    def __init__(self, segment: Segment, sized: Sized, slots: Sequence[int] = ()) -> None:
+    def __init__(self, segment: Segment, sized: SizedInputs, slots: Sequence[int] = ()) -> None:
         self.segment, self.number = segment, sized.number
         self.kernels = [call for call in segment.calls if not is_view(call)]
         self.values: dict[Key, _Value] = {}
@@ -112,7 +112,7 @@ class Flow:
         return _Value(layout, base.block, base.start + offset * layout.item)
 
 
-class Plan:
+class PluginPlan:
     """One native program, with the order in which it takes and gives tensors."""
 
     def __init__(
@@ -120,7 +120,7 @@ class Plan:
         library: Library,
         segment: Segment,
         outputs: Sequence[Arg],
-        sized: Sized,
+        sized: SizedInputs,
         stay: frozenset[int],
         blob: bytes | None = None,
     ) -> None:
@@ -171,7 +171,7 @@ def _step(library: Library, flow: Flow, call: OpCall) -> tuple[Any, ...]:
 
 
 def compile_whole(
-    library: Library, segment: Segment, outputs: Sequence[Arg], sized: Sized
+    library: Library, segment: Segment, outputs: Sequence[Arg], sized: SizedInputs
 ) -> bytes | None:
     """The segment as the plug-in's own bytes, or None where it runs kernel by kernel."""
     flow = Flow(segment, sized)
@@ -193,14 +193,14 @@ def _indexed(flow: Flow, call: OpCall, index: Mapping[Key, int]) -> tuple[Any, .
     return flow.describe(call), tuple(-1 if n is None else n for n in taken), tuple(given)
 
 
-def _whole(flow: Flow, sized: Sized, fetched: Sequence[_Value]) -> tuple[Any, ...]:
+def _whole(flow: Flow, sized: SizedInputs, fetched: Sequence[_Value]) -> tuple[Any, ...]:
     """The one step of a compiled segment: its inputs and outputs, as compile_whole orders them."""
     inputs = tuple(flow.values[block.owner].tensor() for block in _input_blocks(flow, sized))
     outputs = tuple(flow.values[key].tensor() for key in _owners(fetched))
     return (flow.segment.name, inputs, outputs, ()), "compiled segment", 0, 0
 
 
-def _input_blocks(flow: Flow, sized: Sized) -> list[_Block]:
+def _input_blocks(flow: Flow, sized: SizedInputs) -> list[_Block]:
     return [flow.values[flow.segment.inputs[n].name, ()].block for n in sized.inputs]
 
 

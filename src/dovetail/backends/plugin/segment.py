@@ -13,7 +13,7 @@ import torch
 
 from dovetail.backend import Executable
 from dovetail.backends.plugin.call import is_view
-from dovetail.backends.plugin.plan import Plan, compile_whole
+from dovetail.backends.plugin.plan import PluginPlan, compile_whole
 from dovetail.ir import Arg, OpCall, Ref, Segment, TensorDesc
 from dovetail.ir.size import symbols_of
 from dovetail.runtime.device_weights import weights_of
@@ -120,13 +120,13 @@ class _Sized:
             for n, given in enumerate(owner.segment.inputs)
             if n in owner.sent and isinstance(given.desc, TensorDesc)
         }
-        self._plans: dict[frozenset[int], Plan] = {}
+        self._plans: dict[frozenset[int], PluginPlan] = {}
 
-    def plan(self, stay: frozenset[int]) -> Plan:
+    def plan(self, stay: frozenset[int]) -> PluginPlan:
         """The program where the inputs numbered in ``stay`` are on the device already."""
         found = self._plans.get(stay)
         if found is None:
-            found = self._plans[stay] = Plan(
+            found = self._plans[stay] = PluginPlan(
                 self.owner.library,
                 self.owner.segment,
                 self.owner.fetched(),

@@ -16,7 +16,7 @@ from dovetail.lower.values import LibraryCall, Source, Value, View, root_of
 from dovetail.lower.whole import stays_whole
 from dovetail.schedule.plan import Unschedulable, make_plan
 
-__all__ = ["Launch", "RenderedProgram", "refusal"]
+__all__ = ["RenderedLaunch", "RenderedProgram", "refusal"]
 
 
 def refusal(call: OpCall) -> str:
@@ -32,7 +32,7 @@ def refusal(call: OpCall) -> str:
 
 
 @dataclass(frozen=True)
-class Launch:
+class RenderedLaunch:
     """A kernel and the values behind its buffers."""
 
     kernel: Kernel
@@ -50,14 +50,16 @@ class RenderedProgram:
         self.segment = segment
         self.source = ""
         self.functions: Sequence[Any] = ()
-        self.launches: list[Launch] = []
+        self.launches: list[RenderedLaunch] = []
         for step in plan.steps:
             if isinstance(step, LibraryCall):
                 raise Unschedulable(f"{step.call.op} would have to be called from kernels")
             kernel = step.kernel
             buffers = tuple(step.buffers[b.name] for b in kernel.buffers)
             sizes = symbolic_sizes(kernel)
-            self.launches.append(Launch(kernel, buffers, sizes, points(kernel), has_checks(kernel)))
+            self.launches.append(
+                RenderedLaunch(kernel, buffers, sizes, points(kernel), has_checks(kernel))
+            )
         self.values = plan.values
         self.checks = any(launch.checks for launch in self.launches)
         self.inputs: dict[Source, int] = {}  # those that kernels read, by position

@@ -14,7 +14,7 @@ from dovetail.ir import Ref, Size
 from dovetail.ir.memory import Lifetime, plan_lifetimes
 from dovetail.ir.ops import CHECKS
 from dovetail.lower.values import Source, Value
-from dovetail.runtime.sized import Layout, bind_sizes, fitted
+from dovetail.runtime.sized import TensorLayout, bind_sizes, fitted
 
 if TYPE_CHECKING:
     from dovetail.backends.rendered.backend import Memory, Opened
@@ -33,7 +33,7 @@ class RenderedExecutable(Executable):
         self.dynamic = program.symbolic_inputs()
         self.constant = {n for n, given in enumerate(inputs) if given.kind == "constant"}
         self.position = {given.name: n for n, given in enumerate(inputs)}
-        self.sized: dict[Any, Sized] = {}
+        self.sized: dict[Any, SizedProgram] = {}
 
     def __call__(self, inputs: list[Any]) -> list[Any]:
         """Send what is needed, run, and fetch the results; the list is emptied."""
@@ -44,7 +44,7 @@ class RenderedExecutable(Executable):
             made = sized.run(values) if self.program.launches else {}
         return [self._output(out, sized, values, made) for out in self.program.outputs]
 
-    def _sized(self, values: Sequence[Any]) -> Sized:
+    def _sized(self, values: Sequence[Any]) -> SizedProgram:
         """What depends on the sizes of this call."""
         key = (
             *(values[n] for n in self.numbers),
@@ -54,10 +54,12 @@ class RenderedExecutable(Executable):
         if found is None:
             if len(self.sized) >= MAX_SIZES:
                 self.sized.pop(next(iter(self.sized)))
-            found = self.sized[key] = Sized(self, values)
+            found = self.sized[key] = SizedProgram(self, values)
         return found
 
-    def _output(self, out: Any, sized: Sized, values: Sequence[Any], made: dict[Value, Any]) -> Any:
+    def _output(
+        self, out: Any, sized: SizedProgram, values: Sequence[Any], made: dict[Value, Any]
+    ) -> Any:
         if isinstance(out, Ref):
             return values[self.position[out.name]]
         if isinstance(out, Size):
@@ -72,7 +74,7 @@ class RenderedExecutable(Executable):
         return base.as_strided(layout.shape, layout.strides, base.storage_offset() + start)
 
 
-class Sized:
+class SizedProgram:
     """A program for one set of sizes: layouts as numbers, launches, and memory once it is used."""
 
     def __init__(self, owner: RenderedExecutable, values: Sequence[Any]) -> None:
@@ -91,10 +93,10 @@ class Sized:
         if self.flag is not None:
             self.opened.upload(self.flag, ctypes.addressof(self.failed), 8)
 
-    def layout(self, value: Value) -> Layout:
+    def layout(self, value: Value) -> TensorLayout:
         """A value's sizes as numbers."""
         shape, strides = (tuple(map(self.number, d)) for d in (value.shape, value.strides))
-        return Layout(value.dtype, shape, strides)
+        return TensorLayout(value.dtype, shape, strides)
 
     def run(self, values: Sequence[Any]) -> dict[Value, Any]:
         """One call; the tensors that were made, by value."""

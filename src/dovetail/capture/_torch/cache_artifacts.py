@@ -9,7 +9,7 @@ def register_cache_artifact(kind: str, populate: Callable[[str, bytes], None]) -
     """Let ``torch.compiler.load_cache_artifacts`` hand over what was recorded under this name."""
     from torch.compiler._cache import CacheArtifact, CacheArtifactFactory
 
-    class Artifact(CacheArtifact):  # type: ignore[misc]
+    class GraphArtifact(CacheArtifact):  # type: ignore[misc]
         def populate_cache(self) -> None:
             populate(self.key, self.content)
 
@@ -18,7 +18,7 @@ def register_cache_artifact(kind: str, populate: Callable[[str, bytes], None]) -
             return kind
 
     if kind not in CacheArtifactFactory._artifact_types:
-        CacheArtifactFactory.register(Artifact)
+        CacheArtifactFactory.register(GraphArtifact)
 
 
 def record_cache_artifact(kind: str, key: str, content: bytes) -> None:

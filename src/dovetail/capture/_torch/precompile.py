@@ -62,7 +62,7 @@ def precompile_artifact(
     """
     from torch._dynamo.precompile_context import BackendCacheArtifact
 
-    class Artifact(BackendCacheArtifact):  # type: ignore[misc]
+    class PrecompiledArtifact(BackendCacheArtifact):  # type: ignore[misc]
         def after_deserialization(self) -> Any:
             return call
 
@@ -72,7 +72,7 @@ def precompile_artifact(
         def __deepcopy__(self, memo: Any) -> Any:
             return self
 
-    return Artifact(key, content)
+    return PrecompiledArtifact(key, content)
 
 
 @contextlib.contextmanager
@@ -104,7 +104,7 @@ def output_code(run: Callable[[list[Any]], Any], reduced: Callable[[], tuple[Any
     """A function of one list that AOTAutograd can keep: pickled, it is what ``reduced`` says."""
     from torch._inductor.output_code import OutputCode
 
-    class Code(OutputCode):  # type: ignore[misc]
+    class RunnableCode(OutputCode):  # type: ignore[misc]
         def __init__(self) -> None:
             super().__init__()
             self._boxed_call = True  # in its __dict__, which AOTAutograd's wrappers copy
@@ -130,7 +130,7 @@ def output_code(run: Callable[[list[Any]], Any], reduced: Callable[[], tuple[Any
         def __deepcopy__(self, memo: Any) -> Any:
             return self
 
-    return Code()
+    return RunnableCode()
 
 
 def declare_serializable(cls: type) -> None:

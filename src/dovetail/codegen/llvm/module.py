@@ -20,7 +20,7 @@ from dovetail.codegen.llvm.scalar import has
 from dovetail.codegen.llvm.target import assemble
 from dovetail.ir.affine import product
 from dovetail.ir.expand import expand
-from dovetail.ir.kernel import Buffer, Kernel
+from dovetail.ir.kernel import Kernel, KernelBuffer
 from dovetail.ir.kernel_call import call_inputs, call_outputs, call_sizes
 from dovetail.ir.ops import LOAD_COST
 from dovetail.ir.size import Dim
@@ -161,7 +161,9 @@ def _put(c: Code, position: int, value: Val) -> None:
     c.line(f"store {value.type} {value.text}, ptr {place.text}")
 
 
-def _fill_pointers(c: Code, field: int, buffers: Sequence[Buffer], layout: render.Layout) -> None:
+def _fill_pointers(
+    c: Code, field: int, buffers: Sequence[KernelBuffer], layout: render.Layout
+) -> None:
     if not buffers:
         return
     tensors = _at(c, "%call", field, "ptr")
