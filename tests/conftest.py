@@ -16,6 +16,15 @@ import pytest
 
 
 @pytest.fixture(scope="session", autouse=True)
+def _verifying():
+    """Tests that call a stage by itself verify what it makes, as compilations do with ``debug``."""
+    from dovetail.ir.verify import verifying
+
+    with verifying():
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
 def _without_idle_work():
     """What PyTorch does at every compilation for nothing that is tested here.
 

@@ -275,7 +275,10 @@ class Backend(ABC):
 
     @abstractmethod
     def compile(self, segment: Segment) -> Blob:
-        """Turn a segment of supported calls into code."""
+        """Turn a segment of supported calls into code.
+
+        ``dovetail.ir.verify.is_verifying()`` tells whether option ``debug`` is on.
+        """
 
     @abstractmethod
     def load(self, blob: Blob) -> Run:

@@ -181,6 +181,14 @@ class PassFailed(DovetailError, RuntimeError):
         super().__init__(f"the {stage} pass {name!r} {problem}")
 
 
+class VerificationFailed(DovetailError, RuntimeError):
+    """With ``debug``: what a stage made breaks a rule of its form, a fault of dovetail's own."""
+
+    def __init__(self, stage: str, problem: str, value: object) -> None:
+        super().__init__(f"what the stage {stage!r} made is not valid: {problem}\n{value}")
+        self.stage, self.problem = stage, problem
+
+
 class UnknownPass(DovetailError, LookupError):
     """A pass is named that no stage holds."""
 

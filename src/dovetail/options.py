@@ -115,7 +115,7 @@ class Options:
     """Compare the contents of all weights at each call; warn of writes that nothing else shows."""
 
     debug: bool = _option(False, FLAG, env="DOVETAIL_DEBUG")
-    """Verify the graph and its metadata after every pass."""
+    """Verify what every pass and every stage makes: graphs, segments, plans, kernels, programs."""
 
     keep_graphs: bool = _option(True, FLAG, env="DOVETAIL_KEEP_GRAPHS")
     """Keep each stage's graph, before and after, for ``explain``."""

@@ -15,6 +15,7 @@ from dovetail.backend import Blob
 from dovetail.capture.from_fx import segment_of
 from dovetail.compilers import pool, process
 from dovetail.errors import CompileFailed
+from dovetail.ir.verify import verifying
 from tests.compilers.conftest import children, is_running, wait_until
 from tests.compilers.trouble import Trouble, maker, segment_of_one
 
@@ -348,3 +349,10 @@ def test_trouble_ahead_is_told_when_it_matters(workers, trouble):
     wait_until(lambda: not children(os.getpid()) or all(w.exited() for w in process.every_worker))
     (blob,) = limited.compile(backends[1], [PLAIN])
     assert isinstance(blob, Blob)
+
+
+@pytest.mark.parametrize("debug", [True, False])
+def test_a_worker_verifies_where_its_parent_does(workers, trouble, debug):
+    with verifying(debug):
+        (outcome,) = workers().compile(trouble(how="refuse_to_verify"), [PLAIN])
+    assert str(outcome) == f"ValueError: {'to verify' if debug else 'not to verify'}"

@@ -10,6 +10,7 @@ import time
 from dovetail.backend import Backend, Blob, Support
 from dovetail.ir import Input, OpCall, Ref, Segment, TensorDesc
 from dovetail.ir.encode import segment_from_bytes, segment_to_bytes
+from dovetail.ir.verify import is_verifying
 
 # Each operator of a segment brings its own trouble; ``how`` brings it to every segment.
 BY_OPERATOR = {"aten.exp.default": "segfault", "aten.tanh.default": "hang"}
@@ -102,6 +103,11 @@ def close_everything():
     os.closerange(0, 100)
 
 
+def refuse_to_verify():
+    """Say in words whether it is to verify what it makes."""
+    raise ValueError("to verify" if is_verifying() else "not to verify")
+
+
 def nothing():
     pass
 
@@ -126,6 +132,7 @@ TROUBLES = {
         fork_and_crash,
         scribble,
         close_everything,
+        refuse_to_verify,
         nothing,
     )
 }

@@ -30,9 +30,10 @@ from dovetail.ir.kernel import (
     Scan,
     Store,
 )
-from dovetail.ir.kernel_verify import InvalidKernel
+from dovetail.ir.kernel_verify import InvalidKernel, verify_kernel
 from dovetail.ir.ops import CHECKS, REDUCTIONS
 from dovetail.ir.size import Dim, Size
+from dovetail.ir.verify import verify_stage
 
 RUN = 256  # values summed before their sum is added to the total, so that errors grow slowly
 
@@ -59,7 +60,8 @@ class SourceRenderer(SourceOperations):
     pointers: ClassVar[Mapping[str, str]] = {}  # a storage type → what a pointer to it is called
 
     def __init__(self, kernel: Kernel) -> None:
-        kernel = self.kernel = expand(kernel, self.has)
+        kernel = verify_stage("codegen", expand(kernel, self.has), verify_kernel)
+        self.kernel = kernel
         self.lines: list[str] = []
         self.depth = 1
         self.sizes = {dim: f"s{n}" for n, dim in enumerate(symbolic_sizes(kernel))}

@@ -11,10 +11,12 @@ from typing import NamedTuple
 from torch import fx
 
 from dovetail.backend import Backend
-from dovetail.compiled import CompiledGraph, CompiledPart, CompiledSegment
+from dovetail.compiled import CompiledGraph, CompiledPart, CompiledSegment, verify
 from dovetail.compilers.segments import SegmentCompiler
 from dovetail.errors import DovetailError, SizeError, UnsupportedGraph
 from dovetail.history import Compilation
+from dovetail.ir.segment import Segment
+from dovetail.ir.verify import verify_stage, verifying
 from dovetail.options import Options
 from dovetail.place import PlacedSegment, Placement
 
@@ -63,19 +65,23 @@ class GraphCompiler:
 
     def _compile(self, placed: PlacedGraph, by: CompileSegments) -> CompiledGraph:
         once, kind = placed.once, placed.kind
-        return CompiledGraph(
-            kind,
-            once=None if once is None else self._part(once, f"{kind}, once", by),
-            every=self._part(placed.every, kind, by),
-            frozen=placed.frozen,
-            labels=placed.labels,
-            backends=tuple((b.name, b.fingerprint()) for b in self.backends),
-        )
+        with verifying(self.options.debug):
+            graph = CompiledGraph(
+                kind,
+                once=None if once is None else self._part(once, f"{kind}, once", by),
+                every=self._part(placed.every, kind, by),
+                frozen=placed.frozen,
+                labels=placed.labels,
+                backends=tuple((b.name, b.fingerprint()) for b in self.backends),
+            )
+            return verify_stage("compile", graph, verify)
 
     def _part(self, placed: PlacedPart, kind: str, compile_: CompileSegments) -> CompiledPart:
         """Code for each segment; what cannot be expressed stays as PyTorch captured it."""
         placement, problem = placed.placement, placed.problem
         if placement is not None:
+            for each in placement.segments:
+                verify_stage("place", each.segment, _verify_segment)
             try:
                 with self.record.stages_within("compile", kind):  # lower, schedule, codegen, encode
                     segments = compile_(placement.segments)
@@ -95,6 +101,12 @@ class GraphCompiler:
             verdicts=placement.verdicts,
             hints=placement.hints,
         )
+
+
+def _verify_segment(segment: Segment) -> None:
+    from dovetail.ir.segment_verify import verify_segment
+
+    verify_segment(segment)
 
 
 def why_captured(error: DovetailError, *, strict: bool) -> str:

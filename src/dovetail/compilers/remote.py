@@ -24,6 +24,7 @@ from dovetail.compilers.recipe import NotElsewhere, Recipe, recipe_of
 from dovetail.errors import CompileFailed
 from dovetail.ir.encode import segment_to_bytes
 from dovetail.ir.segment import Segment
+from dovetail.ir.verify import is_verifying
 
 _TICK_SECONDS = 0.05  # how often memory is looked at: a process fills about 0.1 GB in that time
 _START_SECONDS = 60.0  # for a worker to come up, before anything of a backend runs in it
@@ -255,7 +256,8 @@ class _Round:
             seconds = self.limits.seconds if worker.ready else _START_SECONDS
             deadline = time.monotonic() + seconds
             self.active.append(_Exchange(request, worker, self.limits, deadline))
-            worker.ask({"backend": request.recipe}, request.segment, self.limits.memory_bytes)
+            head = {"backend": request.recipe, "debug": is_verifying()}
+            worker.ask(head, request.segment, self.limits.memory_bytes)
 
     def _wait(self) -> None:
         poll = select.poll()

@@ -21,6 +21,7 @@ from dovetail.backend import Backend, Blob
 from dovetail.compilers import recipe
 from dovetail.compilers.frames import CHUNK, Frame, FrameReader, pack
 from dovetail.ir.encode import segment_from_bytes
+from dovetail.ir.verify import verifying
 
 _LONGEST_MESSAGE = 4000  # characters of an exception's text that are handed on
 
@@ -116,7 +117,8 @@ def answer_to(request: Frame, backends: dict[str, Backend]) -> tuple[dict[str, A
     except Exception as error:  # a plug-in may raise anything
         return {"elsewhere": f"a worker cannot make it: {_told(error)}"}, b""
     try:
-        blob: object = backend.compile(segment_from_bytes(request.body))
+        with verifying(request.head.get("debug", False)):
+            blob: object = backend.compile(segment_from_bytes(request.body))
     except (Exception, SystemExit, KeyboardInterrupt) as error:  # so may its compiler
         return {"failed": _told(error)}, b""
     if not isinstance(blob, Blob) or not isinstance(blob.data, bytes):

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from dovetail.backend import Backend, Blob, Executable, Fallback, FunctionExecutable
 from dovetail.compiled.graph import Calls, CompiledGraph, CompiledPart, CompiledSegment
-from dovetail.errors import BackendContract, BackendFailed, CompileFailed
+from dovetail.errors import BackendContract, BackendFailed, CompileFailed, VerificationFailed
 from dovetail.ir.segment import Segment
 from dovetail.runtime.checked import CheckedRunner
 from dovetail.runtime.frozen import Bind, FrozenRunner
@@ -138,6 +138,8 @@ def first_to_compile(
     for position, backend in enumerate(backends[:-1]):
         try:
             return position, compile_(backend, segment)
+        except VerificationFailed:
+            raise
         except Exception as error:  # a vendor's compiler may raise anything
             note_failure(failures, backend.name, "compile", error, strict=strict)
     return len(backends) - 1, compile_(backends[-1], segment)

@@ -8,7 +8,9 @@ from dovetail import history
 from dovetail.errors import DovetailError
 from dovetail.ir.affine import product
 from dovetail.ir.call import Ref, leaves
+from dovetail.ir.kernel_verify import verify_kernel
 from dovetail.ir.segment import Segment, is_write
+from dovetail.ir.verify import verify_stage
 from dovetail.lower.calls import lower_segment
 from dovetail.lower.rules import Lower
 from dovetail.lower.values import (
@@ -56,7 +58,13 @@ def make_plan(segment: Segment) -> Plan:
                 clusterer.require(item)
         plan = Plan(segment, lower.values)
         plan.steps = _Storage(clusterer, _wanted(segment, lower)).steps()
-    return plan
+    return verify_stage("schedule", plan, _verify)
+
+
+def _verify(plan: Plan) -> None:
+    from dovetail.schedule.verify import verify_plan
+
+    verify_plan(plan)
 
 
 def _wanted(segment: Segment, lower: Lower) -> list[Value]:
@@ -114,6 +122,7 @@ class _Storage:
                 if missing.value in members or missing.value in cluster.inlined:
                     raise Unschedulable(f"{missing.value} is read out of order") from None
                 continue
+            verify_stage("schedule", built.kernel, verify_kernel)
             return Built(simplify(built.kernel), built.buffers)
 
     def _decide(self, cluster: Cluster, roots: list[Value], members: set[Value]) -> None:

@@ -22,9 +22,11 @@ from dovetail.ir.affine import product
 from dovetail.ir.expand import expand
 from dovetail.ir.kernel import Kernel, KernelBuffer
 from dovetail.ir.kernel_call import call_inputs, call_outputs, call_sizes
+from dovetail.ir.kernel_verify import verify_kernel
 from dovetail.ir.ops import LOAD_COST
 from dovetail.ir.size import Dim
 from dovetail.ir.target import Target
+from dovetail.ir.verify import verify_stage
 
 # Bytes from the start of a dvt_call and of a dvt_tensor in dovetail.h.
 _OUTPUTS, _INPUTS, _ATTRIBUTES, _PARALLEL = 16, 24, 32, 40
@@ -94,7 +96,7 @@ def module_text(kernels: Mapping[str, Kernel], lanes: int, *, guarded: bool = Fa
 
 def rendered(name: str, kernel: Kernel, lanes: int, *, guarded: bool = False) -> Rendered:
     """A kernel's part of a module."""
-    kernel = expand(kernel, has)
+    kernel = verify_stage("codegen", expand(kernel, has), verify_kernel)
     layout = table_layout(kernel, guarded=guarded)
     renderer = render.Renderer(kernel, f"{name}.body", layout, lanes, guarded=guarded)
     entry = _entry(name, kernel, layout, may_fail(kernel, guarded))

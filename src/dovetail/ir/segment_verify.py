@@ -1,0 +1,56 @@
+"""The segment verifier: values are defined before they are used, symbols before they are needed."""
+
+from __future__ import annotations
+
+from dovetail.errors import UnsupportedGraph
+from dovetail.ir.call import Arg, Ref, leaves
+from dovetail.ir.segment import Segment
+from dovetail.ir.size import Size
+from dovetail.ir.tensor import Desc
+
+KINDS = ("tensor", "constant", "shared", "size", "scalar")
+
+
+class InvalidSegment(UnsupportedGraph):
+    """A segment breaks a rule of the IR."""
+
+
+def verify_segment(segment: Segment) -> Segment:
+    """The segment, when it is well formed; InvalidSegment says what is wrong with it."""
+    known: dict[str, Desc] = {}
+    symbols = set(segment.symbols())
+    for given in segment.inputs:
+        _require(given.kind in KINDS, f"the input {given.name} is of the unknown kind {given.kind}")
+        _require(given.name not in known, f"two values are called {given.name}")
+        known[given.name] = given.desc
+    for call in segment.calls:
+        for arg in call.leaves():
+            _verify_use(arg, known, symbols, call.name)
+        for sub in call.subgraphs():
+            verify_segment(sub)
+        _require(call.name not in known, f"two values are called {call.name}")
+        known[call.name] = call.output
+        symbols |= {symbol for symbol, _ in call.binds}
+    for out in leaves(segment.outputs):
+        _verify_use(out, known, symbols, "the output")
+    return segment
+
+
+def _require(condition: bool, problem: str) -> None:
+    if not condition:
+        raise InvalidSegment(problem)
+
+
+def _verify_use(arg: Arg, known: dict[str, Desc], symbols: set[str], user: str) -> None:
+    if isinstance(arg, Size):
+        _require(arg.symbols() <= symbols, f"{user} uses {arg}, which nothing binds")
+    if not isinstance(arg, Ref):
+        return
+    _require(arg.name in known, f"{user} uses {arg} before it is defined")
+    desc = known[arg.name]
+    for index in arg.path:
+        fits = isinstance(desc, tuple) and 0 <= index < len(desc)
+        _require(fits, f"{user} uses {arg}, which {arg.name} does not have")
+        assert isinstance(desc, tuple)
+        desc = desc[index]
+    _require(arg.desc == desc, f"{user} takes {arg} for {arg.desc}, which is {desc}")
