@@ -20,6 +20,7 @@ from dovetail import history
 from dovetail.backend import Backend
 from dovetail.cache.dynamo import DynamoGraphs, TrainingEntry
 from dovetail.cache.graphs import GraphCache, LookedUp
+from dovetail.cache.size_guards import AddedGuards
 from dovetail.capture._torch import dynamo
 from dovetail.capture._torch.aot_autograd import static_input_positions
 from dovetail.capture._torch.logs import trace_artifact
@@ -159,7 +160,7 @@ class Compiler:
             if found is not None:
                 return found
         placed = self.place_graph(gm, kind)
-        reason = looked_up.why_not_kept() if looked_up else ""
+        added = looked_up.added() if looked_up else AddedGuards()
 
         def compile_() -> tuple[Linked, CompiledGraph]:
             linked = self.link(self.graphs.compile(placed))
@@ -169,7 +170,7 @@ class Compiler:
             """Compile and keep the graph, or take what another process is about to keep."""
             if looked_up is None:
                 return compile_()[0]
-            return self.cache.fill(looked_up, link_stored, compile_, reason)
+            return self.cache.fill(looked_up, link_stored, compile_, added)
 
         if now or not (self.options.background or self.options.progressive):
             return compile_or_wait()

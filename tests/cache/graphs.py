@@ -25,7 +25,8 @@ class Captured:
     def key(self, *, backends=None, first="aten", **options):
         chosen = Options.resolve(options)
         backends = priority_list(chosen, first) if backends is None else backends
-        return graph_key(self.gm, self.inputs, backends, chosen, stage=self.stage)
+        found = graph_key(self.gm, self.inputs, backends, chosen, stage=self.stage)
+        return found if isinstance(found, Bypass) else found.key
 
 
 def capture(fn, *args, first="aten", at=None, dynamic=None, fullgraph=True, **options):

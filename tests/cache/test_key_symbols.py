@@ -17,13 +17,12 @@ def test_ranges_of_symbols():
     one, other = (keys(lambda x: x + 1, bounded(2, high)) for high in (64, 128))
     assert one["dynamo"].differs(other["dynamo"]) == ["symbols"]
     assert one["inference"].differs(other["inference"]) == ["symbols"]
-    assert one["dynamo"].text("symbols") == "s0 in [2, 64], 8 in the example"
+    assert one["dynamo"].text("symbols") == "s0 in [2, 64]"
 
 
 def test_hints_matter_where_they_decide():
     one, other = (keys(lambda x: x * 2, t(n, 4), dynamic=True) for n in (8, 16))
-    assert one["dynamo"].differs(other["dynamo"]) == ["symbols"]
-    assert one["inference"] == other["inference"]
+    assert one == other
 
     class Far(AtenBackend):
         name = "far"

@@ -6,9 +6,16 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from dovetail.cache.graphs import GraphCache, LookedUp
+from dovetail.cache.size_guards import AddedGuards
 from dovetail.cache.training import TrainingPair, verify_pair
 from dovetail.capture._torch.training import restored_training
-from dovetail.capture.aot import FunctionalGraph, Keep, as_plain, calls_custom_operators
+from dovetail.capture.aot import (
+    FunctionalGraph,
+    Keep,
+    as_plain,
+    calls_custom_operators,
+    varying_outputs,
+)
 from dovetail.compiled import CompiledGraph
 from dovetail.errors import InvalidCompiledGraph
 from dovetail.ir import Ref
@@ -32,15 +39,13 @@ class DynamoGraphs(NamedTuple):
     def look_up_plain(self, gm: Any, inputs: Sequence[Any]) -> Answer:
         """An inference graph that needs nothing around it."""
         found, looked_up = self.cache.look_up(gm, inputs, "dynamo", self._link_whole)
-        return None if found is None else as_plain(found, self.keep), looked_up
+        if found is None:
+            return None, looked_up
+        return as_plain(found, self.keep, varying_outputs(gm)), None
 
     def look_up_training(self, gm: Any, inputs: Sequence[Any]) -> Answer:
         """A training graph: two graphs, run as AOTAutograd does."""
-        key = self.cache.key(gm, inputs, "dynamo")
-        if key is None:
-            return None, None
-        found = self.cache.find_training(key, "dynamo", self._link_sensible)
-        return found, LookedUp.now(key, "dynamo") if found is None else None
+        return self.cache.look_up_training(gm, inputs, "dynamo", self._link_sensible)
 
     def _link_whole(self, graph: CompiledGraph) -> Linked:
         """Link a graph that takes what its Dynamo graph does."""
@@ -83,10 +88,12 @@ class TrainingEntry:
     def __init__(self, cache: GraphCache, looked_up: LookedUp) -> None:
         self.cache, self.looked_up = cache, looked_up
         self.plan: Mapping[str, Any] | None = None
+        self.added = AddedGuards()
 
     def add(self, graph: FunctionalGraph) -> None:
         """One of the two has been compiled; the forward graph comes first, with the plan."""
-        if graph.plan is not None and not self.looked_up.why_not_kept():
-            self.plan = self.plan or graph.plan
-        elif graph.kind == "backward" and self.plan and not calls_custom_operators(graph.gm):
-            self.cache.keep_training(self.looked_up.key, self.plan)
+        if graph.plan is not None and self.plan is None:
+            self.plan, self.added = graph.plan, self.looked_up.added()
+        elif graph.kind == "backward" and self.plan and not self.added.problem:
+            if not calls_custom_operators(graph.gm):
+                self.cache.keep_training(self.looked_up.key, self.plan, self.added)

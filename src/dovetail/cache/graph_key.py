@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import sympy
 import torch
@@ -39,6 +39,13 @@ from dovetail.sources import Unidentified, identity, plain_attributes
 _MOST_INPUTS = 32
 
 
+class GraphKey(NamedTuple):
+    """The key of a graph, and the symbolic sizes that it names."""
+
+    key: Key
+    symbols: Symbols
+
+
 def graph_key(
     gm: fx.GraphModule,
     example_inputs: Sequence[Any],
@@ -47,14 +54,15 @@ def graph_key(
     *,
     stage: str,
     static: Iterable[int] = (),
-) -> Key | Bypass:
+) -> GraphKey | Bypass:
     """The key of a graph at a stage: "dynamo", or after AOTAutograd "inference", "forward", ….
 
     ``static`` are positions of inputs that are parameters and buffers, where neither Dynamo's
     marks nor ours on the graph's inputs say so.
     """
     try:
-        return _KeyParts(gm, example_inputs, backends, options, stage, frozenset(static)).key()
+        parts = _KeyParts(gm, example_inputs, backends, options, stage, frozenset(static))
+        return GraphKey(parts.key(), parts.symbols)
     except Unidentified as error:
         return Bypass(str(error))
 
@@ -162,9 +170,10 @@ class _KeyParts:
     def add_symbols(self) -> None:
         """Symbolic sizes: ranges, what is known of them, and hints where those decide.
 
-        AOTAutograd decides by the sizes of the example call; so does placement where copies cost.
+        Placement decides by the sizes of the example call where copies cost. What AOTAutograd
+        decides by them it guards, and an entry holds its guards.
         """
-        decide = self.stage == "dynamo" or any(b.transfer is not None for b in self.backends)
+        decide = any(b.transfer is not None for b in self.backends)
         lines = self.symbols.facts(with_hints=decide)
         self.add("symbols", "\n".join(lines), "; ".join(lines) or "no symbolic sizes")
 

@@ -4,25 +4,37 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from dovetail import cache
 from dovetail.backend import Backend
 from dovetail.cache.settings import current
+from dovetail.cache.size_guards import (
+    AddedGuards,
+    OtherSizes,
+    add_guards,
+    added_guards,
+    check_guards,
+    with_guards,
+    without_guards,
+)
+from dovetail.cache.symbols import Symbols
 from dovetail.cache.training import TrainingPair, decode_pair, encode_pair
 from dovetail.capture._torch.logs import trace_artifact
-from dovetail.capture._torch.symbols import size_guards
+from dovetail.capture._torch.symbols import GuardCount
 from dovetail.compiled import CompiledGraph, decode, encode
 from dovetail.errors import DovetailError, InvalidCompiledGraph
 from dovetail.history import CacheVerdict, Compilation
 from dovetail.options import Options
 
+if TYPE_CHECKING:
+    from dovetail.cache.graph_key import GraphKey
+
 T = TypeVar("T")
-# Why a graph is not stored: who finds it would have to add them too.
-GUARDS_ADDED = "compiling it added guards on its sizes"
+GUARDS_ADDED = "compiling it added guards on its sizes that cannot be kept"
 Found = TypeVar("Found", CompiledGraph, TrainingPair)
 _told_only: ContextVar[bool] = ContextVar("told_only", default=False)
 
@@ -42,16 +54,16 @@ class LookedUp(NamedTuple):
 
     key: cache.Key
     stage: str
-    guards: object
+    symbols: Symbols
+    known: GuardCount
 
-    @classmethod
-    def now(cls, key: cache.Key, stage: str) -> LookedUp:
-        """A key that the cache does not have."""
-        return cls(key, stage, size_guards())
-
-    def why_not_kept(self) -> str:
-        """Why what is compiled now is not to be kept under the key; empty: it is."""
-        return "" if self.guards == size_guards() else GUARDS_ADDED
+    def added(self) -> AddedGuards:
+        """The guards on sizes that compiling has added so far: who finds the graph needs them."""
+        added = added_guards(self.symbols, self.known)
+        problem = added.problem
+        if added.texts and self.stage == "backward":  # nobody asks before a backward pass
+            problem = ", ".join(added.texts)
+        return AddedGuards(problem=f"{GUARDS_ADDED}: {problem}") if problem else added
 
 
 @dataclass(frozen=True)
@@ -70,7 +82,7 @@ class GraphCache:
 
     def key(
         self, gm: Any, inputs: Sequence[Any], stage: str, static: Iterable[int] = ()
-    ) -> cache.Key | None:
+    ) -> GraphKey | None:
         """The key of a graph; None where it has none or the cache is off, with the reason kept."""
         if not self.is_on:
             if not self.record.cache:  # once will do
@@ -90,23 +102,44 @@ class GraphCache:
         self, gm: Any, inputs: Sequence[Any], stage: str, link: Callable[[CompiledGraph], T]
     ) -> tuple[T | None, LookedUp | None]:
         """What ``link`` makes of the stored graph; or the key that the cache does not have."""
-        key = self.key(gm, inputs, stage)
-        found = None if key is None else self.find(key, stage, link)
-        return found, LookedUp.now(key, stage) if key is not None and found is None else None
+        return self._look_up(gm, inputs, stage, link, decode)
 
-    def find(self, key: cache.Key, stage: str, link: Callable[[CompiledGraph], T]) -> T | None:
-        """What ``link`` makes of the stored graph; None where nothing is stored that it can use."""
-        return self._find(key, stage, link, decode)
+    def look_up_training(
+        self, gm: Any, inputs: Sequence[Any], stage: str, link: Callable[[TrainingPair], T]
+    ) -> tuple[T | None, LookedUp | None]:
+        """What ``link`` makes of a stored training graph, as ``look_up`` does."""
+        return self._look_up(gm, inputs, stage, link, decode_pair)
 
-    def find_training(
-        self, key: cache.Key, stage: str, link: Callable[[TrainingPair], T]
-    ) -> T | None:
-        """What ``link`` makes of a stored training graph, as ``find`` does."""
-        return self._find(key, stage, link, decode_pair)
+    def _look_up(
+        self,
+        gm: Any,
+        inputs: Sequence[Any],
+        stage: str,
+        link: Callable[[Found], T],
+        read: Callable[[bytes], Found],
+    ) -> tuple[T | None, LookedUp | None]:
+        """One entry serves all sizes that its guards allow; others have entries of their own."""
+        asked = self.key(gm, inputs, stage)
+        if asked is None:
+            return None, None
+        key, symbols = asked
+        found = None
+        try:
+            found = self._find(key, stage, link, read, symbols)
+        except OtherSizes:
+            key = key.with_part("sizes in the example", str(symbols.hints()))
+            with suppress(OtherSizes):
+                found = self._find(key, stage, link, read, symbols)
+        if found is not None:
+            return found, None
+        return None, LookedUp(key, stage, symbols, GuardCount(symbols.env))
 
     def found(self, key: cache.Key, stage: str, link: Callable[[CompiledGraph], T]) -> T:
-        """What ``link`` makes of a graph that has to be stored; an error where it is not."""
-        linked = self.find(key, stage, link)
+        """What ``link`` makes of a graph that has to be stored; an error where it is not.
+
+        Guards on its sizes are left to the caller.
+        """
+        linked = self._find(key, stage, link, decode)
         if linked is None:
             raise InvalidCompiledGraph(f"its {stage} graph is not stored any more")
         return linked
@@ -117,6 +150,7 @@ class GraphCache:
         stage: str,
         link: Callable[[Found], T],
         read: Callable[[bytes], Found],
+        symbols: Symbols | None = None,
     ) -> T | None:
         with self.record.stage("cache", stage):
             found = cache.lookup(key)
@@ -124,7 +158,7 @@ class GraphCache:
             self._note(stage, "hit", "", key)
             return None
         if isinstance(found, cache.Hit):
-            return self._read(found.payload, key, stage, link, read)
+            return self._read(found.payload, key, stage, link, read, symbols)
         state = "bypass" if isinstance(found, cache.Bypass) else "miss"
         self._note(stage, state, found.reason, key, found.nearest)
         return None
@@ -134,36 +168,41 @@ class GraphCache:
         looked_up: LookedUp,
         link: Callable[[CompiledGraph], T],
         compile_: Callable[[], tuple[T, CompiledGraph]],
-        reason: str = "",
+        added: AddedGuards,
     ) -> T:
         """What ``compile_`` gives, kept for others, or what another process has just kept.
 
-        With a ``reason`` not to, nothing is kept.
+        ``added`` are guards that it is kept under; where they cannot be written, it is not.
         """
-        key, stage, _ = looked_up
-        if reason:
-            self._stand_aside(key, stage, reason)
-        if reason or _told_only.get():
+        key, stage, symbols, _ = looked_up
+        if added.problem:
+            self._stand_aside(key, stage, added.problem)
+        if added.problem or _told_only.get():
             return compile_()[0]
         with cache.compiling(key) as payload:
-            linked = None if payload is None else self._read(payload, key, stage, link, decode)
+            linked = None
+            if payload is not None:
+                with suppress(OtherSizes):
+                    linked = self._read(payload, key, stage, link, decode, symbols)
             if linked is not None:
                 return linked
             start = time.perf_counter()
             made, graph = compile_()
-            reason = why_not_stored(graph) or self._store(key, graph, time.perf_counter() - start)
+            reason = why_not_stored(graph)
+            reason = reason or self._store(key, graph, added, time.perf_counter() - start)
             if reason:
                 self._stand_aside(key, stage, reason)
             else:
                 self.kept[stage] = key
             return made
 
-    def keep_training(self, key: cache.Key, plan: Mapping[str, Any]) -> None:
+    def keep_training(self, key: cache.Key, plan: Mapping[str, Any], added: AddedGuards) -> None:
         """Keep how the forward and backward graph are run, where both are stored."""
         if {"forward", "backward"} <= self.kept.keys():
             pair = TrainingPair(plan, self.kept["forward"], self.kept["backward"])
             names = ", ".join(backend.name for backend in self.backends)
-            cache.store(key, encode_pair(pair), label=f"training graph for {names}")
+            data = with_guards(added.texts, encode_pair(pair))
+            cache.store(key, data, label=f"training graph for {names}")
 
     def _stand_aside(self, key: cache.Key, stage: str, reason: str) -> None:
         cache.bypass(reason)
@@ -176,9 +215,19 @@ class GraphCache:
         stage: str,
         link: Callable[[Found], T],
         read: Callable[[bytes], Found],
+        symbols: Symbols | None = None,
     ) -> T | None:
+        """What ``link`` makes of a payload, once its guards hold; they are added only then."""
         try:
-            linked = link(read(payload))
+            guards, data = without_guards(payload)
+            if symbols is not None:
+                check_guards(guards, symbols)
+            linked = link(read(data))
+            if symbols is not None:
+                add_guards(guards, symbols)
+        except OtherSizes as error:
+            self._note(stage, "miss", str(error), key)
+            raise
         except Exception as error:  # damaged before it was stored; a vendor's may raise anything
             told = str(error) if isinstance(error, DovetailError) else repr(error)
             self._note(stage, "miss", f"what is stored does not load: {told}", key)
@@ -187,11 +236,13 @@ class GraphCache:
         self.kept[stage] = key
         return linked
 
-    def _store(self, key: cache.Key, graph: CompiledGraph, seconds: float) -> str:
+    def _store(
+        self, key: cache.Key, graph: CompiledGraph, added: AddedGuards, seconds: float
+    ) -> str:
         """Keep a graph; why it cannot be written, if it cannot: it runs all the same."""
         names = ", ".join(name for name, _ in graph.backends)
         try:
-            data = encode(graph)
+            data = with_guards(added.texts, encode(graph))
         except Exception as error:  # PyTorch may refuse to read a tensor that the graph holds
             return f"it cannot be written: {error}"
         cache.store(key, data, seconds=seconds, label=f"{graph.kind} graph for {names}")

@@ -41,6 +41,10 @@ class Key:
             )
         )
 
+    def with_part(self, name: str, part: str) -> Key:
+        """This key and one more part."""
+        return Key((*self.parts, *Key.of({name: part}).parts))
+
     @cached_property
     def digest(self) -> str:
         """SHA-256 in hex over the format and every part's name and hash."""

@@ -7,7 +7,14 @@ from typing import Any
 
 import sympy
 
-from dovetail.capture._torch.symbols import SymbolFacts, shape_env, sym_expr, symbol_facts
+from dovetail.capture._torch.symbols import (
+    SymbolFacts,
+    shape_env,
+    sym_expr,
+    symbol_facts,
+    symbol_value,
+)
+from dovetail.errors import SizeError
 
 
 class Symbols:
@@ -33,6 +40,24 @@ class Symbols:
                 self._rename(symbol)
             found = self._texts[expr] = str(expr.xreplace(self._renamed))
         return found
+
+    def renamed(self, expr: Any) -> Any:
+        """A sympy expression over our symbols; SizeError where it has others."""
+        if unknown := [s for s in expr.free_symbols if s not in self._renamed or not s.is_integer]:
+            raise SizeError(f"{expr} is about {unknown[0]}, which no input shows as a size")
+        return expr.xreplace(self._renamed)
+
+    def hints(self) -> dict[str, int]:
+        """What each of our symbols was in the example call, but for those from data."""
+        held = {} if self.env is None else symbol_facts(self.env).hints
+        sizes = {s: ours for s, ours in self._renamed.items() if s in held and s.is_integer}
+        return {str(ours): int(held[s]) for s, ours in sizes.items()}
+
+    def values(self) -> dict[str, Any]:
+        """The same symbols as SymInts."""
+        known = self.hints()
+        pairs = ((str(ours), s) for s, ours in self._renamed.items())
+        return {name: symbol_value(self.env, s) for name, s in pairs if name in known}
 
     def facts(self, *, with_hints: bool) -> list[str]:
         """What is known of the symbols so far: ranges, hints, guards that hold, a line each."""

@@ -94,6 +94,7 @@ class Capture:
         plain: list[Runnable] = []
         returned: list[Any] = []  # by the backward graph
         count = len(example_inputs)
+        varying = varying_outputs(gm)
         aot = aot_autograd(
             fw_compiler=self._forward_compiler(returned, count),
             bw_compiler=self._backward_compiler(),
@@ -110,7 +111,7 @@ class Capture:
         with composites, gradients, bundled, keep_random_draws(), pause:
             compiled = aot(gm, example_inputs)
         if len(plain) == 1 and may_be_plain(gm, example_inputs):
-            return as_plain(plain[0], self.keep)
+            return as_plain(plain[0], self.keep, varying)
         return compiled  # type: ignore[no-any-return]
 
     def _inference_compiler(self, found: list[Runnable], count: int) -> Callable[..., Any]:
@@ -209,9 +210,13 @@ def may_train_plainly(gm: fx.GraphModule, inputs: Sequence[Any]) -> bool:
     return plain and has_fixed_sizes(inputs) and can_restore_training()
 
 
-def as_plain(compiled: Runnable, keep: Keep | None = None) -> Callable[..., Any]:
+def as_plain(
+    compiled: Runnable,
+    keep: Keep | None = None,
+    varying: Mapping[int, set[int]] | None = None,
+) -> Callable[..., Any]:
     """A functional graph as the function that its Dynamo graph is."""
-    call = without_grad(compiled.run)
+    call = without_grad(compiled.run, varying)
     return call if keep is None else keep.whole(compiled, call)
 
 
@@ -227,6 +232,19 @@ def has_fixed_sizes(inputs: Sequence[Any]) -> bool:
     """Whether no size among the inputs varies."""
     sizes = [n for x in inputs for n in (x.shape if isinstance(x, torch.Tensor) else (x,))]
     return not any(isinstance(n, torch.SymInt) for n in sizes)
+
+
+def varying_outputs(gm: fx.GraphModule) -> dict[int, set[int]]:
+    """Outputs of a Dynamo graph with sizes that vary, and the dimensions of those."""
+    returned = gm.graph.output_node().args[0]
+    nodes = returned if isinstance(returned, tuple | list) else ()
+    values = [n.meta.get("example_value") if isinstance(n, fx.Node) else None for n in nodes]
+    found = {
+        n: {d for d, size in enumerate(value.shape) if isinstance(size, torch.SymInt)}
+        for n, value in enumerate(values)
+        if isinstance(value, torch.Tensor)
+    }
+    return {n: dims for n, dims in found.items() if dims}
 
 
 def upsamples(gm: fx.GraphModule) -> bool:

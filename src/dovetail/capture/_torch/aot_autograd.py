@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 
@@ -67,7 +67,8 @@ def inference_is_plain() -> bool:
     """Whether AOTAutograd's own wrapper would do nothing for the inference graph being compiled.
 
     That is so when no input is written, no output is an alias of one, nothing is a tensor
-    subclass, and grad mode does not change. False wherever that cannot be known.
+    subclass, and grad mode does not change. False wherever that cannot be known. (It also marks
+    outputs whose sizes vary, as ``without_grad`` does.)
     """
     from torch._functorch._aot_autograd.schemas import PlainTensorMeta
     from torch._guards import TracingContext
@@ -77,15 +78,21 @@ def inference_is_plain() -> bool:
         return False
     written = any(info.mutates_data or info.mutates_metadata for info in found.input_info)
     aliased = found.num_outputs_aliased or found.num_intermediate_bases
-    special = found.dynamic_outputs or found.is_rng_op_functionalized or found.tokens
+    special = found.is_rng_op_functionalized or found.tokens
     kinds = (*found.subclass_inp_meta, *found.subclass_fw_graph_out_meta)
     plain = all(isinstance(kind, PlainTensorMeta) for kind in kinds)
     same_mode = found.grad_enabled_mutation is None
     return plain and same_mode and not (written or aliased or special)
 
 
-def without_grad(run: Callable[[list[Any]], Any]) -> Callable[..., Any]:
-    """A function of one list as one of its items, called with grad mode off."""
+def without_grad(
+    run: Callable[[list[Any]], Any], varying: Mapping[int, set[int]] | None = None
+) -> Callable[..., Any]:
+    """A function of one list as one of its items, called with grad mode off.
+
+    ``varying`` are dimensions of outputs whose sizes vary: Dynamo is told, for graphs that take
+    them as inputs.
+    """
     import torch
 
     is_enabled, enable = torch.is_grad_enabled, torch._C._set_grad_enabled
@@ -99,7 +106,22 @@ def without_grad(run: Callable[[list[Any]], Any]) -> Callable[..., Any]:
         finally:
             enable(True)
 
-    return call
+    return _marking(call, varying) if varying else call
+
+
+def _marking(call: Callable[..., Any], varying: Mapping[int, set[int]]) -> Callable[..., Any]:
+    from torch._functorch._aot_autograd import runtime_wrappers
+
+    guarded = not hasattr(runtime_wrappers, "mark_dynamo_propagated_dynamic_indices")
+    name = f"_dynamo_{'weak' if guarded else 'propagated'}_dynamic_indices"  # weak before 2.13
+
+    def marked(*args: Any) -> Any:
+        results = call(*args)
+        for n, dims in varying.items():
+            setattr(results[n], name, getattr(results[n], name, set()) | dims)
+        return results
+
+    return marked
 
 
 def boxed(fn: Callable[[list[Any]], Any]) -> Callable[[list[Any]], Any]:

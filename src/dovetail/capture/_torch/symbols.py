@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from dovetail.errors import SizeError
+
 
 def fake_mode_of(values: Iterable[Any]) -> Any:
     """The FakeTensorMode in which a graph's values were made, or None."""
@@ -81,11 +83,34 @@ def shape_env(value: Any) -> Any:
     return value.node.shape_env
 
 
-def size_guards() -> object:
-    """What is known of symbolic sizes so far: it differs once something is decided by a size."""
-    from torch._guards import TracingContext
+def symbol_value(env: Any, symbol: Any) -> Any:
+    """A symbol of a ShapeEnv as a SymInt: what is asked of it becomes a guard."""
+    return env.create_symintnode(symbol, hint=int(env.backed_var_to_val[symbol]))
 
-    env = getattr(getattr(TracingContext.try_get(), "fake_mode", None), "shape_env", None)
-    if env is None:
-        return None
-    return len(env.guards), dict(env.replacements), dict(env.var_to_range)
+
+class GuardCount:
+    """What a ShapeEnv has decided about sizes so far; the current one, if none is given."""
+
+    def __init__(self, env: Any = None) -> None:
+        from torch._guards import TracingContext
+
+        if env is None:
+            env = getattr(getattr(TracingContext.try_get(), "fake_mode", None), "shape_env", None)
+        self.env = env
+        self.count = 0 if env is None else len(env.guards)
+        backed = () if env is None else tuple(env.backed_var_to_val)
+        self.known = {symbol: self._known(symbol) for symbol in backed}
+
+    def _known(self, symbol: Any) -> tuple[Any, Any]:
+        return self.env.replace(symbol), self.env.var_to_range.get(symbol)
+
+    def added(self) -> list[Any]:
+        """Guards added since, as sympy expressions; SizeError if something was decided without."""
+        if self.env is None:
+            return []
+        guards = [guard.expr for guard in self.env.guards[self.count :]]
+        guarded = {symbol for guard in guards for symbol in guard.free_symbols}
+        for symbol, before in self.known.items():
+            if self._known(symbol) != before and not guarded & before[0].free_symbols:
+                raise SizeError(f"the size {symbol} was decided upon without a guard")
+        return guards
