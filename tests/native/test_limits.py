@@ -229,7 +229,7 @@ def test_a_kernel_has_no_more_values_than_the_format_allows(count, monkeypatch):
     first = Load("v0", "float32", "x", Index(0))
     rest = [Apply(f"v{n}", "float32", "neg", (f"v{n - 1}",)) for n in range(1, count)]
     body = (first, *rest, Store("y", Index(0), f"v{count - 1}"))
-    buffers = (Buffer("x", "float32"), Buffer("y", "float32", "out"))
+    buffers = (KernelBuffer("x", "float32"), KernelBuffer("y", "float32", "out"))
     section = ir_section([Kernel("long", buffers, (), (Loop((), body),))])
     text = "program @p\ninput %x: float32[1]\noutput %y: float32[1]\n"
     data = file_bytes(
