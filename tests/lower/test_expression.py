@@ -9,6 +9,7 @@ import pytest
 from dovetail.ir.affine import Affine
 from dovetail.ir.call import OpCall, Ref
 from dovetail.ir.size import Size
+from dovetail.ir.strides import contiguous_strides
 from dovetail.ir.tensor import TensorDesc
 from dovetail.lower import all_rules, calls
 from dovetail.lower.calls import lower_call, verdict
@@ -27,14 +28,7 @@ from dovetail.lower.expression import (
 )
 from dovetail.lower.index_map import IndexMap, variables
 from dovetail.lower.rules import Lower
-from dovetail.lower.values import (
-    LibraryCall,
-    Pointwise,
-    Reduction,
-    Source,
-    View,
-    contiguous_strides,
-)
+from dovetail.lower.values import LibraryCall, Pointwise, Reduction, Source, View
 
 X = Source("x", "float32", (4, 6))
 PLACES = Source("places", "int64", (4,))

@@ -15,6 +15,7 @@ from dovetail.file import container
 from dovetail.file.decode import Decoded, decode_artifact
 from dovetail.file.kernel_decode import split_kernels
 from dovetail.file.objects import objects
+from dovetail.ir.affine import add
 from dovetail.ir.call import Arg, OpCall, Ref
 from dovetail.ir.program import (
     VALUE,
@@ -25,11 +26,10 @@ from dovetail.ir.program import (
     Instruction,
     KernelCall,
     Program,
-    add,
-    same_dims,
 )
 from dovetail.ir.segment import Input, Segment
 from dovetail.ir.size import Dim, Size, parse_size, substitute
+from dovetail.ir.strides import same_dims
 from dovetail.ir.tensor import Desc, TensorDesc
 from dovetail.runtime.executable import ManifestEntry, SegmentInterface
 

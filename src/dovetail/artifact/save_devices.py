@@ -14,6 +14,7 @@ from dovetail.backends.plugin.backend import PluginBackend, code_of
 from dovetail.backends.plugin.call import describe, is_view, results
 from dovetail.backends.plugin.segment import PluginSegment
 from dovetail.errors import CannotSave
+from dovetail.ir.affine import add
 from dovetail.ir.call import Arg, OpCall, Ref
 from dovetail.ir.program import (
     BlobCall,
@@ -22,12 +23,11 @@ from dovetail.ir.program import (
     KernelCall,
     Launch,
     PluginDevice,
-    add,
-    contiguous_strides,
     reads,
     writes,
 )
 from dovetail.ir.size import Size
+from dovetail.ir.strides import contiguous_strides
 from dovetail.ir.tensor import TensorDesc
 from dovetail.lower.to_program import Key, Lowering
 from dovetail.lower.views import view_offsets

@@ -10,7 +10,7 @@ from dovetail.file.encode import encode_program, scalar_bytes
 from dovetail.ir.program import HostCall, Program, writes
 from dovetail.ir.segment import Segment
 from dovetail.ir.size import Dim, parse_size, symbols_of
-from dovetail.lower.to_program import Lowered
+from dovetail.lower.to_program import LoweredProgram
 from dovetail.runtime.executable import ManifestEntry
 
 __all__ = ["ManifestEntry", "artifact_bytes", "dim_entry", "when_it_writes", "window"]
@@ -34,7 +34,7 @@ def dim_entry(dim: Dim) -> int | str:
 
 def artifact_bytes(
     segment: Segment,
-    lowered: Lowered,
+    lowered: LoweredProgram,
     results: Sequence[ManifestEntry],
     generated: Mapping[str, str] | None = None,
     more: Sequence[Section] = (),
@@ -54,7 +54,7 @@ def artifact_bytes(
         return b"".join(chunks(*lay_out([*sections, *more], features)))
 
 
-def _taken(segment: Segment, lowered: Lowered) -> list[ManifestEntry]:
+def _taken(segment: Segment, lowered: LoweredProgram) -> list[ManifestEntry]:
     """For each input of the segment, which of the program's it is."""
     positions = {lowered.taken[b.name]: n for n, b in enumerate(lowered.program.inputs)}
     return [

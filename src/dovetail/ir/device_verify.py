@@ -5,16 +5,8 @@ from __future__ import annotations
 import re
 
 from dovetail.errors import InvalidProgram
-from dovetail.ir.program import (
-    BlobCall,
-    Copy,
-    Instruction,
-    Launch,
-    Program,
-    reads,
-    same_dims,
-    writes,
-)
+from dovetail.ir.program import BlobCall, Copy, Instruction, Launch, Program, reads, writes
+from dovetail.ir.strides import same_dims
 
 HOST = "cpu"
 _NAME = re.compile(r"[\w.-]+$")

@@ -12,9 +12,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from dovetail.ir.dtypes import item_bytes
-from dovetail.ir.program import Buffer, KernelCall, Program, reads, same_dims, writes
+from dovetail.ir.program import Buffer, KernelCall, Program, reads, writes
 from dovetail.ir.program_verify import extent, last_uses
 from dovetail.ir.size import evaluate
+from dovetail.ir.strides import same_dims
 
 ALIGNMENT = 64
 

@@ -7,7 +7,7 @@ C runtime (or ``testing.program_reference``) runs it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -238,68 +238,3 @@ def host_refs(instruction: HostCall) -> Iterator[Ref]:
     """Every buffer among a host call's arguments, in order."""
     for value in (instruction.args, tuple(instruction.kwargs.values())):
         yield from (leaf for leaf in leaves(value) if isinstance(leaf, Ref))
-
-
-def contiguous_strides(shape: tuple[Dim, ...]) -> tuple[Dim, ...]:
-    """Row-major strides, as PyTorch gives them: an empty dimension counts as one."""
-    strides: list[Dim] = []
-    step: Dim = 1
-    for size in reversed(shape):
-        strides.append(step)
-        step = multiply(step, size if isinstance(size, Size) or size > 0 else 1)
-    return tuple(reversed(strides))
-
-
-def multiply(left: Dim, right: Dim) -> Dim:
-    """The product, with the trivial cases folded."""
-    if left == 0 or right == 0:
-        return 0
-    if left == 1:
-        return right
-    return left if right == 1 else Size.binary("mul", left, right)
-
-
-def add(left: Dim, right: Dim) -> Dim:
-    """The sum, with the trivial cases folded."""
-    if left == 0:
-        return right
-    return left if right == 0 else Size.binary("add", left, right)
-
-
-def same_dims(left: Iterable[Dim], right: Iterable[Dim]) -> bool:
-    """Whether two lists of sizes are equal for every value of their symbols."""
-    first, second = tuple(left), tuple(right)
-    if first == second:
-        return True
-    return len(first) == len(second) and all(
-        polynomial(a) == polynomial(b) for a, b in zip(first, second, strict=True)
-    )
-
-
-def is_row_major(desc: TensorDesc) -> bool:
-    """Whether elements lie in row-major order for every value of the symbols."""
-    expected = contiguous_strides(desc.shape)
-    return all(
-        size == 1 or same_dims((stride,), (step,))
-        for size, stride, step in zip(desc.shape, desc.strides, expected, strict=True)
-    )
-
-
-def polynomial(dim: Dim) -> dict[tuple[Dim, ...], int]:
-    """A size as products of symbols (or of what is no sum or product) with their factors."""
-    if isinstance(dim, int):
-        return {(): dim} if dim else {}
-    if dim.op in ("add", "sub"):
-        sign = 1 if dim.op == "add" else -1
-        total = polynomial(dim.args[0])
-        for term, factor in polynomial(dim.args[1]).items():
-            total[term] = total.get(term, 0) + sign * factor
-        return {term: factor for term, factor in total.items() if factor}
-    if dim.op == "mul":
-        product: dict[tuple[Dim, ...], int] = {}
-        for left, one in polynomial(dim.args[0]).items():
-            for right, two in polynomial(dim.args[1]).items():
-                term = tuple(sorted((*left, *right), key=str))
-                product[term] = product.get(term, 0) + one * two
-        return {term: factor for term, factor in product.items() if factor}
-    return {(dim,): 1}

@@ -48,9 +48,9 @@ from dovetail.ir.program import (
     Program,
     Result,
     Symbol,
-    contiguous_strides,
 )
 from dovetail.ir.size import Dim, Size, parse_size
+from dovetail.ir.strides import contiguous_strides
 from dovetail.ir.tensor import TensorDesc
 
 _NAME = r"%([\w.]+)"

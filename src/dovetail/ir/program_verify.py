@@ -20,10 +20,10 @@ from dovetail.ir.program import (
     Launch,
     Program,
     reads,
-    same_dims,
     writes,
 )
 from dovetail.ir.size import Dim, Size, symbols_of
+from dovetail.ir.strides import same_dims
 
 _NAME = re.compile(r"[\w.]+$")
 _KERNEL_NAME = re.compile(r"[\w.]+@\d+$")

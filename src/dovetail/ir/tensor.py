@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from dovetail.ir.dtypes import DTYPES
 from dovetail.ir.size import Dim, symbols_of
+from dovetail.ir.strides import is_row_major
 
 _SHORT = {name: row.short for name, row in DTYPES.items() if row.short}
 
@@ -41,14 +42,7 @@ class TensorDesc:
         """Whether the elements lie in row-major order; None when symbols leave it open."""
         if not self.is_static or not all(isinstance(s, int) for s in self.strides):
             return None
-        expected = 1
-        for size, stride in zip(reversed(self.shape), reversed(self.strides), strict=True):
-            if size == 0:
-                return True
-            if size != 1 and stride != expected:
-                return False
-            expected *= int(size)  # type: ignore[arg-type]  # static: every size is an int
-        return True
+        return is_row_major(self)
 
     def symbols(self) -> frozenset[str]:
         """The symbols in the shape and strides."""

@@ -10,6 +10,7 @@ from dovetail.ir.affine import mul, product
 from dovetail.ir.call import OpCall
 from dovetail.ir.dtypes import FLOATS
 from dovetail.ir.size import Dim
+from dovetail.ir.strides import contiguous_strides
 from dovetail.ir.tensor import TensorDesc
 from dovetail.lower.expression import Bodies, Builder
 from dovetail.lower.index_map import Indices
@@ -19,7 +20,7 @@ from dovetail.lower.reductions import divide_by, moments, scaled
 from dovetail.lower.reindex import reshape
 from dovetail.lower.rules import Lower, Refused, compute, number, rule, static, tensor, view
 from dovetail.lower.staged import Fold, join, pieces, where_to_cut
-from dovetail.lower.values import Pointwise, Value, View, contiguous_strides
+from dovetail.lower.values import Pointwise, Value, View
 
 
 @dataclass(frozen=True)

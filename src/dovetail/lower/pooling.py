@@ -11,12 +11,13 @@ from dovetail.ir.affine import Affine
 from dovetail.ir.call import OpCall
 from dovetail.ir.dtypes import FLOATS
 from dovetail.ir.size import Dim
+from dovetail.ir.strides import contiguous_strides
 from dovetail.lower.expression import Builder
 from dovetail.lower.index_map import Indices
 from dovetail.lower.masks import all_of, between
 from dovetail.lower.reductions import lowest
 from dovetail.lower.rules import Lower, Refused, argument, compute, rule, tensor
-from dovetail.lower.values import Pointwise, Reduction, Value, contiguous_strides
+from dovetail.lower.values import Pointwise, Reduction, Value
 
 MOST_TAPS = 25  # more are better walked by a loop
 MOST_MASKED = 9  # the same for a sum that needs masks: they are walked row by row

@@ -10,6 +10,7 @@ from typing import Any
 from dovetail.ir.affine import Affine, mul
 from dovetail.ir.call import OpCall
 from dovetail.ir.dtypes import FLOATS
+from dovetail.ir.strides import contiguous_strides
 from dovetail.lower.expression import Builder
 from dovetail.lower.index_map import Indices
 from dovetail.lower.masks import all_of
@@ -24,7 +25,7 @@ from dovetail.lower.pooling import (
 )
 from dovetail.lower.reductions import divide_by, finish, lowest, reduction
 from dovetail.lower.rules import Lower, Refused, compute, rule, tensor, view
-from dovetail.lower.values import Pointwise, Value, contiguous_strides
+from dovetail.lower.values import Pointwise, Value
 
 MOST_UNEQUAL = 12  # taps of a mean, each at a place of its own
 

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 
 from dovetail.ir.call import Arg, Attr, OpCall, Ref
 from dovetail.ir.dtypes import COMPUTE, FLOATS
-from dovetail.ir.program import Attribute, is_row_major
+from dovetail.ir.program import Attribute
 from dovetail.ir.size import Size
+from dovetail.ir.strides import is_row_major
 from dovetail.ir.tensor import TensorDesc
 
 INTS = ("int64", "int32")

@@ -10,12 +10,13 @@ from dovetail.ir.affine import Affine, product
 from dovetail.ir.call import OpCall
 from dovetail.ir.dtypes import FLOATS
 from dovetail.ir.size import Dim
+from dovetail.ir.strides import contiguous_strides
 from dovetail.ir.tensor import TensorDesc
 from dovetail.lower.expression import Builder
 from dovetail.lower.index_map import Indices
 from dovetail.lower.rules import Lower, Refused, argument, compute, dims_of, number, rule, tensor
 from dovetail.lower.staged import Fold, fold
-from dovetail.lower.values import Pointwise, Reduction, Value, contiguous_strides
+from dovetail.lower.values import Pointwise, Reduction, Value
 
 # What is done to an element before it is folded.
 Prologue = Callable[[Builder, str], str]

@@ -7,11 +7,11 @@ from typing import Any
 from dovetail.ir.affine import Affine, add, divide, mul, product
 from dovetail.ir.call import OpCall
 from dovetail.ir.size import Dim, Size
-from dovetail.ir.tensor import TensorDesc
+from dovetail.ir.strides import contiguous_strides, is_row_major
 from dovetail.lower.expression import Builder
 from dovetail.lower.index_map import Indices, ReshapeMap, Run
 from dovetail.lower.rules import Lower, Refused, argument, rule, static, tensor, view
-from dovetail.lower.values import Value, View, contiguous_strides
+from dovetail.lower.values import Value, View
 from dovetail.lower.views import known_dim
 
 
@@ -174,15 +174,6 @@ def lower_view(lower: Lower, call: OpCall) -> View:
 def _copied(lower: Lower, base: Value) -> Value:
     """The same elements in row-major order."""
     return lower.inner("copied", base.dtype, base.shape, lambda b, i: b.read(base, i), (base,))
-
-
-def is_row_major(value: Value | TensorDesc) -> bool:
-    """Whether a value's elements follow each other in memory, the last dimension fastest."""
-    expected = contiguous_strides(value.shape)
-    return all(
-        size == 1 or have == want
-        for size, have, want in zip(value.shape, value.strides, expected, strict=True)
-    )
 
 
 @rule("diagonal.default")

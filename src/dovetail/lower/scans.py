@@ -8,13 +8,14 @@ from dovetail.ir.affine import Affine, product
 from dovetail.ir.call import OpCall
 from dovetail.ir.dtypes import FLOATS
 from dovetail.ir.size import Dim
+from dovetail.ir.strides import contiguous_strides
 from dovetail.ir.tensor import TensorDesc
 from dovetail.lower.expression import Body, Builder
 from dovetail.lower.index_map import Indices
 from dovetail.lower.pointwise import element
 from dovetail.lower.reindex import reshape
 from dovetail.lower.rules import Lower, Refused, argument, compute, rule, static, tensor
-from dovetail.lower.values import Pointwise, Reduction, Scanned, Value, contiguous_strides
+from dovetail.lower.values import Pointwise, Reduction, Scanned, Value
 
 LONG = 1 << 18  # elements from which on a scan that has few beside it is shared among threads
 FEW = 4  # so many beside it keep the threads busy

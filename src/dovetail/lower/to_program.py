@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from dovetail.errors import CannotSave
+from dovetail.ir.affine import add, mul
 from dovetail.ir.call import Arg, OpCall, Ref
 from dovetail.ir.memory import share_in_place
 from dovetail.ir.program import (
@@ -26,17 +27,13 @@ from dovetail.ir.program import (
     Program,
     Result,
     Symbol,
-    add,
-    contiguous_strides,
-    is_row_major,
-    multiply,
     reads,
-    same_dims,
     writes,
 )
 from dovetail.ir.program_verify import verify_program
 from dovetail.ir.segment import Segment, is_write
 from dovetail.ir.size import UNKNOWN, Size
+from dovetail.ir.strides import contiguous_strides, is_row_major, same_dims
 from dovetail.ir.tensor import Desc, ScalarDesc, TensorDesc
 from dovetail.lower.portable import ASSERTIONS, RESHAPES, Match, Operand, is_elementwise, match
 from dovetail.lower.views import view_offsets
@@ -58,7 +55,7 @@ class ProgramSource:
 
 
 @dataclass(frozen=True)
-class Lowered:
+class LoweredProgram:
     """A program, the numbers that it holds as constants of its own, and its inputs' names."""
 
     program: Program
@@ -273,7 +270,7 @@ class Lowering:
         outputs: Iterable[Result],
         symbols: Sequence[Symbol] = (),
         guards: Sequence[Guard] = (),
-    ) -> Lowered:
+    ) -> LoweredProgram:
         """The finished program, verified."""
         made = Program(
             re.sub(r"[^\w]", "_", name) or "program",
@@ -286,7 +283,7 @@ class Lowering:
         )
         made = share_in_place(made, is_elementwise)
         verify_program(made)
-        return Lowered(made, dict(self.scalars), dict(self.taken))
+        return LoweredProgram(made, dict(self.scalars), dict(self.taken))
 
 
 def functional(call: OpCall) -> OpCall:
@@ -372,7 +369,7 @@ def _fills(view: Buffer, owner: Buffer) -> bool:
 def _count(desc: TensorDesc) -> int | Size:
     total: int | Size = 1
     for size in desc.shape:
-        total = multiply(total, size)
+        total = mul(total, size)
     return total
 
 

@@ -11,11 +11,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from dovetail.ir.affine import Affine, add, mul, product
+from dovetail.ir.affine import Affine, add, product
 from dovetail.ir.call import OpCall
 from dovetail.ir.dtypes import COMPUTE
 from dovetail.ir.ops import REDUCTIONS
 from dovetail.ir.size import Dim
+from dovetail.ir.strides import contiguous_strides
 from dovetail.lower.expression import (
     Bodies,
     Body,
@@ -183,16 +184,6 @@ def verify_value(value: Value) -> None:
 def root_of(value: Value) -> Value:
     """The value a view looks at, or the value itself."""
     return value.root if isinstance(value, View) else value
-
-
-def contiguous_strides(shape: Sequence[Dim]) -> tuple[Dim, ...]:
-    """Row-major strides."""
-    strides: list[Dim] = []
-    step: Dim = 1
-    for size in reversed(shape):
-        strides.append(step)
-        step = mul(step, size) if size != 0 else step
-    return tuple(reversed(strides))
 
 
 def broadcast_index(index: Indices, shape: Sequence[Dim]) -> Indices:

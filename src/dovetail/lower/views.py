@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from dovetail.ir.affine import add, mul
 from dovetail.ir.call import Arg, OpCall, Ref
-from dovetail.ir.program import add, is_row_major, multiply
 from dovetail.ir.size import Dim, Size
+from dovetail.ir.strides import is_row_major
 from dovetail.ir.tensor import ScalarDesc, TensorDesc
 
 # Results start where the operand starts: only shape and strides differ.
@@ -78,7 +79,7 @@ def _axis(args: Sequence[Arg], base: TensorDesc, position: int = 0) -> int:
 
 def _select(base: TensorDesc, args: Sequence[Arg]) -> list[Dim] | None:
     axis, index = _axis(args, base), args[1]
-    return [multiply(_from_start(index, base.shape[axis]), base.strides[axis])]
+    return [mul(_from_start(index, base.shape[axis]), base.strides[axis])]
 
 
 def _slice(base: TensorDesc, args: Sequence[Arg]) -> list[Dim] | None:
@@ -88,7 +89,7 @@ def _slice(base: TensorDesc, args: Sequence[Arg]) -> list[Dim] | None:
     begin = _from_start(start, size)
     if begin != 0:
         begin = Size.binary("max", 0, Size.binary("min", begin, size))
-    return [multiply(begin, base.strides[axis])]
+    return [mul(begin, base.strides[axis])]
 
 
 def _narrow(base: TensorDesc, args: Sequence[Arg]) -> list[Dim] | None:
@@ -100,7 +101,7 @@ def _unbind(base: TensorDesc, args: Sequence[Arg]) -> list[Dim] | None:
     count = base.shape[axis]
     if not isinstance(count, int):
         return None
-    return [multiply(i, base.strides[axis]) for i in range(count)]
+    return [mul(i, base.strides[axis]) for i in range(count)]
 
 
 def _split(base: TensorDesc, args: Sequence[Arg]) -> list[Dim] | None:
@@ -109,7 +110,7 @@ def _split(base: TensorDesc, args: Sequence[Arg]) -> list[Dim] | None:
     if not isinstance(size, int) or not isinstance(step, int) or step <= 0:
         return None
     starts = range(0, size, step) if size else range(1)
-    return [multiply(start, base.strides[axis]) for start in starts]
+    return [mul(start, base.strides[axis]) for start in starts]
 
 
 def _split_with_sizes(base: TensorDesc, args: Sequence[Arg]) -> list[Dim] | None:
@@ -117,7 +118,7 @@ def _split_with_sizes(base: TensorDesc, args: Sequence[Arg]) -> list[Dim] | None
     starts: list[Dim] = [0]
     for size in args[0][:-1]:
         starts.append(add(starts[-1], size))
-    return [multiply(start, base.strides[axis]) for start in starts]
+    return [mul(start, base.strides[axis]) for start in starts]
 
 
 _RULES: dict[str, Callable[[TensorDesc, Sequence[Arg]], list[Dim] | None]] = {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dovetail.ir.call import OpCall
-from dovetail.ir.program import is_row_major
+from dovetail.ir.strides import is_row_major
 from dovetail.lower.library import is_library
 
 # Operators that PyTorch has a decomposition for, but that have a rule of their own here.

@@ -8,8 +8,8 @@ from functools import cache, lru_cache
 
 from dovetail.ir.affine import Affine, product
 from dovetail.ir.size import Dim
+from dovetail.ir.strides import contiguous_strides
 from dovetail.lower.index_map import Indices
-from dovetail.lower.values import contiguous_strides
 
 
 @dataclass(frozen=True)

@@ -16,9 +16,10 @@ from dovetail.ir.call import Arg, Ref, leaves
 from dovetail.ir.dtypes import DTYPES
 from dovetail.ir.kernel_call import call_inputs, call_outputs, call_sizes
 from dovetail.ir.ops import CHECKS
-from dovetail.ir.program import Copy, HostCall, KernelCall, same_dims
+from dovetail.ir.program import Copy, HostCall, KernelCall
 from dovetail.ir.segment import is_write
 from dovetail.ir.size import Dim, Size, symbols_of
+from dovetail.ir.strides import same_dims
 from dovetail.ir.tensor import ScalarDesc, TensorDesc
 from dovetail.lower import values
 from dovetail.lower.library import fills
