@@ -82,6 +82,7 @@ def measure(segment: Any, rounds: int) -> tuple[float, int]:
 
 def measure_each(name: str, segment: Any, rounds: int, seen: set[str]) -> list[Kernel]:
     """The new kernels of a segment."""
+    from dovetail.backends.cpu.code import scheduled
     from dovetail.codegen.llvm.module import module_text
     from dovetail.file.processors import target_here
     from dovetail.schedule.build import Built
@@ -93,7 +94,7 @@ def measure_each(name: str, segment: Any, rounds: int, seen: set[str]) -> list[K
     except Unschedulable:
         return []
     for kernel in kernels:
-        text = module_text({"k": kernel}, target_here().lanes)
+        text = module_text(scheduled({"k": kernel}, target_here()), target_here())
         if text not in seen:
             seen.add(text)
             took = measure_kernel(kernel, rounds)
@@ -103,6 +104,7 @@ def measure_each(name: str, segment: Any, rounds: int, seen: set[str]) -> list[K
 
 def measure_kernel(kernel: Any, rounds: int) -> float:
     """CPU milliseconds of a kernel as a module of its own."""
+    from dovetail.backends.cpu.code import scheduled
     from dovetail.codegen.llvm.module import generate
     from dovetail.codegen.llvm.target import assemble
     from dovetail.file.processors import target_here
@@ -111,7 +113,7 @@ def measure_kernel(kernel: Any, rounds: int) -> float:
     for _ in range(rounds + 1):
         assemble.cache_clear()
         start = time.thread_time()
-        generate({"k": kernel}, target_here())
+        generate(scheduled({"k": kernel}, target_here()), target_here())
         best = min(best, time.thread_time() - start)
     return best * 1e3
 

@@ -41,7 +41,7 @@ def variants(fn: Callable[..., Any], args: tuple[torch.Tensor, ...]) -> dict[str
     from tests.codegen.kernels import plan_of
     from tests.native.interpret import plan_file
 
-    from dovetail.codegen.llvm.regenerate import regenerate
+    from dovetail.backends.cpu.regenerate import regenerate
     from dovetail.file import container
     from dovetail.runtime.loaded import open_native
 

@@ -147,7 +147,7 @@ def test_gathers_of_others_are_compiled_too(tmp_path):
 
 def test_regenerated_kernels_cannot_leave_their_buffers(fused, tmp_path):
     """Kernel IR that reaches too far is refused before its code runs."""
-    from dovetail.codegen.llvm.regenerate import regenerate
+    from dovetail.backends.cpu.regenerate import regenerate
     from dovetail.file.kernel_encode import encode_kernels
     from dovetail.ir.kernel import Axis, Index, Kernel, KernelBuffer, Load, Loop, Store
     from tests.artifact.files import file_bytes

@@ -49,10 +49,11 @@ if not missing():
     from dovetail.codegen.llvm.module import generate
     from dovetail.file.encode import code_section
     from dovetail.file.processors import PROCESSORS, target_here
+    from dovetail.backends.cpu.code import scheduled
 
-    code = code_section(
-        [(PROCESSORS[target_here().name], generate({"k": described}, target_here()))]
-    )
+    here = target_here()
+    made = generate(scheduled({"k": described}, here), here)
+    code = code_section([(PROCESSORS[here.name], made)])
     files["code"] = file_bytes(PROGRAM, sections=[code, plain], generated={"k@1": "k"})
 assert _native.may_execute()
 if libc.prctl(PR_SET_MDWE, PR_MDWE_REFUSE_EXEC_GAIN, 0, 0, 0) != 0:

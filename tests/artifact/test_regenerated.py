@@ -483,7 +483,7 @@ def test_the_warning_says_what_would_help(monkeypatch):
     assert "format 1.2" in told
     assert "export the model again" in told
     monkeypatch.setattr(
-        "dovetail.codegen.llvm.regenerate.missing",
+        "dovetail.backends.cpu.regenerate.missing",
         lambda: "it needs llvmlite: pip install 'dovetail[cpu]'",
     )
     (told,) = reasons(encode_kernels([kernel]))
@@ -534,7 +534,7 @@ def test_what_the_compiler_cannot_do_is_interpreted(monkeypatch):
     def fail(*_args, **_kwargs):
         raise RuntimeError("no such thing")
 
-    monkeypatch.setattr("dovetail.codegen.llvm.regenerate.assemble", fail)
+    monkeypatch.setattr("dovetail.backends.cpu.regenerate.assemble", fail)
     (told,) = reasons(encode_kernels([parse_kernel(COPY)]))
     assert "no such thing" in told
 

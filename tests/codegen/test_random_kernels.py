@@ -11,6 +11,7 @@ from dovetail.file.processors import PROCESSORS, target_here
 from dovetail.ir.kernel_call import call_inputs, call_outputs
 from dovetail.ir.kernel_text import parse_kernel
 from dovetail.runtime.loaded import TRUST, open_native
+from dovetail.schedule.cpu.strategy import make_schedule
 from dovetail.testing.kernel_reference import run_kernel
 from tests.artifact.files import file_bytes
 from tests.native.interpret import kernel_program
@@ -18,9 +19,10 @@ from tests.native.random_kernels import RandomKernel
 from tests.targets import family_targets
 
 
-def run_tensors(kernel, lengths, given, target):
+def run_tensors(kernel, lengths, given, target, schedule=None):
     """The kernel's results by name; there is nothing but the code that could give them."""
-    code = generate({kernel.name: kernel}, target)
+    schedule = schedule or make_schedule(kernel, target)
+    code = generate({kernel.name: (kernel, schedule)}, target)
     data = file_bytes(
         str(kernel_program(kernel, lengths)),
         generated={f"{kernel.name}@1": kernel.name},
@@ -31,12 +33,13 @@ def run_tensors(kernel, lengths, given, target):
     return {n: torch.from_dlpack(r) for n, r in zip(names, results, strict=True)}
 
 
-def run_code(kernel, arrays, sizes, target):
+def run_code(kernel, arrays, sizes, target, schedule=None):
     """The same on NumPy's arrays."""
     given = [np.zeros(sizes[name], dtype=bool) for name in sorted(kernel.symbols())]
     given += [arrays[b.name] for b in call_inputs(kernel)]
     lengths = {name: len(array) for name, array in arrays.items()}
-    return {n: r.numpy() for n, r in run_tensors(kernel, lengths, given, target).items()}
+    found = run_tensors(kernel, lengths, given, target, schedule)
+    return {n: r.numpy() for n, r in found.items()}
 
 
 def targets():

@@ -8,13 +8,12 @@ import numpy as np
 import pytest
 import torch
 
-from dovetail.codegen.llvm.analysis import interleaved
 from dovetail.codegen.llvm.emit import Code, Val
 from dovetail.codegen.llvm.interleave import apart, woven
-from dovetail.codegen.llvm.render import block_of, vector_axis
-from dovetail.codegen.llvm.tile import tile_of
 from dovetail.codegen.llvm.turn import turned
 from dovetail.ir.kernel import Store
+from dovetail.ir.target import TARGETS
+from dovetail.schedule.cpu.strategy import make_schedule
 from dovetail.testing.kernel_reference import run_kernel
 from tests.codegen.kernels import kernels_of
 from tests.codegen.test_random_kernels import run_code, targets
@@ -60,9 +59,9 @@ def data(shape, dtype):
     )
 
 
-def turned_loads(kernel):
-    tile = tile_of(kernel, vector_axis(kernel), block_of(kernel))
-    return () if tile is None else tile.loads
+def transposed_loads(kernel):
+    tile = make_schedule(kernel, TARGETS["x86-64-v3"]).tile
+    return () if tile is None else tile.transposed
 
 
 def shuffled(shuffle, dtype, count, lanes):
@@ -114,7 +113,7 @@ def on_every_target(kernel, shape):
 def test_tiles_on_every_target(name):
     fn, shape = PROGRAMS[name]
     for kernel in kernels_of(fn, data(shape, "float32")):
-        assert turned_loads(kernel)
+        assert transposed_loads(kernel)
         on_every_target(kernel, shape)
 
 
@@ -124,7 +123,8 @@ def test_tiles_on_every_target(name):
 def test_woven_on_every_target(name):
     fn, shape = WOVEN[name]
     for kernel in kernels_of(fn, data(shape, "float32")):
-        assert any(interleaved(kernel, vector_axis(kernel)))
+        schedule = make_schedule(kernel, TARGETS["x86-64-v3"])
+        assert any(loop.interleaved for loop in schedule.loops)
         on_every_target(kernel, shape)
 
 
@@ -156,4 +156,4 @@ def test_a_matrix_that_lies_otherwise_stays_whole():
     """No tiles where a load has no dense axis at all, or is dense where the vectors are."""
     for fn, shape in ((lambda x: x[:, ::2] * 1, (40, 80)), (lambda x: x * x[0], (40, 80))):
         for kernel in kernels_of(fn, data(shape, "float32")):
-            assert not turned_loads(kernel)
+            assert not transposed_loads(kernel)

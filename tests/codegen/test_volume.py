@@ -1,15 +1,25 @@
 """Kernels that would become too much code: written once, with calls, with the same results."""
 
+import itertools
+
 import numpy as np
 import pytest
 import torch
 
-from dovetail.codegen.llvm import volume
-from dovetail.codegen.llvm.module import module_text, table_layout
+from dovetail.backends.cpu.code import scheduled
+from dovetail.codegen.llvm import outline
+from dovetail.codegen.llvm.emit import Code, Val
+from dovetail.codegen.llvm.math import BINARY, CIRCULAR, FUNCTIONS
+from dovetail.codegen.llvm.module import module_text
 from dovetail.codegen.llvm.ranges import small_divisions
-from dovetail.codegen.llvm.render import Renderer
-from dovetail.codegen.llvm.volume import strides
+from dovetail.codegen.llvm.scalar import has
+from dovetail.ir.dtypes import COMPUTED, FLOATS
 from dovetail.ir.kernel import Apply
+from dovetail.ir.ops import OPERATIONS
+from dovetail.ir.target import TARGETS
+from dovetail.schedule.cpu import code_size, strategy
+from dovetail.schedule.cpu.strategy import make_schedule
+from dovetail.schedule.cpu.volume import Budget, step_counts
 from dovetail.testing.kernel_reference import run_kernel
 from tests.codegen.kernels import PROGRAMS, kernels_of, plan_of
 from tests.codegen.test_random_kernels import run_code, targets
@@ -19,8 +29,7 @@ from tests.native.random_kernels import RandomKernel
 @pytest.fixture
 def nothing_fits(monkeypatch):
     """Every kernel is over the limit, and every function is worth a call."""
-    monkeypatch.setattr(volume, "MOST", 0)
-    monkeypatch.setattr(volume, "LEAST_CALLED", 0)
+    monkeypatch.setattr(strategy, "BUDGET", Budget(kernel=0, call=0))
 
 
 @pytest.mark.parametrize("start", range(0, 40, 20))
@@ -43,13 +52,20 @@ def test_programs_in_the_short_form(nothing_fits, name):
     torch.testing.assert_close(result, fn(*args))
 
 
-def form_of(kernel, lanes=16):
-    return Renderer(kernel, "k", table_layout(kernel), lanes).form
+AVX512 = TARGETS["x86-64-v4"]
+
+
+def masks(kernel):
+    """Where each way along a vector axis leaves out lanes."""
+    schedule = make_schedule(kernel, AVX512)
+    ways = [schedule.steps, *(loop.steps for loop in schedule.loops)]
+    return {steps.masked for steps in ways if steps is not None}
 
 
 def test_small_kernels_are_written_as_ever():
-    (kernel,) = kernels_of(torch.exp, torch.randn(8, 250))
-    assert form_of(kernel) == volume.Form()
+    (kernel,) = kernels_of(torch.exp, torch.randn(7, 251))
+    assert masks(kernel) == {"rest"}
+    assert not make_schedule(kernel, AVX512).calls
 
 
 def test_a_function_needed_several_times_is_called():
@@ -57,16 +73,16 @@ def test_a_function_needed_several_times_is_called():
         return (x.erfc() - x.erfc().mean(-1, keepdim=True)) * x.erfc().amax(-1, keepdim=True)
 
     (kernel,) = kernels_of(fn, torch.randn(8, 250, dtype=torch.float64))
-    assert form_of(kernel).once
-    assert ("erfc", "float64") in form_of(kernel).called
-    text = module_text({"k": kernel}, 16)
+    assert masks(kernel) == {"all"}
+    assert ("erfc", "float64") in make_schedule(kernel, AVX512).calls
+    text = module_text(scheduled({"k": kernel}, AVX512), AVX512)
     assert text.count("define private <16 x double> @math.erfc.v16f64") == 1
     assert text.count("call <16 x double> @math.erfc.v16f64") > 1
 
 
 def test_sine_and_cosine_share_their_reduction():
     (kernel,) = kernels_of(lambda x: x.sin() + x.cos(), torch.randn(64, 64))
-    text = module_text({"k": kernel}, 16)
+    text = module_text(scheduled({"k": kernel}, AVX512), AVX512)
     assert text.count("call void @math.large_angles.short") == 1
 
 
@@ -93,7 +109,38 @@ def test_many_functions_are_several_kernels():
     ],
 )
 def test_loops_that_would_not_run_are_not_written(extent, unroll, expected):
-    assert strides(extent, 16, unroll) == expected
+    assert step_counts(extent, 16, unroll) == tuple(expected)
+
+
+def combinations():
+    """Operations with the types they give and are given, as kernels have them."""
+    for row in OPERATIONS.values():
+        for dtype, result in itertools.product(COMPUTED, COMPUTED):
+            for given in ((dtype,) * row.arity, ("bool", dtype, dtype)):
+                if row.admits(given, result) and row.rule != "check" and has(row.name):
+                    yield row.name, result, given
+    yield from ((outline.ERF_PLUS_ONE, dtype, (dtype,)) for dtype in sorted(FLOATS))
+
+
+@pytest.mark.parametrize("target", ["armv8-a", "x86-64-v3", "x86-64-v4"])
+def test_the_table_of_sizes_is_what_is_emitted(target):
+    native = TARGETS[target].lanes
+    wrong = []
+    for op, dtype, given in combinations():
+        for lanes in (1, 2, native // 2, native, 4 * native):
+            c = Code(native)
+            outline.write(c, op, dtype, tuple(Val(f"%a{n}", t, lanes) for n, t in enumerate(given)))
+            wide = sum("double" in line or "i64" in line for line in c.lines)
+            avx512 = "avx512f" in TARGETS[target].features and lanes == native
+            listed = code_size.lines(op, dtype, given, lanes, avx512)
+            if listed != (len(c.lines), wide):
+                wrong.append(f"{op} {dtype} {given} of {lanes}: {len(c.lines)}, {wide}")
+    assert not wrong, "\n".join(wrong)
+
+
+def test_the_functions_are_those_of_the_renderer():
+    assert {*FUNCTIONS, *BINARY, outline.ERF_PLUS_ONE} == code_size.FUNCTIONS
+    assert set(CIRCULAR) == code_size.CIRCULAR
 
 
 def test_divisions_of_positions_are_small():

@@ -353,6 +353,7 @@ def read_seed(seed, told):
 
 def compiled_code(case, target=None):
     """A code section for a case's kernel, as for an unsigned file; None without llvmlite."""
+    from dovetail.backends.cpu.code import scheduled
     from dovetail.codegen.llvm.module import generate
     from dovetail.codegen.llvm.target import assemble, missing
 
@@ -360,7 +361,7 @@ def compiled_code(case, target=None):
         return None
     target = target or target_here()
     try:
-        code = generate({"k0": case.kernel}, target, guarded=True)
+        code = generate(scheduled({"k0": case.kernel}, target), target, guarded=True)
     except (
         errors.SizeError
     ):  # so many points that no number holds them: interpreted, see regenerate()

@@ -256,8 +256,9 @@ def compiled_here():
     ``compiled`` has functions by the kernels' names, as a file's own; ``regenerated`` those that
     are made for a file that nobody vouches for, by number, as ``dvt_use_code`` asks for them.
     """
+    from dovetail.backends.cpu.code import scheduled
+    from dovetail.backends.cpu.regenerate import regenerate
     from dovetail.codegen.llvm.module import generate
-    from dovetail.codegen.llvm.regenerate import regenerate
     from dovetail.codegen.llvm.target import missing
     from dovetail.file.processors import PROCESSORS, target_here
 
@@ -265,7 +266,7 @@ def compiled_here():
         return {}
     kernels = [parse_kernel(text) for text in generated_kernels()]
     here = target_here()
-    made = generate({k.name: k for k in kernels}, here)
+    made = generate(scheduled({k.name: k for k in kernels}, here), here)
     trusted = code_section([(PROCESSORS[here.name], made)])
     guarded, problem = regenerate(encode_kernels(kernels), False)
     assert guarded is not None, problem

@@ -13,15 +13,16 @@ from torch.nn import functional as F
 
 import dovetail
 from dovetail.artifact.save import kernel_sections
+from dovetail.backends.cpu.code import scheduled
 from dovetail.cli import main
 from dovetail.cli.inspect import describe
 from dovetail.codegen.llvm.module import generate
-from dovetail.codegen.llvm.target import named
 from dovetail.errors import CannotSave, InterpretedKernels
 from dovetail.file.kernel_encode import encode_kernel
 from dovetail.file.objects import functions
 from dovetail.file.processors import AARCH64
 from dovetail.ir.kernel_call import call_inputs, call_outputs
+from dovetail.ir.target import TARGETS
 from dovetail.runtime.loaded import TRUST, open_native
 from dovetail.testing.kernel_reference import run_kernel
 from tests.codegen import random_graphs
@@ -33,6 +34,7 @@ from tests.native.random_kernels import RandomKernel
 pytest.importorskip("llvmlite", reason="code is generated with llvmlite")
 pytestmark = [pytest.mark.arm, pytest.mark.xdist_group("aarch64")]
 ARM = ("armv8-a",)
+ARMV8 = TARGETS["armv8-a"]
 
 
 @pytest.fixture(scope="module")
@@ -270,7 +272,7 @@ def test_random_kernels(program, tmp_path):
     folders = []
     for made in cases:
         kernel, lengths = made.kernel, {n: len(a) for n, a in made.arrays.items()}
-        code = generate({kernel.name: kernel}, named("armv8-a"))
+        code = generate(scheduled({kernel.name: kernel}, ARMV8), ARMV8)
         data = aarch64.kernel_file(kernel, lengths, code, AARCH64)
         given = [np.zeros(made.sizes[name], dtype=bool) for name in sorted(kernel.symbols())]
         given += [made.arrays[b.name] for b in call_inputs(kernel)]
@@ -308,7 +310,7 @@ def test_damaged_objects_are_refused(program, tmp_path):
     kernels = {f"k{n}": kernel for n, kernel in enumerate(kernels_of(torch.erf, x))}
     ((name, kernel),) = kernels.items()
     kernel = dataclasses.replace(kernel, name=name)
-    good = generate(kernels, named("armv8-a"))
+    good = generate(scheduled(kernels, ARMV8), ARMV8)
     lengths = {b.name: x.numel() for b in kernel.buffers}
     tables = struct.unpack_from("<Q", good, 40)[0] - 200  # relocations, symbols, then sections
     folders = []

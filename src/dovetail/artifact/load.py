@@ -56,6 +56,6 @@ def load(
 
 
 def _regenerate(kernel_ir: bytes, trusted: bool) -> tuple[bytes | None, str]:
-    from dovetail.codegen.llvm.regenerate import regenerate
+    from dovetail.backends.cpu.regenerate import regenerate
 
     return regenerate(kernel_ir, trusted)

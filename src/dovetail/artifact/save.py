@@ -125,6 +125,7 @@ def _code_for(
     yield from dict.fromkeys(each.code for each in ran)
     missing = kernels.keys() - frozenset().union(*(each.kernels for each in ran))
     if missing:
+        from dovetail.backends.cpu.code import scheduled
         from dovetail.codegen.llvm.module import generate
         from dovetail.file.kernel_decode import decode_kernels
         from dovetail.ir.target import TARGETS
@@ -132,7 +133,8 @@ def _code_for(
         bodies = {name: body for name, body in kernels.items() if name in missing}
         decoded = decode_kernels(kernels_section(bodies))
         target = TARGETS[processor_name(processor)]
-        yield generate({kernel.name: kernel for kernel in decoded}, target)
+        kernels_here = {kernel.name: kernel for kernel in decoded}
+        yield generate(scheduled(kernels_here, target), target)
 
 
 def pack(model: ModelInterface, linked: Linked, without_torch: bool = False) -> Package:

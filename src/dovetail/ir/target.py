@@ -38,7 +38,6 @@ class Target:
     l3_bytes: int  # a core's share
     cores: int  # that work is divided for: more find enough to do, fewer lose little
     features: tuple[str, ...] = ()  # instruction sets, by LLVM's names
-    element_seconds: float = 0.0  # loading one float32 from a near cache, as part of a vector
     thread_seconds: float = 0.0  # work that is worth one more thread; a kernel launch on a GPU
     warp: int = 0  # threads in step
     shared_bytes: int = 0  # memory that the threads of a block share, for each core
@@ -89,12 +88,11 @@ _VALUES: dict[str, Callable[[str], object]] = {
 }
 
 
-# A near cache gives an element in 0.03 ns, as one of sixteen; a second thread takes a few
-# microseconds to start. Both were measured on an x86-64-v4 of 2.1 GHz and are used for all
-# processors: only ratios of costs to them enter decisions.
-_TIMES = {"element_seconds": 3e-11, "thread_seconds": 98304 * 3e-11}
+# Another thread takes about three microseconds to start: the time of 98,304 loads from a near
+# cache, in which work is counted (ir/ops.py). It was measured on one x86-64-v4 and is used for all.
+_THREAD = 98304 * 30e-12
 # Cores: what sixteen threads can share is enough for most machines, and costs two little.
-_CPU: dict[str, Any] = {"kind": "cpu", "line_bytes": 64, "cores": 16, **_TIMES}
+_CPU: dict[str, Any] = {"kind": "cpu", "line_bytes": 64, "cores": 16, "thread_seconds": _THREAD}
 # Caches of the least processor of a level that is common: Penryn, Haswell, Skylake-SP, Cortex-A72.
 _SSE = Target(
     name="x86-64-v2",

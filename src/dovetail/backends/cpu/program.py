@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dovetail.backends.cpu.code import scheduled
 from dovetail.backends.segment_artifact import ManifestEntry, artifact_bytes, dim_entry, window
 from dovetail.codegen.llvm.module import generate
 from dovetail.errors import CannotSave, InvalidProgram
@@ -48,7 +49,7 @@ def _sections(kernels: Kernels, effort: int) -> list[Section]:
     if not kernels.by_name:
         return []
     target = target_here()
-    made = generate(kernels.by_name, target, effort=effort)
+    made = generate(scheduled(kernels.by_name, target), target, effort=effort)
     code = code_section([(PROCESSORS[target.name], made)])
     if kernels.cannot_save:
         return [code]

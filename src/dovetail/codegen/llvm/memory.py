@@ -128,8 +128,8 @@ def load(r: Renderer, instruction: Load, inner: Inner) -> Val:
     c = r.c
     if r.guarded and guard.is_open(instruction):
         return guard.load(r, instruction)
-    if instruction in r.turned:
-        return _load_turned(r, instruction)
+    if instruction in r.transposed:
+        return _load_transposed(r, instruction)
     if instruction in r.groups:
         return _load_group(r, instruction, inner)
     access = _Access(r, instruction, inner)
@@ -154,12 +154,12 @@ def load(r: Renderer, instruction: Load, inner: Inner) -> Val:
     return widen(c, raw, dtype)
 
 
-def _load_turned(r: Renderer, instruction: Load) -> Val:
+def _load_transposed(r: Renderer, instruction: Load) -> Val:
     """A row of a tile that lies in a buffer already."""
     assert r.axis is not None
     c, dtype = r.c, r.dtypes[instruction.buffer]
     offset = c.op("add", r.tile_row, r.axes[r.axis.name])
-    place = address(c, r.turned[instruction], offset, dtype)
+    place = address(c, r.transposed[instruction], offset, dtype)
     return widen(c, load_dense(c, STORED.get(dtype, dtype), place, r.mask, r.lanes), dtype)
 
 

@@ -12,21 +12,17 @@ from dataclasses import dataclass
 
 from dovetail import history
 from dovetail.codegen.llvm import render
-from dovetail.codegen.llvm.cost import GRAIN, cost
 from dovetail.codegen.llvm.emit import Code, Val
 from dovetail.codegen.llvm.guard import may_fail, open_buffers
 from dovetail.codegen.llvm.report import status
-from dovetail.codegen.llvm.scalar import has
 from dovetail.codegen.llvm.target import assemble
 from dovetail.ir.affine import product
-from dovetail.ir.expand import expand
 from dovetail.ir.kernel import Kernel, KernelBuffer
 from dovetail.ir.kernel_call import call_inputs, call_outputs, call_sizes
-from dovetail.ir.kernel_verify import verify_kernel
 from dovetail.ir.ops import LOAD_COST
 from dovetail.ir.size import Dim
 from dovetail.ir.target import Target
-from dovetail.ir.verify import verify_stage
+from dovetail.schedule.schedule import Schedule
 
 # Bytes from the start of a dvt_call and of a dvt_tensor in dovetail.h.
 _OUTPUTS, _INPUTS, _ATTRIBUTES, _PARALLEL = 16, 24, 32, 40
@@ -80,26 +76,31 @@ class Rendered:
     functions: Mapping[str, str]
 
 
+Scheduled = tuple[Kernel, Schedule]
+
+
 def generate(
-    kernels: Mapping[str, Kernel], target: Target, *, guarded: bool = False, effort: int = 1
+    kernels: Mapping[str, Scheduled], target: Target, *, guarded: bool = False, effort: int = 1
 ) -> bytes:
     """Object code with a function of each kernel's name; ``guarded``: nobody vouches for them."""
     with history.step("codegen"):
-        return assemble(module_text(kernels, target.lanes, guarded=guarded), target, effort)
+        return assemble(module_text(kernels, target, guarded=guarded), target, effort)
 
 
-def module_text(kernels: Mapping[str, Kernel], lanes: int, *, guarded: bool = False) -> str:
+def module_text(kernels: Mapping[str, Scheduled], target: Target, *, guarded: bool = False) -> str:
     """The module's text."""
-    parts = [rendered(n, kernel, lanes, guarded=guarded) for n, kernel in kernels.items()]
+    parts = [rendered(name, *each, target, guarded=guarded) for name, each in kernels.items()]
     return joined(parts, guarded=guarded)
 
 
-def rendered(name: str, kernel: Kernel, lanes: int, *, guarded: bool = False) -> Rendered:
+def rendered(
+    name: str, kernel: Kernel, schedule: Schedule, target: Target, *, guarded: bool = False
+) -> Rendered:
     """A kernel's part of a module."""
-    kernel = verify_stage("codegen", expand(kernel, has), verify_kernel)
     layout = table_layout(kernel, guarded=guarded)
-    renderer = render.Renderer(kernel, f"{name}.body", layout, lanes, guarded=guarded)
-    entry = _entry(name, kernel, layout, may_fail(kernel, guarded))
+    body = f"{name}.body"
+    renderer = render.Renderer(kernel, schedule, target, body, layout, guarded=guarded)
+    entry = _entry(name, kernel, schedule, layout, may_fail(kernel, guarded))
     text, c = "\n\n".join([renderer.render(), entry]), renderer.c
     return Rendered(text, c.declared, c.globals, c.functions)
 
@@ -134,7 +135,7 @@ def table_layout(kernel: Kernel, *, guarded: bool = False) -> render.Layout:
 # ---- the function that the runtime calls ---------------------------------------------------
 
 
-def _entry(name: str, kernel: Kernel, layout: render.Layout, told: bool) -> str:
+def _entry(name: str, kernel: Kernel, schedule: Schedule, layout: render.Layout, told: bool) -> str:
     """Fill the table, run the body on one thread or several, report what the checks found."""
     c = Code(1)
     places = 1 + len(layout.pointers) + len(layout.sizes) + len(layout.reaches)
@@ -145,8 +146,8 @@ def _entry(name: str, kernel: Kernel, layout: render.Layout, told: bool) -> str:
     _fill_pointers(c, _OUTPUTS, call_outputs(kernel), layout)
     _fill_pointers(c, _INPUTS, call_inputs(kernel), layout)
     _fill_sizes(c, layout)
-    count = _sized(c, render.units(kernel), layout)
-    _run(c, f"{name}.body", count, _wanted_pieces(c, kernel, layout, count))
+    count = _sized(c, schedule.units(kernel), layout)
+    _run(c, f"{name}.body", count, _wanted_pieces(c, kernel, schedule, layout, count))
     flag = c.new("load i64, ptr %flag", "int64", 1) if told else None
     c.line(f"ret i32 {'0' if flag is None else status(c, flag).text}")
     return "\n".join([f"define i32 @{name}(ptr %call, ptr %error) #0 {{", *c.lines, "}"])
@@ -200,12 +201,15 @@ def _sized(c: Code, dim: Dim, layout: render.Layout) -> Val:
     return c.op(names[dim.op], left, right)
 
 
-def _wanted_pieces(c: Code, kernel: Kernel, layout: render.Layout, count: Val) -> Val:
+def _wanted_pieces(
+    c: Code, kernel: Kernel, schedule: Schedule, layout: render.Layout, count: Val
+) -> Val:
     """How many threads the work is worth, and no more than there are units."""
     points = _sized(c, product(a.extent for a in kernel.axes), layout)
-    each = max(1, round(cost(kernel) / LOAD_COST))  # in small numbers, which do not overflow
+    # In units of a load: small numbers, which do not overflow.
+    each = max(1, round(schedule.cost / LOAD_COST))
     work = c.op("mul", points, c.const(each, "int64"))
-    wanted = c.op("udiv", work, c.const(GRAIN // LOAD_COST, "int64"))
+    wanted = c.op("udiv", work, c.const(schedule.grain // LOAD_COST, "int64"))
     return c.select(c.compare("icmp slt", count, wanted), count, wanted)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dovetail.codegen.llvm import scalar
 from dovetail.codegen.llvm.emit import Code, Val
 from dovetail.codegen.llvm.reduce import combine, part
-from dovetail.ir.dtypes import FLOATS, item_bytes
+from dovetail.ir.dtypes import FLOATS
 from dovetail.ir.kernel import Scan
 from dovetail.ir.ops import REDUCTIONS
 
@@ -45,11 +45,6 @@ class Scans:
             total = _fold(c, s, total, _last(c, piece))
         c.put(slot, total)
         return _joined(c, pieces)
-
-
-def at_a_time(c: Code, s: Scan, most: int) -> int:
-    """How many points are scanned together: what a register holds, or fewer."""
-    return min(most, 4 * c.lanes // item_bytes(s.dtype))
 
 
 def _fold(c: Code, s: Scan, earlier: Val, later: Val) -> Val:

@@ -12,28 +12,20 @@ from dovetail.codegen.llvm.memory import address, load_dense
 from dovetail.ir.dtypes import item_bytes
 
 _PIECE = 16  # bytes
-_ROWS = 8  # whose cache lines stay, even if a power of two apart, until all pieces are read
 
 
-def side(c: Code, dtype: str) -> int:
-    """Rows of a band: what a register, or a part of it, has elements for."""
-    return min(_ROWS, c.lanes, 4 * c.lanes // item_bytes(dtype))
+def turn(c: Code, dtype: str, count: int, given: tuple[Val, ...], pitch: int) -> None:
+    """Transpose ``count`` rows.
 
-
-def turn(
-    c: Code, dtype: str, source: Val, step: Val, rows: Val, columns: Val, to: Val, pitch: int
-) -> None:
-    """Turn ``side`` rows of ``columns`` elements, whose starts are ``step`` elements apart.
-
-    Past ``rows`` the last one is read again. What was a column is written to ``to``, the next one
-    ``pitch`` elements behind.
+    ``given`` are the first row's address, how many elements behind it the next one starts, how many
+    rows there are (past them the last one is read again), how many columns, and where to write.
+    What was a column is written as a row, the next one ``pitch`` elements behind.
     """
     name = f"turn.{TYPES[dtype]}.{pitch}"
     if name not in c.functions:
-        band = _Band(c.lanes, dtype, pitch)
+        band = _Band(c.lanes, dtype, count, pitch)
         c.functions[name] = band.function(name)
         c.declared |= band.c.declared
-    given = (source, step, rows, columns, to)
     types = ("ptr", "i64", "i64", "i64", "ptr")
     listed = ", ".join(f"{kind} {v.text}" for kind, v in zip(types, given, strict=True))
     c.line(f"call void @{name}({listed})")
@@ -42,9 +34,8 @@ def turn(
 class _Band:
     """Such a band as a function of its own: kernels call it many times."""
 
-    def __init__(self, lanes: int, dtype: str, pitch: int) -> None:
-        self.c, self.dtype, self.pitch = Code(lanes), dtype, pitch
-        self.count = side(self.c, dtype)
+    def __init__(self, lanes: int, dtype: str, count: int, pitch: int) -> None:
+        self.c, self.dtype, self.count, self.pitch = Code(lanes), dtype, count, pitch
         self.piece = min(_PIECE // item_bytes(dtype), self.count)
         self.columns = Val("%columns", "int64")
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 from dovetail.ir.affine import product
 from dovetail.ir.kernel import Apply, Kernel, Load, Scan, Store
 from dovetail.ir.ops import LOAD_COST, OPERATIONS
+from dovetail.ir.target import Target
 
-# Picoseconds, as in the table of operations. Another thread is worth it from about three
-# microseconds of work on: it takes about as long to start.
-GRAIN = 98304 * LOAD_COST
+# Picoseconds, as in the table of operations.
 _GATHER, _SCAN = 4 * LOAD_COST, 12 * LOAD_COST
 _UNKNOWN = 256  # points of a loop whose extent is not known
 
@@ -28,3 +27,8 @@ def cost(kernel: Kernel) -> int:
                 each += _GATHER if i.index.values else LOAD_COST
         total += each * (points if isinstance(points, int) else _UNKNOWN)
     return total
+
+
+def grain(target: Target) -> int:
+    """Picoseconds of work that are worth another thread."""
+    return round(target.thread_seconds * 1e12)

@@ -12,6 +12,7 @@ import logging
 import re
 from collections.abc import Iterator, Sequence
 
+from dovetail.backends.cpu.code import schedule_kernel
 from dovetail.codegen.llvm.module import Rendered, joined, rendered
 from dovetail.codegen.llvm.target import assemble, missing
 from dovetail.file.encode import code_section
@@ -56,7 +57,10 @@ def regenerate(kernel_ir: bytes, trusted: bool) -> tuple[bytes | None, str]:
 
 
 def _all_of(kernels: Sequence[Kernel], target: Target) -> Iterator[Rendered]:
-    return (rendered(f"k{n}", kernel, target.lanes) for n, kernel in enumerate(kernels))
+    return (
+        rendered(f"k{n}", *schedule_kernel(kernel, target), target)
+        for n, kernel in enumerate(kernels)
+    )
 
 
 def _modest(kernels: Sequence[Kernel], target: Target) -> Iterator[Rendered]:
@@ -66,7 +70,7 @@ def _modest(kernels: Sequence[Kernel], target: Target) -> Iterator[Rendered]:
         size = sum(map(_size, kernel.instructions()))
         if size > MOST_IN_KERNEL or total + size > MOST_IN_FILE or lines > MOST_LINES_IN_FILE:
             continue
-        part = rendered(f"k{n}", kernel, target.lanes, guarded=True)
+        part = rendered(f"k{n}", *schedule_kernel(kernel, target), target, guarded=True)
         total, length = total + size, _length(part)
         lines += length  # also of one that is left out: it took time to write
         if length <= MOST_LINES_IN_KERNEL:
