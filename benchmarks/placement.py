@@ -18,7 +18,7 @@ from torch._subclasses import FakeTensorMode
 from dovetail.backend import Support
 from dovetail.backends.aten import AtenBackend
 from dovetail.ir import OpCall
-from dovetail.place import place
+from dovetail.place.placement import place
 
 aten = torch.ops.aten
 

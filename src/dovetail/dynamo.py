@@ -88,8 +88,8 @@ def _compile(
     """Compile for ``first`` and the backends that the options name."""
     from dovetail.capture._torch.dynamo import pass_through_dynamo
     from dovetail.capture._torch.precompile import is_aot_compiling, is_precompiling
+    from dovetail.lookup import compile_dynamo
     from dovetail.options import Options
-    from dovetail.pipeline import compile_dynamo
     from dovetail.place.priority import priority_list
 
     try:

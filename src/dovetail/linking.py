@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from dovetail.backend import Backend, Fallback
+from dovetail.backend import Backend, Blob, Fallback
 from dovetail.compiled import Calls, CompiledGraph
 from dovetail.errors import InvalidCompiledGraph
 from dovetail.history import Compilation
+from dovetail.ir.segment import Segment
 from dovetail.options import Options
 from dovetail.recording import record_part, warn
 from dovetail.runtime.call_by_call import CallByCall
@@ -19,13 +20,14 @@ from dovetail.runtime.link import Compile, Linked, Linker
 class GraphLinker:
     """Links the graphs of one compilation.
 
-    ``compile`` serves a segment whose code does not load, for the next of its backends.
+    ``compile`` serves a segment whose code does not load, for the next of its backends. Without, it
+    is compiled as the options say, and compilers are imported then: stored code mostly loads.
     """
 
     backends: tuple[Backend, ...]
     options: Options
     record: Compilation
-    compile: Compile
+    compile: Compile | None = None
 
     def link(self, graph: CompiledGraph) -> Linked:
         """Make a compiled graph runnable, record what runs where, warn of what fell back."""
@@ -52,13 +54,19 @@ class GraphLinker:
         options = self.options
         return Linker(
             {backend.name: backend for backend in self.backends},
-            self.compile,
+            self.compile or self._compile_anew,
             self._instead,
             strict=options.strict,
             check=options.debug,
             profile=options.profile,
             check_weights=options.check_weights,
         )
+
+    def _compile_anew(self, backend: Backend, segment: Segment) -> Blob:
+        from dovetail.compilers.segments import SegmentCompiler
+
+        compiler = SegmentCompiler(self.backends, self.options, self.record.notes.append)
+        return compiler.compile(backend, segment)
 
     def _instead(self, calls: Calls, backend: str) -> Fallback:
         """What runs a segment whose inputs are not what the graph says of them."""

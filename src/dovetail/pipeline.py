@@ -1,9 +1,9 @@
 """The whole flow, in order. Reading this file is reading the compiler.
 
-A Dynamo graph is looked up in the cache, goes through pre-grad passes, and is captured: AOTAutograd
-makes functional graphs of it, through joint passes where it trains. Each of those is looked up in
-the cache, goes through post-grad passes, is placed, compiled segment by segment, and linked. An
-exported program is a functional graph already.
+A Dynamo graph that the cache does not have (``lookup.py``) goes through pre-grad passes and is
+captured: AOTAutograd makes functional graphs of it, through joint passes where it trains. Each of
+those is looked up in the cache, goes through post-grad passes, is placed, compiled segment by
+segment, and linked. An exported program is a functional graph already.
 """
 
 from __future__ import annotations
@@ -18,20 +18,12 @@ from torch import fx
 
 from dovetail import history
 from dovetail.backend import Backend
-from dovetail.cache.dynamo import DynamoGraphs, TrainingEntry
+from dovetail.cache.dynamo import TrainingEntry
 from dovetail.cache.graphs import GraphCache, LookedUp
 from dovetail.cache.size_guards import AddedGuards
-from dovetail.capture._torch import dynamo
 from dovetail.capture._torch.aot_autograd import static_input_positions
 from dovetail.capture._torch.logs import trace_artifact
-from dovetail.capture.aot import (
-    Capture,
-    FunctionalGraph,
-    Keep,
-    has_calls,
-    may_be_plain,
-    may_train_plainly,
-)
+from dovetail.capture.aot import Capture, FunctionalGraph, Keep
 from dovetail.capture.decompose import Opinion, composite_rules, keeping_claimed
 from dovetail.compiled import CompiledGraph
 from dovetail.compilers.background import exchange_later
@@ -42,31 +34,11 @@ from dovetail.options import Options
 from dovetail.passes import constants, manager, steps, strides
 from dovetail.passes.base import Passes, PassRecorder
 from dovetail.passes.text import graph_text
-from dovetail.place import place
+from dovetail.place.placement import place
 from dovetail.recording import warn
 from dovetail.runtime.link import Linked
 
 log = logging.getLogger(__name__)
-
-
-def compile_dynamo(
-    gm: fx.GraphModule,
-    example_inputs: Sequence[Any],
-    backends: tuple[Backend, ...],
-    options: Options,
-    keep: Keep | None = None,
-) -> Callable[..., Any]:
-    """Compile what Dynamo captured: a function that takes and returns what ``gm`` does."""
-    if not has_calls(gm):
-        return gm.forward  # type: ignore[no-any-return]
-    record = history.begin(*(backend.name for backend in backends))
-    compiler = Compiler(backends, options, record, keep)
-    compiler.input_names.extend(dynamo.input_names(gm))
-    try:
-        return compiler.compile_captured(gm, example_inputs)
-    except BaseException:
-        history.discard(compiler.record)
-        raise
 
 
 @dataclass(frozen=True)
@@ -83,18 +55,17 @@ class Compiler:
     kept_names: set[str] = field(default_factory=set)  # the module's own, in the forward graph
     input_names: list[str] = field(default_factory=list)  # what users call the inputs
 
-    # ---- a Dynamo graph: cache, pre-grad passes, capture -----------------------------------------
+    # ---- a Dynamo graph: pre-grad passes, capture ------------------------------------------------
 
-    def compile_captured(self, gm: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
-        """Compile a Dynamo graph, or find it in the cache where that spares AOTAutograd."""
-        trains = self.keep is None and may_train_plainly(gm, inputs)  # else AOTAutograd keeps it
-        looked_up = None
-        if trains or may_be_plain(gm, inputs):
-            stored = DynamoGraphs(self.cache, self.input_names, self.linker.link_stored, self.keep)
-            find = stored.look_up_training if trains else stored.look_up_plain
-            found, looked_up = find(gm, inputs)
-            if found is not None:
-                return found
+    def compile_captured(
+        self,
+        gm: fx.GraphModule,
+        inputs: Sequence[Any],
+        looked_up: LookedUp | None = None,
+        *,
+        trains: bool = False,
+    ) -> Callable[..., Any]:
+        """Compile a Dynamo graph; ``looked_up`` and ``trains`` as for ``capture``."""
         if looked_up is not None or not self.cache.is_on:
             self.graphs.segments.prepare()  # workers come up while the graph is traced
         gm = self.passes.run("pre_grad", gm, "dynamo", self.recorder)

@@ -8,8 +8,8 @@ import pytest
 
 from dovetail.file import container
 from dovetail.file.encode import encode_program
+from dovetail.ir.argument_json import arg_from_json
 from dovetail.ir.program import Buffer, Copy, Guard, HostCall, KernelCall, Program, Symbol
-from dovetail.ir.program_text import arg_from_json
 from dovetail.ir.size import Size
 from dovetail.ir.tensor import TensorDesc
 from tests.artifact.cases import cases, package_of

@@ -10,7 +10,7 @@ from torch._subclasses import FakeTensorMode
 import dovetail
 from dovetail import Support, errors, history
 from dovetail.backends.aten import AtenBackend
-from dovetail.place import place
+from dovetail.place.placement import place
 from tests.differential import assert_same
 
 F = nn.functional

@@ -11,8 +11,8 @@ from dovetail import Speed, Support, Transfer, errors, history
 from dovetail.backends.aten import AtenBackend
 from dovetail.capture.ops import is_view_op
 from dovetail.ir import OpCall, Ref, Size, TensorDesc
-from dovetail.place import place
 from dovetail.place.cost import HOST, Costs, speed_of
+from dovetail.place.placement import place
 from dovetail.place.worth import show_seconds
 from tests.differential import assert_same
 from tests.place.test_place import random_graph

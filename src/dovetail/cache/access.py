@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from dovetail.cache import entry
 from dovetail.cache.entry import Damaged
@@ -12,9 +12,11 @@ from dovetail.cache.folder import Untrusted
 from dovetail.cache.key import Key
 from dovetail.cache.local import Local
 from dovetail.cache.record import bypass, count, log, warn_once
-from dovetail.cache.remote import remote
 from dovetail.cache.settings import Settings, current
 from dovetail.cache.torch_artifacts import record
+
+if TYPE_CHECKING:
+    from dovetail.cache.remote import Remote
 
 
 @dataclass(frozen=True)
@@ -46,8 +48,8 @@ def lookup(key: Key) -> Hit | Miss:
     local = Local(held.folder, held.size)
     payload, reason, unusable = _read_local(local, key)
     where: Literal["local", "remote"] = "local"
-    if payload is None and held.remote:
-        payload, where = _read_remote(held, local, key), "remote"
+    if payload is None and (shared := _remote(held)):
+        payload, where = _read_remote(shared, local, key), "remote"
     if payload is not None:
         return _hit(key, payload, where)
     return _bypass(f"no folder to use: {reason}") if unusable else _miss(local, key, reason)
@@ -66,7 +68,7 @@ def store(key: Key, payload: bytes, *, seconds: float = 0.0, label: str = "") ->
             if _write_local(Local(held.folder, held.size), key, pieces):
                 count("stored")
                 log.info("stored: %s, %d bytes", key, len(payload))
-            if held.remote and (shared := remote(held)):
+            if shared := _remote(held):
                 shared.write_later(key.digest, pieces)
             record(key, payload)
     except Exception as error:
@@ -93,10 +95,18 @@ def _write_local(local: Local, key: Key, pieces: Sequence[bytes]) -> bool:
         return False
 
 
-def _read_remote(held: Settings, local: Local, key: Key) -> bytes | None:
+def _remote(held: Settings) -> Remote | None:
+    """The remote cache, where there is one; what talks to servers is imported then."""
+    if not held.remote:
+        return None
+    from dovetail.cache.remote import remote
+
+    return remote(held)
+
+
+def _read_remote(shared: Remote, local: Local, key: Key) -> bytes | None:
     """The payload of a remote entry, which is kept in the folder from now on."""
-    shared = remote(held)
-    data = shared.read(key.digest) if shared else None
+    data = shared.read(key.digest)
     if data is None:
         return None
     try:

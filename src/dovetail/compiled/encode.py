@@ -25,8 +25,7 @@ from dovetail.ir.encode import (
     desc_to_json,
     segment_to_bytes,
 )
-from dovetail.ir.segment import Input
-from dovetail.place.cut import Key
+from dovetail.ir.segment import Input, ValueKey
 from dovetail.place.verdicts import Verdict
 
 MAGIC = b"dvtgraph"
@@ -181,7 +180,7 @@ def _chunk(chunks: Sequence[memoryview], number: int) -> memoryview:
     return chunks[number]
 
 
-def _key(row: list[Any]) -> Key:
+def _key(row: list[Any]) -> ValueKey:
     return str(row[0]), tuple(map(int, row[1:]))
 
 

@@ -15,8 +15,7 @@ from dovetail.backend import Blob
 from dovetail.compiled.tensors import tensor_to_bytes
 from dovetail.ir.call import Arg
 from dovetail.ir.encode import segment_from_bytes
-from dovetail.ir.segment import Input, Segment
-from dovetail.place.cut import Key
+from dovetail.ir.segment import Input, Segment, ValueKey
 from dovetail.place.verdicts import Verdict
 
 
@@ -50,8 +49,8 @@ class CompiledSegment:
     calls: Calls
     backends: tuple[str, ...]  # whose code it is, then who else may run it, best first
     blob: Blob
-    sources: tuple[Key, ...]  # one for each input of the segment
-    results: tuple[Key, ...]  # one for each output of the segment
+    sources: tuple[ValueKey, ...]  # one for each input of the segment
+    results: tuple[ValueKey, ...]  # one for each output of the segment
     failures: tuple[tuple[str, str], ...] = ()  # backend, reason: who failed to compile or load it
 
     @property

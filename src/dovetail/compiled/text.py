@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from dovetail.compiled.graph import CompiledGraph, CompiledPart, CompiledSegment
 from dovetail.ir.call import format_arg, format_desc
-from dovetail.place.cut import Key
+from dovetail.ir.segment import ValueKey
 
 
 def print_graph(graph: CompiledGraph) -> str:
@@ -45,5 +45,5 @@ def _segment(each: CompiledSegment) -> Iterator[str]:
     yield from (f"  {line}" for line in str(each.segment).splitlines())
 
 
-def _keys(keys: Sequence[Key]) -> str:
+def _keys(keys: Sequence[ValueKey]) -> str:
     return ", ".join(f"%{name}" + "".join(f"[{i}]" for i in path) for name, path in keys)

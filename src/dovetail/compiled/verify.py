@@ -5,8 +5,8 @@ from __future__ import annotations
 from dovetail.compiled.graph import CompiledGraph, CompiledPart, CompiledSegment
 from dovetail.errors import InvalidCompiledGraph
 from dovetail.ir.call import Arg, Ref, leaves
+from dovetail.ir.segment import ValueKey
 from dovetail.ir.size import Size
-from dovetail.place.cut import Key
 
 
 def verify(graph: CompiledGraph) -> None:
@@ -32,7 +32,7 @@ def verify(graph: CompiledGraph) -> None:
 def _verify(part: CompiledPart) -> None:
     if part.captured is not None:
         return
-    known: set[Key] = {(given.name, ()) for given in part.inputs}
+    known: set[ValueKey] = {(given.name, ()) for given in part.inputs}
     known |= {(name, ()) for name in part.constants}
     if len(known) != len(part.inputs) + len(part.constants):
         raise InvalidCompiledGraph("two inputs or constants of one name")
@@ -54,7 +54,7 @@ def _verify_symbols(part: CompiledPart) -> None:
             raise InvalidCompiledGraph(f"the symbol {symbol} is read from dimension {dim}")
 
 
-def _verify_segment(each: CompiledSegment, known: set[Key]) -> None:
+def _verify_segment(each: CompiledSegment, known: set[ValueKey]) -> None:
     if not each.backends:
         raise InvalidCompiledGraph(f"nobody runs {each.name}")
     for key in each.sources:
@@ -65,9 +65,9 @@ def _verify_segment(each: CompiledSegment, known: set[Key]) -> None:
         raise InvalidCompiledGraph(f"{each.name} gives a value that is there already")
 
 
-def _verify_output(out: Arg, known: set[Key]) -> None:
+def _verify_output(out: Arg, known: set[ValueKey]) -> None:
     for leaf in leaves(out):
-        needed: list[Key] = []
+        needed: list[ValueKey] = []
         if isinstance(leaf, Ref):
             needed = [(leaf.name, leaf.path)]
         elif isinstance(leaf, Size):

@@ -18,7 +18,8 @@ from dovetail.history import Compilation
 from dovetail.ir.segment import Segment
 from dovetail.ir.verify import verify_stage, verifying
 from dovetail.options import Options
-from dovetail.place import PlacedSegment, Placement
+from dovetail.place.cut import PlacedSegment
+from dovetail.place.placement import Placement
 
 log = logging.getLogger(__name__)
 CompileSegments = Callable[[Sequence[PlacedSegment]], tuple[CompiledSegment, ...]]

@@ -16,7 +16,7 @@ from dovetail.compilers.remote import Limits, Outcome, Subprocess
 from dovetail.errors import CompileFailed
 from dovetail.ir import Segment
 from dovetail.options import Options
-from dovetail.place import PlacedSegment
+from dovetail.place.cut import PlacedSegment
 from dovetail.runtime.link import first_to_compile
 
 log = logging.getLogger(__name__)

@@ -16,6 +16,7 @@ from typing import Any, cast
 from dovetail.errors import InvalidArtifact
 from dovetail.file import container
 from dovetail.file.encode import DTYPE_NAMES, KIND_CODES, NONE
+from dovetail.ir.argument_json import arg_from_json
 from dovetail.ir.call import Arg, Ref
 from dovetail.ir.program import (
     VALUE,
@@ -29,7 +30,6 @@ from dovetail.ir.program import (
     Program,
     Symbol,
 )
-from dovetail.ir.program_text import arg_from_json
 from dovetail.ir.size import decode_sizes
 from dovetail.ir.tensor import TensorDesc
 

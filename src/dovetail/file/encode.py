@@ -11,6 +11,7 @@ from dovetail.errors import CannotSave
 from dovetail.file import container
 from dovetail.file.container import Section, section
 from dovetail.file.encode_devices import Blobs, DeviceTables
+from dovetail.ir.argument_json import arg_to_json
 from dovetail.ir.call import Arg, Ref
 from dovetail.ir.dtypes import DTYPES
 from dovetail.ir.program import (
@@ -25,7 +26,6 @@ from dovetail.ir.program import (
     Launch,
     Program,
 )
-from dovetail.ir.program_text import arg_to_json
 from dovetail.ir.size import Dim, Size, SizeProgram
 
 NONE = 0xFFFFFFFF

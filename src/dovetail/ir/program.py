@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from dovetail.ir.call import Arg, Ref, leaves
+from dovetail.ir.size import VALUE as VALUE
 from dovetail.ir.size import Dim, Size
 from dovetail.ir.tensor import TensorDesc
 
@@ -21,7 +22,6 @@ from dovetail.ir.tensor import TensorDesc
 # buffer, no memory of its own.
 KINDS = ("input", "output", "constant", "state", "temporary", "host", "view")
 
-VALUE = -1  # a symbol's axis: it is the input's value
 # A number that a kernel takes: a literal, or a size computed at run time.
 Attribute = int | float | Size
 # What a program hands out: a buffer's name, a size, or a plain value.

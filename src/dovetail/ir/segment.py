@@ -8,6 +8,9 @@ from dataclasses import dataclass
 from dovetail.ir.call import Arg, OpCall, Ref, format_arg, format_desc
 from dovetail.ir.tensor import Desc
 
+# A value that crosses a segment's border: a call's or input's name, and a path into its result.
+ValueKey = tuple[str, tuple[int, ...]]
+
 
 @dataclass(frozen=True, slots=True)
 class Input:

@@ -21,6 +21,7 @@ from dovetail.errors import SizeError
 
 _LONGEST = 10_000  # characters of an expression; longer ones would exhaust Python's parser
 INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
+VALUE = -1  # in place of the axis that a symbol is the size of: it is the input's value
 
 # Opcodes are shared with native/src/size.c; the order is part of the artifact format.
 _OPCODES = {"push": 0, "load": 1, "add": 2, "sub": 3, "mul": 4, "floordiv": 5, "mod": 6}

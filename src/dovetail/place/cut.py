@@ -9,11 +9,9 @@ from typing import Any
 from dovetail.backend import Backend
 from dovetail.ir import Arg, Input, OpCall, Ref, ScalarDesc, Segment, Size, Table, TensorDesc
 from dovetail.ir.call import leaves
+from dovetail.ir.segment import ValueKey
 from dovetail.place.stages import Group
 from dovetail.place.uses import Uses
-
-# A value that crosses a segment's border: a call's or input's name, and a path into its result.
-Key = tuple[str, tuple[int, ...]]
 
 
 @dataclass(slots=True, eq=False)
@@ -22,8 +20,8 @@ class PlacedSegment:
 
     segment: Segment
     backends: tuple[Backend, ...]
-    sources: tuple[Key, ...]  # one per input of the segment
-    results: tuple[Key, ...]  # one per output of the segment
+    sources: tuple[ValueKey, ...]  # one per input of the segment
+    results: tuple[ValueKey, ...]  # one per output of the segment
 
 
 class Cutter:
@@ -37,8 +35,8 @@ class Cutter:
         self.outputs = outputs
         self.symbols = input_symbols(inputs)
         self.maker: dict[str, int] = {}  # a call's name, or a symbol it binds → its segment
-        self.results: list[dict[Key, Arg]] = []
-        self.crossing: dict[Key, Input] = {(i.name, ()): i for i in inputs}
+        self.results: list[dict[ValueKey, Arg]] = []
+        self.crossing: dict[ValueKey, Input] = {(i.name, ()): i for i in inputs}
 
     def cut(
         self,
@@ -74,9 +72,9 @@ class Cutter:
 
     def _body(
         self, number: int, calls: Sequence[OpCall], uses: Sequence[Uses], members: Sequence[int]
-    ) -> tuple[dict[Key, Input], tuple[OpCall, ...]]:
+    ) -> tuple[dict[ValueKey, Input], tuple[OpCall, ...]]:
         """The inputs of a segment, and its calls with those inputs' names."""
-        inputs: dict[Key, Input] = {}
+        inputs: dict[ValueKey, Input] = {}
         maker, crossing, results = self.maker, self.crossing, self.results
         renames = symbolic = False
         for position in members:
@@ -100,7 +98,9 @@ class Cutter:
             body = [_renamed(call, names) for call in body]
         return inputs, tuple(body)
 
-    def _size_inputs(self, number: int, uses: Sequence[Uses], inputs: dict[Key, Input]) -> None:
+    def _size_inputs(
+        self, number: int, uses: Sequence[Uses], inputs: dict[ValueKey, Input]
+    ) -> None:
         """Inputs for the symbols that a segment needs and does not bind."""
         symbols: set[str] = set()
         for use in uses:
@@ -130,9 +130,9 @@ class Cutter:
         return made
 
 
-def mark_shared(inputs: Sequence[dict[Key, Input]], backends: Sequence[Backend]) -> None:
+def mark_shared(inputs: Sequence[dict[ValueKey, Input]], backends: Sequence[Backend]) -> None:
     """Mark what several segments of a backend with memory of its own take, so it is sent once."""
-    takers: dict[tuple[str, Key], list[dict[Key, Input]]] = {}
+    takers: dict[tuple[str, ValueKey], list[dict[ValueKey, Input]]] = {}
     for taken, backend in zip(inputs, backends, strict=True):
         if backend.transfer is None:
             continue
@@ -160,13 +160,13 @@ def input_symbols(inputs: Sequence[Input]) -> dict[str, tuple[int, int | None]]:
     return found
 
 
-def _renamed(call: OpCall, names: dict[Key, Ref]) -> OpCall:
+def _renamed(call: OpCall, names: dict[ValueKey, Ref]) -> OpCall:
     args = tuple(_rename(arg, names) for arg in call.args)
     kwargs = {key: _rename(arg, names) for key, arg in call.kwargs.items()}
     return replace(call, args=args, kwargs=kwargs)
 
 
-def _rename(arg: Arg, names: dict[Key, Ref]) -> Arg:
+def _rename(arg: Arg, names: dict[ValueKey, Ref]) -> Arg:
     if isinstance(arg, Ref):
         return names.get((arg.name, arg.path), arg)
     if isinstance(arg, Table):

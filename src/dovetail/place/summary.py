@@ -9,8 +9,8 @@ from typing import NamedTuple
 from dovetail.backend import Backend
 from dovetail.history import Copies, Details, GraphRecord, Measured, SegmentRecord
 from dovetail.ir import Desc, OpCall, Segment, TensorDesc
+from dovetail.ir.segment import ValueKey
 from dovetail.place.cost import Costs, total
-from dovetail.place.cut import Key
 from dovetail.place.verdicts import Verdict
 
 HOST = "host"
@@ -21,7 +21,7 @@ class Ran(NamedTuple):
     """A segment as it runs: what of it the report needs, and nothing that holds its code."""
 
     segment: Callable[[], Segment]
-    sources: tuple[Key, ...]
+    sources: tuple[ValueKey, ...]
     backend: Backend
     failures: tuple[tuple[str, str], ...]  # backend, reason: who failed to compile it
     transfers: tuple[Sequence[int], Sequence[int]] | None  # inputs sent, outputs fetched; all
@@ -45,7 +45,7 @@ def _details(
     costs = Costs(hints)
     verdicts = {verdict.call: verdict for verdict in given}
     segments = []
-    sent: set[tuple[str, Key]] = set()
+    sent: set[tuple[str, ValueKey]] = set()
     for each in ran:
         segment = each.segment()
         if each.failures:
@@ -64,7 +64,7 @@ def _summarise(
     costs: Costs,
     verdicts: Mapping[str, Verdict],
     text: str,
-    sent: set[tuple[str, Key]],
+    sent: set[tuple[str, ValueKey]],
 ) -> SegmentRecord:
     """The record of a segment, ``verdicts`` being those of its calls, by name.
 
@@ -100,7 +100,7 @@ def _summarise(
 
 
 def _copies(
-    ran: Ran, segment: Segment, costs: Costs, sent: set[tuple[str, Key]]
+    ran: Ran, segment: Segment, costs: Costs, sent: set[tuple[str, ValueKey]]
 ) -> Iterator[Copies]:
     """Each direction in which tensors are moved at every call."""
     name = ran.backend.name
@@ -118,7 +118,7 @@ def _copies(
         yield from _moves(call, costs)
 
 
-def _transfers(ran: Ran, segment: Segment) -> tuple[list[Key], list[Desc]]:
+def _transfers(ran: Ran, segment: Segment) -> tuple[list[ValueKey], list[Desc]]:
     """What is sent and fetched: what the executable says, else every tensor that is not kept."""
     inputs, outputs = segment.inputs, segment.output_descs()
     everything = range(len(inputs)), range(len(outputs))

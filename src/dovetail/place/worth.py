@@ -11,13 +11,13 @@ from collections.abc import Sequence
 from dovetail.backend import Backend
 from dovetail.ir import Arg, Desc, OpCall, Ref
 from dovetail.ir.call import leaves
+from dovetail.ir.segment import ValueKey
 from dovetail.place.cost import Costs
 from dovetail.place.stages import Group, group
 from dovetail.place.uses import Uses
 from dovetail.place.verdicts import Choice
 
 ROUNDS = 8  # gains become small after two or three
-Key = tuple[str, tuple[int, ...]]
 
 
 class Weigher:
@@ -67,7 +67,7 @@ class Weigher:
                 choice.move(choice.next_after(choice.chosen), reason)
         return any(reasons)
 
-    def _objection(self, segment: Group, border: dict[Key, Desc]) -> str:
+    def _objection(self, segment: Group, border: dict[ValueKey, Desc]) -> str:
         """Why a segment does not pay; empty when it does."""
         position, members = segment
         backend = self.backends[position]
@@ -88,13 +88,13 @@ class Weigher:
         here = self.costs.seconds(call, self.backends[choice.chosen], choice.answer(choice.chosen))
         return (there or 0.0) - (here or 0.0)
 
-    def _borders(self, groups: Sequence[Group]) -> list[dict[Key, Desc]]:
+    def _borders(self, groups: Sequence[Group]) -> list[dict[ValueKey, Desc]]:
         """The tensors each segment takes in and hands out, those that are kept left out."""
         owner = [0] * len(self.calls)
         for number, (_, members) in enumerate(groups):
             for position in members:
                 owner[position] = number
-        borders: list[dict[Key, Desc]] = [{} for _ in groups]
+        borders: list[dict[ValueKey, Desc]] = [{} for _ in groups]
         for position, use in enumerate(self.uses):
             for ref in use.refs:
                 source = self.made.get(ref.name)

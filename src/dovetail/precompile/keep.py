@@ -21,8 +21,8 @@ from dovetail.capture._torch.precompile import (
 )
 from dovetail.compiled import encode
 from dovetail.errors import DovetailError, NotKept, PrecompileWarning
+from dovetail.lookup import compile_dynamo
 from dovetail.options import Options
-from dovetail.pipeline import compile_dynamo
 from dovetail.precompile.guards import describe, keep_guards
 from dovetail.precompile.made_for import keepable, made_for
 from dovetail.precompile.payload import Payload

@@ -27,8 +27,8 @@ from dovetail.capture.aot import as_plain
 from dovetail.compiled import decode
 from dovetail.errors import DovetailError, NotRestored, PrecompileWarning
 from dovetail.history import CacheVerdict
+from dovetail.linking import GraphLinker
 from dovetail.options import Options
-from dovetail.pipeline import Compiler
 from dovetail.place.priority import priority_list
 from dovetail.precompile.guards import check_guards, describe
 from dovetail.precompile.made_for import PROCESSOR, difference, made_for, runs_here
@@ -107,7 +107,7 @@ def _link(payload: Payload, asked: Asked | None) -> Linked:
     record = history.begin(*(backend.name for backend in backends))
     record.cache.append(CacheVerdict("dynamo", "hit", "PyTorch's precompile"))
     try:
-        return Compiler(backends, options, record).link(decode(payload.graph))
+        return GraphLinker(backends, options, record).link(decode(payload.graph))
     except BaseException:
         history.discard(record)
         raise

@@ -8,13 +8,15 @@ on PyTorch, as it would have without us. A result in another layout only is copi
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from dovetail.ir.segment import Segment
 from dovetail.runtime.executable import NOT_AS_PLANNED, Failure
-from dovetail.runtime.interpreter import Interpreter
+
+if TYPE_CHECKING:
+    from dovetail.runtime.interpreter import Interpreter
 
 
 class CallByCall:
@@ -34,6 +36,8 @@ class CallByCall:
     def __call__(self, error: Failure, inputs: list[Any]) -> list[Any]:
         """The segment's outputs."""
         if self.interpreter is None:
+            from dovetail.runtime.interpreter import Interpreter  # seldom needed
+
             self.interpreter = Interpreter(self.segment())
         results = self.interpreter(inputs)
         if not self.noted:  # where PyTorch raises too, the metadata is not to blame

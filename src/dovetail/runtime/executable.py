@@ -23,8 +23,7 @@ from dovetail.errors import (
     RunFailed,
 )
 from dovetail.file.container import MANIFEST
-from dovetail.ir.program import VALUE
-from dovetail.ir.size import Dim, SizeProgram, parse_size
+from dovetail.ir.size import VALUE, Dim, SizeProgram, parse_size
 
 _INT = 0  # DLPack's code for signed integers
 Failure = RunFailed | GuardFailed | InvalidArtifact

@@ -26,9 +26,9 @@ from dovetail.errors import (
     UnsupportedGraph,
     UntrustedArtifact,
 )
+from dovetail.ir.argument_json import arg_from_json
 from dovetail.ir.call import Arg, Attr, Ref
 from dovetail.ir.host_operators import require_listed
-from dovetail.ir.program_text import arg_from_json
 from dovetail.ir.size import Size
 from dovetail.runtime.host_checks import CHECKS, checked
 from dovetail.runtime.host_plan import Description, describe

@@ -16,8 +16,8 @@ import torch
 
 from dovetail.capture._torch.operators import operator_types, schema_of
 from dovetail.capture.to_fx import to_torch
+from dovetail.ir.argument_json import arg_from_json
 from dovetail.ir.call import Attr
-from dovetail.ir.program_text import arg_from_json
 from dovetail.ir.size import INT64_MAX, INT64_MIN
 
 # operator, overload, its own function or "", arguments, results, whether they come as one list

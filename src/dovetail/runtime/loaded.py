@@ -229,8 +229,7 @@ class Loaded:
         return trees.unflatten(self._outputs, results, lambda text: self._size(text, given))
 
     def _size(self, text: str, given: Sequence[Any]) -> int:
-        from dovetail.ir.program import VALUE
-        from dovetail.ir.size import evaluate
+        from dovetail.ir.size import VALUE, evaluate
 
         symbols = {
             name: int(given[position] if axis == VALUE else given[position].shape[axis])

@@ -54,7 +54,7 @@ def _read(values: dict[str, Any], inputs: Sequence[Info], outputs: Sequence[Info
 
 
 def _symbol(row: Any, inputs: Sequence[Info]) -> tuple[str, int, int]:
-    from dovetail.ir.program import VALUE
+    from dovetail.ir.size import VALUE
 
     name, position, axis = row
     rank = len(inputs[_index(position, len(inputs))][3])
