@@ -73,13 +73,15 @@ def lowered(call: OpCall, operands: dict[tuple[str, tuple[int, ...]], Value]) ->
         return Lowered("no rule")
     try:
         key = found, call.op, *_key(call, operands)
-        if key not in _KEPT:
-            if len(_KEPT) >= _MOST:
-                _KEPT.clear()
-            _KEPT[key] = _lower(found, call, operands)
-        return _KEPT[key]
+        kept = _KEPT.get(key)
     except TypeError:  # an argument that has no hash, such as a subgraph
         return _lower(found, call, operands)
+    if kept is None:  # another thread may be at the same: both make the same
+        kept = _lower(found, call, operands)
+        if len(_KEPT) >= _MOST:
+            _KEPT.clear()
+        _KEPT[key] = kept
+    return kept
 
 
 def _key(call: OpCall, operands: dict[tuple[str, tuple[int, ...]], Value]) -> Iterator[object]:
