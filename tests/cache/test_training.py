@@ -402,22 +402,51 @@ def test_a_write_to_an_input_that_trains_is_left_to_autograd():
     same(three_ways(step, fn, found=missed))
 
 
-def test_sizes_that_vary_are_left_to_autograd():
+def varying(x):
+    return x.softmax(0) * x, x.shape[0] * 2, x.detach().sum(1)
+
+
+def varying_pooled(x):
+    y = F.avg_pool1d(x[None], 2)[0]
+    return F.pad(y, (1, 1)) * x.shape[1], y.flatten().sin()
+
+
+def varying_weights(x):
+    return (x @ WEIGHT).relu() @ WEIGHT.t() + x.mean(0), x.T.exp()
+
+
+WEIGHT = torch.linspace(-1, 1, 12).double().reshape(4, 3).requires_grad_()
+
+
+@pytest.mark.parametrize("backend", ["aten", "cpu"])
+@pytest.mark.parametrize("fn", [varying, varying_pooled, varying_weights])
+def test_sizes_that_vary(fn, backend):
     def step(call):
         found = []
-        for rows in (3, 5):
-            x = torch.arange(rows * 2.0).double().view(rows, 2).requires_grad_()
-            call(x).sum().backward()
-            found.append(x.grad)
+        for rows in (6, 5, 8):
+            WEIGHT.grad = None
+            x = torch.arange(rows * 4.0).double().view(rows, 4).requires_grad_()
+            results = call(x)
+            sum(r.sum() for r in results if isinstance(r, torch.Tensor)).backward()
+            found += [x.grad, *(r.detach() if isinstance(r, torch.Tensor) else r for r in results)]
+            found += [] if WEIGHT.grad is None else [WEIGHT.grad]
         return found
 
-    results = three_ways(
-        step,
-        lambda x: x.softmax(0) * x,
-        found=[("forward", "hit"), ("backward", "hit")],
-        dynamic=True,
-    )
-    same(results)
+    same(three_ways(step, fn, backend=backend, dynamic=True))
+
+
+def test_sizes_that_come_to_vary():
+    model = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3), nn.Tanh()).double()
+    original = copy.deepcopy(model.state_dict())
+
+    def step(call):
+        model.load_state_dict(original)
+        model.zero_grad()
+        for rows in (3, 5, 8):
+            call(torch.arange(rows * 4.0).double().view(rows, 4).sin()).sum().backward()
+        return [*(p.grad for p in model.parameters()), *model.buffers()]
+
+    same(three_ways(step, model, found=[*FOUND, *FOUND]))
 
 
 def test_autocast_is_left_to_autograd():
@@ -498,8 +527,10 @@ SPOILT = {
     "nothing": spoilt(lambda plan: plan.clear()),
     "an unknown word": spoilt(lambda plan: plan["inputs"][0].append("is_haunted")),
     "another input": spoilt(lambda plan: plan["inputs"].append([])),
-    "an alias": spoilt(lambda plan: plan["outputs"].__setitem__(0, ["alias_of_input", True])),
-    "another output": spoilt(lambda plan: plan["outputs"].append(["non_alias", True])),
+    "an alias": spoilt(lambda plan: plan["outputs"].__setitem__(0, ["alias_of_input", True, []])),
+    "another output": spoilt(lambda plan: plan["outputs"].append(["non_alias", True, []])),
+    "sizes that are not saved": spoilt(lambda plan: plan.update(sizes=7)),
+    "an output with half a description": spoilt(lambda plan: plan["outputs"][0].pop()),
     "no list": spoilt(lambda plan: plan.update(inputs=3)),
     "a layout of no kind": spoilt(lambda plan: plan["tangents"].__setitem__(0, "preserve_format")),
     "an input that is none": spoilt(lambda plan: plan["detached"].append(7)),
@@ -533,7 +564,7 @@ def test_bytes_of_a_pair():
         data[:-3],
         MAGIC + b"[]",
         MAGIC + b"{}",
-        data.replace(b'"version":1', b'"version":9'),
+        data.replace(b'"version":2', b'"version":9'),
     ):
         with pytest.raises(errors.InvalidCompiledGraph):
             decode_pair(junk)

@@ -831,6 +831,31 @@ def sizes_that_vary(wrap):
 
 
 @case
+def images_whose_sizes_vary(wrap):
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.conv, self.norm, self.head = nn.Conv2d(2, 7, 3), nn.BatchNorm2d(7), nn.Linear(7, 5)
+
+        def forward(self, x):
+            x = F.max_pool2d(F.relu(self.norm(self.conv(x))), 2)
+            return self.head(F.dropout(F.adaptive_avg_pool2d(x, 1).flatten(1), 0.2)), x.shape[2]
+
+    model = made(Model)
+    call = wrap(model, dynamic=True)
+    sizes = (11, 9, 16) if switched() else (12, 9, 14)
+    return [stepped(model, call, [data(3, 2, size, size + 1)], 1) for size in sizes]
+
+
+@case
+def a_batch_size_that_comes_to_vary(wrap):
+    model = made(lambda: nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3), nn.Linear(3, 2)))
+    call = wrap(model)
+    sizes = (6, 9, 8) if switched() else (5, 7, 8)
+    return [stepped(model, call, [data(rows, 4)], 1) for rows in sizes]
+
+
+@case
 def functional_gradients_within(wrap):
     def fn(x, w):
         return torch.func.grad(lambda w: (x * w).sin().sum())(w) * w

@@ -60,7 +60,8 @@ class DynamoGraphs(NamedTuple):
 
     def _link_pair(self, pair: TrainingPair) -> Callable[..., Any]:
         forward = self.cache.found(pair.forward, "forward", self._link_whole)
-        known = saved_labels(forward.graph, len(pair.plan["outputs"]), self.names)
+        outputs, sizes = len(pair.plan["outputs"]), int(pair.plan["sizes"])
+        known = saved_labels(forward.graph, outputs, sizes, self.names)
 
         def link_backward(graph: CompiledGraph) -> Linked:
             labels = {n: known[n] for n in graph.labels if n in known}
@@ -71,14 +72,18 @@ class DynamoGraphs(NamedTuple):
         return restored_training(pair.plan, forward.run, backward.run)
 
 
-def saved_labels(forward: CompiledGraph, outputs: int, names: Sequence[str]) -> dict[int, str]:
-    """What users call inputs of a forward graph that it saves for its backward graph.
+def saved_labels(
+    forward: CompiledGraph, outputs: int, sizes: int, names: Sequence[str]
+) -> dict[int, str]:
+    """What users call inputs of a backward graph that were inputs of its forward graph.
 
-    It returns what is saved after its ``outputs``.
+    The forward graph returns tensors that are saved after its ``outputs``, then ``sizes``; the
+    backward graph takes sizes first.
     """
     positions = {given.name: n for n, given in enumerate(forward.every.inputs)}
-    saved = enumerate(forward.every.outputs[outputs:])
-    found = {n: positions.get(out.name) for n, out in saved if isinstance(out, Ref)}
+    saved = forward.every.outputs[outputs : len(forward.every.outputs) - sizes]
+    pairs = enumerate(saved, sizes)
+    found = {n: positions.get(out.name) for n, out in pairs if isinstance(out, Ref)}
     return {n: names[at] for n, at in found.items() if at is not None and at < len(names)}
 
 

@@ -15,7 +15,7 @@ from dovetail.compiled import CompiledGraph
 from dovetail.errors import InvalidCompiledGraph
 
 MAGIC = b"dvttrain"
-VERSION = 1
+VERSION = 2
 
 
 @dataclass(frozen=True)
@@ -54,20 +54,21 @@ def decode_pair(data: bytes) -> TrainingPair:
 def verify_pair(plan: Mapping[str, Any], forward: CompiledGraph, backward: CompiledGraph) -> None:
     """Raise InvalidCompiledGraph unless the graphs take and give as many values as the plan says.
 
-    The forward graph returns its outputs, then what the backward graph takes first: what is saved
-    for it. Gradients of outputs follow; gradients of all inputs are what it returns.
+    The forward graph returns its outputs, then what is saved for the backward graph: tensors, then
+    sizes. That graph takes sizes, tensors and gradients of outputs; it returns gradients of all
+    inputs.
     """
     given, returned = len(plan["inputs"]), len(plan["outputs"])
     saved = len(forward.every.outputs) - returned
     fits = (
-        saved >= 0
+        saved >= plan["sizes"] >= 0
         and len(forward.every.inputs) == given
         and len(backward.every.inputs) == saved + len(plan["tangents"])
         and len(backward.every.outputs) == given
         and all(0 <= n < given for n in plan["detached"])
     )
     whole = forward.once is None and backward.once is None
-    if not (fits and whole) or forward.every.symbols or backward.every.symbols:
+    if not (fits and whole):
         raise InvalidCompiledGraph("a forward and a backward graph that do not fit each other")
 
 

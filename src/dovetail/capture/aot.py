@@ -206,8 +206,8 @@ def may_train_plainly(gm: fx.GraphModule, inputs: Sequence[Any]) -> bool:
     """Whether a Dynamo graph may be a forward and a backward graph that a plan tells how to run."""
     if autocast_is_on() or has_state(gm) or not needs_grad(gm, inputs):
         return False
-    plain = all(isinstance(x, torch.Tensor) and is_plain_tensor(x) for x in inputs)
-    return plain and has_fixed_sizes(inputs) and can_restore_training()
+    plain = all(isinstance(x, torch.SymInt) or is_plain_tensor(x) for x in inputs)
+    return plain and can_restore_training()
 
 
 def as_plain(

@@ -34,7 +34,7 @@ def training_plans(fn, *args):
 def test_training_is_restored_from_its_plan():
     x, y = torch.ones(3, requires_grad=True), torch.arange(3.0)
     (plan,), (forward, backward) = training_plans(lambda x, y: [x.sin() * y], x, y)
-    assert plan["outputs"] == [["non_alias", True]]
+    assert plan["outputs"] == [["non_alias", True, []]]
     assert plan["tangents"] == [[[3], [1]]]
     run = restored_training(plan, lambda a: forward(*a), lambda a: backward(*a))
     x.grad = None

@@ -53,13 +53,26 @@ def training_plan(gradients: Sequence[Any]) -> dict[str, Any] | None:
     non_leaves = {n for n, info in pairs if info.requires_grad and not info.is_leaf}
     plan = {
         "inputs": inputs,
-        "outputs": [[o.output_type.name, o.requires_grad] for o in found.output_info],
+        "outputs": [_output_plan(info) for info in found.output_info],
         "tangents": [_layout_plan(meta) for meta in found.subclass_tangent_meta],
         "detached": [n for n in unused if n in non_leaves],
         "unchecked": found.num_tensors_saved_with_no_vc_check,
+        "sizes": found.num_symints_saved_for_bw,
+        "varying": [[n, sorted(dims)] for n, dims in found.dynamic_saved_tensors_idxs.items()],
         "deterministic": found.deterministic,
     }
     return plan if _is_as_planned(plan, found, len(gradients)) else None
+
+
+def _output_plan(info: Any) -> list[Any]:
+    """What becomes of an output, whether it needs a gradient, and which of its sizes vary.
+
+    None in their place: it is a size.
+    """
+    import torch
+
+    dims = sorted(info.dynamic_dims or ()) if issubclass(info.raw_type, torch.Tensor) else None
+    return [info.output_type.name, info.requires_grad, dims]
 
 
 def _layout_plan(meta: Any) -> Any:
@@ -83,7 +96,8 @@ def _is_as_planned(plan: dict[str, Any], found: Any, gradients: int) -> bool:
         return False
     kinds = (*found.subclass_inp_meta, *found.subclass_fw_graph_out_meta)
     plain = all(type(kind) is PlainTensorMeta for kind in kinds)
-    tensors = all(issubclass(info.raw_type, torch.Tensor) for info in found.output_info)
+    known = (torch.Tensor, torch.SymInt, int)
+    tensors = all(issubclass(info.raw_type, known) for info in found.output_info)
     ours, theirs = dict(vars(planned)), dict(vars(found))
     for held in (ours, theirs):
         outputs = [(o.output_type, o.base_idx, o.requires_grad) for o in held["output_info"]]
@@ -108,12 +122,12 @@ def _training_metadata(plan: Mapping[str, Any]) -> Any:
     if unknown := {word for each in plan["inputs"] for word in each}.difference(words):
         raise ValueError(f"an input that is {unknown}")
     kinds = {kind.name: kind for kind in schemas.OutputType}
-    outputs = [(kinds[str(kind)], bool(grad)) for kind, grad in plan["outputs"]]
-    if any(kind.name not in ("non_alias", "unsafe_view_alias") for kind, _ in outputs):
+    outputs = [(kinds[str(kind)], bool(grad), dims) for kind, grad, dims in plan["outputs"]]
+    if any(kind.name not in ("non_alias", "unsafe_view_alias") for kind, *_ in outputs):
         raise ValueError("an output that is an alias")
     count = len(plan["tangents"])
     deterministic = plan["deterministic"]
-    return schemas.ViewAndMutationMeta(
+    made = schemas.ViewAndMutationMeta(
         input_info=[
             schemas.InputAliasInfo(**{word: word in each for word in words})
             for each in plan["inputs"]
@@ -121,13 +135,13 @@ def _training_metadata(plan: Mapping[str, Any]) -> Any:
         output_info=[
             schemas.OutputAliasInfo(
                 output_type=kind,
-                raw_type=torch.Tensor,
+                raw_type=int if dims is None else torch.Tensor,
                 base_idx=None,
-                dynamic_dims=None,
+                dynamic_dims=set(map(int, dims)) if dims else None,
                 requires_grad=grad,
                 requires_grad_for_backward=grad,
             )
-            for kind, grad in outputs
+            for kind, grad, dims in outputs
         ],
         num_intermediate_bases=0,
         keep_input_mutations=True,
@@ -139,12 +153,14 @@ def _training_metadata(plan: Mapping[str, Any]) -> Any:
             schemas.PlainTensorMeta(n, memory_format=_planned_layout(layout))
             for n, layout in enumerate(plan["tangents"])
         ],
-        num_symints_saved_for_bw=0,
+        num_symints_saved_for_bw=int(plan["sizes"]),
         num_tensors_saved_with_no_vc_check=int(plan["unchecked"]),
         num_opaque_objects_saved_for_bw=0,
         deterministic=None if deterministic is None else bool(deterministic),
         bw_donated_idxs=[],
     )
+    made.dynamic_saved_tensors_idxs = {int(n): set(map(int, dims)) for n, dims in plan["varying"]}
+    return made
 
 
 def _planned_layout(layout: Any) -> Any:
@@ -176,7 +192,7 @@ def restored_training(
         compiled_fw_func=boxed(forward),
         compiled_bw_func=boxed(disable(backward, reason="it is compiled")),
         maybe_subclass_meta=None,
-        num_symints_saved_for_bw=0,
+        num_symints_saved_for_bw=int(plan["sizes"]),
         backward_state_indices=[],
         disable_amp=False,
         indices_of_inps_to_detach=[int(n) for n in plan["detached"]],
