@@ -141,24 +141,24 @@ class SourceRenderer(SourceOperations):
             for instruction in loop.body:
                 self._emit(instruction)
             return
-        folds = [i for i in loop.body if isinstance(i, Reduce | Scan)]
-        for fold in folds:
-            self._start(fold, loop)
+        reductions = [i for i in loop.body if isinstance(i, Reduce | Scan)]
+        for reduction in reductions:
+            self._start(reduction, loop)
         for axis in loop.axes:
             i, extent = f"i_{axis.name}", self.size(axis.extent)
             self.line(f"for ({self.names['int64']} {i} = 0; {i} < {extent}; ++{i}) {{")
             self.depth += 1
         for instruction in loop.body:
             if isinstance(instruction, Reduce):
-                self._fold(instruction)
+                self._accumulate(instruction)
             else:
                 self._emit(instruction)
         for _ in loop.axes:
             self.depth -= 1
             self.line("}")
-        for fold in folds:
-            if _in_runs(fold):
-                self.line(f"v_{fold.name} = v_{fold.name} + run_{fold.name};")
+        for reduction in reductions:
+            if _in_runs(reduction):
+                self.line(f"v_{reduction.name} = v_{reduction.name} + run_{reduction.name};")
 
     # ---- instructions ----------------------------------------------------------------------
 
@@ -170,7 +170,7 @@ class SourceRenderer(SourceOperations):
         elif isinstance(i, Apply) and i.op in CHECKS:
             self._check(i)
         elif isinstance(i, Scan):
-            self._fold(i)
+            self._accumulate(i)
             self.line(f"const {self.names[i.dtype]} v_{i.name} = {_total(i)};")
         else:
             self.line(f"const {self.names[i.dtype]} v_{i.name} = {self._value(i)};")
@@ -215,16 +215,16 @@ class SourceRenderer(SourceOperations):
         self.line(f"    {name} = {extent if divides else 0};")
         self.line("}")
 
-    # ---- folds -----------------------------------------------------------------------------
+    # ---- reductions ------------------------------------------------------------------------
 
-    def _start(self, fold: Reduce | Scan, loop: Loop) -> None:
-        dtype, name = self._folded_in(fold), fold.name
-        first = self.number(REDUCTIONS[fold.op].identity(dtype), dtype)
-        if fold.op.startswith("arg"):
+    def _start(self, reduction: Reduce | Scan, loop: Loop) -> None:
+        dtype, name = self._accumulated_in(reduction), reduction.name
+        first = self.number(REDUCTIONS[reduction.op].identity(dtype), dtype)
+        if reduction.op.startswith("arg"):
             self.line(f"{self.names[dtype]} best_{name} = {first};")
             first = self._last_place(loop)
-        self.line(f"{self.names[fold.dtype]} {_total(fold)} = {first};")
-        if _in_runs(fold):
+        self.line(f"{self.names[reduction.dtype]} {_total(reduction)} = {first};")
+        if _in_runs(reduction):
             self.line(f"{self.names[dtype]} run_{name} = {first};")
             self.line(f"unsigned int count_{name} = 0;")
 
@@ -235,28 +235,28 @@ class SourceRenderer(SourceOperations):
         tests = " || ".join(f"{self.size(extent)} < 1" for extent in unknown)
         return f"{tests} ? 0 : {last}" if tests else last
 
-    def _folded_in(self, fold: Reduce | Scan) -> str:
-        return self.types[fold.args[0]] if fold.op.startswith("arg") else fold.dtype
+    def _accumulated_in(self, reduction: Reduce | Scan) -> str:
+        return self.types[reduction.args[0]] if reduction.op.startswith("arg") else reduction.dtype
 
-    def _fold(self, fold: Reduce | Scan) -> None:
-        dtype, name, total = self._folded_in(fold), fold.name, _total(fold)
-        new = self.cast(f"v_{fold.args[0]}", self.types[fold.args[0]], dtype)
-        if isinstance(fold, Reduce) and fold.op.startswith("arg"):
-            self._fold_position(fold, dtype, new)
-        elif _in_runs(fold):
+    def _accumulate(self, reduction: Reduce | Scan) -> None:
+        dtype, name, total = self._accumulated_in(reduction), reduction.name, _total(reduction)
+        new = self.cast(f"v_{reduction.args[0]}", self.types[reduction.args[0]], dtype)
+        if isinstance(reduction, Reduce) and reduction.op.startswith("arg"):
+            self._reduce_position(reduction, dtype, new)
+        elif _in_runs(reduction):
             self.line(f"run_{name} = run_{name} + {new};")
             self.line(f"if (++count_{name} % {RUN} == 0) {{")
             self.line(f"    {total} = {total} + run_{name};")
             self.line(f"    run_{name} = 0;")
             self.line("}")
         else:
-            both = self.apply(REDUCTIONS[fold.op].operation, dtype, [new, total])
+            both = self.apply(REDUCTIONS[reduction.op].operation, dtype, [new, total])
             self.line(f"{total} = ({self.names[dtype]})({both});")
 
-    def _fold_position(self, fold: Reduce, dtype: str, new: str) -> None:
+    def _reduce_position(self, reduction: Reduce, dtype: str, new: str) -> None:
         """The better value's position; a NaN beats all, the first of equals wins."""
-        best, at, place = f"best_{fold.name}", f"v_{fold.name}", f"v_{fold.args[1]}"
-        better = f"{new} {'>' if fold.op == 'argmax' else '<'} {best}"
+        best, at, place = f"best_{reduction.name}", f"v_{reduction.name}", f"v_{reduction.args[1]}"
+        better = f"{new} {'>' if reduction.op == 'argmax' else '<'} {best}"
         equal = f"{new} == {best}"
         if dtype in FLOATS:
             better += f" || ({new} != {new} && {best} == {best})"
@@ -267,10 +267,10 @@ class SourceRenderer(SourceOperations):
         self.line("}")
 
 
-def _total(fold: Reduce | Scan) -> str:
-    """What a fold has come to: its value in the end, and a scan's at each point."""
-    return f"{'so_far' if isinstance(fold, Scan) else 'v'}_{fold.name}"
+def _total(reduction: Reduce | Scan) -> str:
+    """What a reduction has come to: its value in the end, and a scan's at each point."""
+    return f"{'so_far' if isinstance(reduction, Scan) else 'v'}_{reduction.name}"
 
 
-def _in_runs(fold: Reduce | Scan) -> bool:
-    return isinstance(fold, Reduce) and fold.op == "sum" and fold.dtype in FLOATS
+def _in_runs(reduction: Reduce | Scan) -> bool:
+    return isinstance(reduction, Reduce) and reduction.op == "sum" and reduction.dtype in FLOATS

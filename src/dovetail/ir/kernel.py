@@ -2,10 +2,10 @@
 
 A kernel runs a parallel iteration space (``axes``); for every point of it the ``loops`` run in
 order. A loop has axes of its own (none: straight-line code per point) and a body of instructions.
-A ``Reduce`` folds a value over the loop's axes, and its result, like everything computed in a
+A ``Reduce`` reduces a value over the loop's axes, and its result, like everything computed in a
 loop without axes, can be read by later loops of the same point. Softmax is three loops over a
-row: the maximum, the sum of exponentials, the stores. A ``Scan`` folds along the one axis of its
-loop and shows every step: at each point it is the fold of all points up to there.
+row: the maximum, the sum of exponentials, the stores. A ``Scan`` reduces along the one axis of
+its loop and shows every step: at each point it is the reduction of all points up to there.
 
 Memory is addressed in elements by affine expressions over axes, plus gathered integer values.
 float16 and bfloat16 exist in memory only: a load widens them to float32, a store rounds. Types are
@@ -100,7 +100,7 @@ class Apply:
 
 @dataclass(frozen=True, slots=True)
 class Reduce:
-    """Fold a value over the axes of its loop."""
+    """Reduce a value over the axes of its loop."""
 
     name: str
     dtype: str
@@ -109,13 +109,13 @@ class Reduce:
 
     @property
     def uses(self) -> tuple[str, ...]:
-        """The values it folds."""
+        """The values it reduces."""
         return self.args
 
 
 @dataclass(frozen=True, slots=True)
 class Scan:
-    """An inclusive prefix of a fold of one value, along the one axis of its loop."""
+    """An inclusive prefix of a reduction of one value, along the one axis of its loop."""
 
     name: str
     dtype: str
@@ -124,7 +124,7 @@ class Scan:
 
     @property
     def uses(self) -> tuple[str, ...]:
-        """The values it folds."""
+        """The values it reduces."""
         return self.args
 
 

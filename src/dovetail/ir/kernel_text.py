@@ -135,9 +135,9 @@ def _parse_instruction(line: str) -> Instruction:
         return Const(name, dtype, _parse_number(rest.removeprefix("const "), dtype))
     if rest.startswith("position "):
         return Position(name, _parse_index(rest.removeprefix("position ")[1:-1]), dtype)
-    fold, op, args = _match(_CALL, rest).groups()
+    kind, op, args = _match(_CALL, rest).groups()
     kinds: dict[str | None, type[Apply | Reduce | Scan]] = {"reduce ": Reduce, "scan ": Scan}
-    return kinds.get(fold, Apply)(name, dtype, op, tuple(_split(args)))
+    return kinds.get(kind, Apply)(name, dtype, op, tuple(_split(args)))
 
 
 def _parse_number(text: str, dtype: str) -> float | int | bool:

@@ -44,7 +44,7 @@ class Operation(NamedTuple):
     numpy: str = ""  # NumPy's function; empty: the reference has one of its own, or expands it
     number: int = -1  # in files; never reused
     cost: tuple[int, int] = _PLAIN  # picoseconds an element of float32, and of any other type
-    instructions: int = 1  # an estimate of its code for float32, in instructions
+    instructions: int = 1  # of its code for float32, estimated; a slow one counts as several
     c_by_kind: Mapping[str, str] = {}  # what C calls it for kinds of types where that differs
     expansion: str = ""  # in other operations of operands x, y, z and numbers of their type
 
