@@ -10,6 +10,7 @@ from dovetail import _native, errors
 from dovetail.artifact.load import _regenerate
 from dovetail.file import container
 from dovetail.file.kernel_encode import encode_kernels
+from dovetail.ir.dtypes import COMPUTE
 from dovetail.ir.kernel_text import parse_kernel
 from dovetail.runtime.loaded import open_native
 from tests.artifact.files import file_bytes
@@ -463,6 +464,29 @@ def test_a_divisor_may_be_zero_past_the_end_of_an_axis(op):
     divisors = 20 - np.arange(17)
     wanted = 20 % divisors if op == "floormod" else 20 // divisors
     np.testing.assert_array_equal(run(np.ones(4, "float32"))[0], wanted)
+
+
+ONE_PLACE = """\
+kernel k(in x: DTYPE, out y: DTYPE) over [i: 40] {
+  loop [] {
+    p: int64 = position [0 | i * (1)]
+    n: int64 = const 25
+    m: bool = lt(p, n)
+    a: COMPUTED = load x[1] if m
+    store y[0 | i * (1)] = a
+  }
+}
+"""
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "int16", "uint8", "bool", "float64"])
+def test_one_element_for_some_lanes(dtype):
+    text = ONE_PLACE.replace("DTYPE", dtype).replace("COMPUTED", COMPUTE[dtype])
+    program = program_of(y="40").replace("float32", dtype)
+    run = opened(encode_kernels([parse_kernel(text)]), program)
+    assert run.code() == 1
+    (found,) = run(np.arange(4).astype(dtype))
+    np.testing.assert_array_equal(found, (np.arange(40) < 25).astype(dtype))
 
 
 # ---- what the user is told ---------------------------------------------------------------------

@@ -110,7 +110,7 @@ def _load_one(r: Renderer, access: Load, place: _Place, mask: Val | None, stored
     value = memory.load_scalar(c, stored, address, readable)
     if mask is None or mask is single:
         return value
-    return c.select(mask, c.splat(value, r.lanes), c.const(0, stored, r.lanes))
+    return c.select(mask, c.splat(value, r.lanes), Val("zeroinitializer", stored, r.lanes))
 
 
 def store(r: Renderer, access: Store) -> None:
