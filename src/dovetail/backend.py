@@ -212,6 +212,9 @@ class Backend(ABC):
     made_by: ClassVar[tuple[str, Mapping[str, Any]] | None] = None
     # The options that the registry made it with; None: somebody else made it.
     made_with: Mapping[str, Any] | None = None
+    # Whether its code may be for this very processor. False: for any of the processor's level, or
+    # for none; then machines of a level share a cache.
+    exact_processor: ClassVar[bool] = True
     # Whether segments may hold in-place variants of operators where that saves a copy.
     writes_in_place: ClassVar[bool] = False
     # The arguments an instance was made with, which enter cache keys.

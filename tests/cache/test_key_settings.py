@@ -6,6 +6,7 @@ import torch
 from dovetail import passes
 from dovetail.backend import Transfer
 from dovetail.backends.aten import AtenBackend
+from dovetail.backends.cpu.backend import CpuBackend
 from dovetail.cache import graph_key
 from dovetail.passes import PassManager
 from tests.cache.graphs import Tuned
@@ -149,6 +150,21 @@ def test_the_processor(graph, monkeypatch):
     monkeypatch.setenv("DOVETAIL_PROCESSOR", "x86-64-v2")
     assert before.differs(graph.key()) == ["processor"]
     assert graph.key().text("processor") == "x86-64-v2"
+
+
+def test_the_very_processor_matters_where_code_may_be_for_it(graph, monkeypatch):
+    class Exact(AtenBackend):
+        name = "exact"
+        exact_processor = True
+
+    def on(details, *backends):
+        monkeypatch.setattr("dovetail.file.processors._details", lambda: details)
+        return graph.key(backends=[backend() for backend in backends])
+
+    ours = [CpuBackend, AtenBackend]
+    assert on("Zen 4", *ours) == on("Ice Lake", *ours)
+    exact = [Exact, AtenBackend]
+    assert on("Zen 4", *exact).differs(on("Ice Lake", *exact)) == ["processor"]
 
 
 def test_the_number_of_threads_does_not_matter(graph):

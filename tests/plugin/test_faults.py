@@ -2,6 +2,7 @@
 
 import gc
 import sys
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
@@ -39,6 +40,16 @@ def relu(path):
 
 def test_the_smallest_plugin_works(small):
     torch.testing.assert_close(*relu(small()))
+
+
+def test_a_library_is_known_by_what_was_loaded(small):
+    """Not by the file that has taken its place since."""
+    path = small()
+    backend = plugin_backend(path)()
+    loaded = sha256(path.read_bytes()).hexdigest()
+    path.unlink()
+    path.write_bytes(b"something else")
+    assert loaded[:16] in backend.fingerprint()
 
 
 def test_a_missing_library(tmp_path):

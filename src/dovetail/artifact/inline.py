@@ -58,7 +58,8 @@ class SegmentProgram:
         if container.CODE not in sections:
             return
         if container.KERNEL_IR not in sections:
-            raise CannotSave(f"{segment.name} has a generated kernel that no file can hold")
+            why = self.decoded.manifest.get("cannot_save", "its kernel IR is not there")
+            raise CannotSave(f"{segment.name} has a generated kernel that no file can hold: {why}")
         self.kernels = split_kernels(sections[container.KERNEL_IR])
         held = frozenset(self.kernels)
         self.objects = [CodeObject(n, code, held) for n, code in objects(sections[container.CODE])]

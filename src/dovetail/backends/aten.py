@@ -16,6 +16,7 @@ class AtenBackend(Backend):
     """Calls ATen's kernels in order; operators stay whole, as in eager."""
 
     name = "aten"
+    exact_processor = False
     writes_in_place = True
 
     def available(self) -> Availability:

@@ -20,6 +20,7 @@ class ReferenceBackend(Backend):
     """An interpreter over the functional graph, decomposed to core ATen."""
 
     name = "reference"
+    exact_processor = False
     tags = frozenset({"debug"})
 
     def available(self) -> Availability:

@@ -38,8 +38,12 @@ def artifact_bytes(
     results: Sequence[ManifestEntry],
     generated: Mapping[str, str] | None = None,
     more: Sequence[Section] = (),
+    cannot_save: str = "",
 ) -> bytes:
-    """The bytes of an artifact that ``runtime.executable.load`` makes a function of."""
+    """The bytes of an artifact that ``runtime.executable.load`` makes a function of.
+
+    ``cannot_save``: why no file can hold it.
+    """
     with history.step("encode"):
         contents = {name: scalar_bytes(*scalar) for name, scalar in lowered.scalars.items()}
         manifest = {
@@ -48,6 +52,8 @@ def artifact_bytes(
             "symbols": _symbols(lowered.program, results),
             "writes": when_it_writes(lowered.program),
         }
+        if cannot_save:
+            manifest["cannot_save"] = cannot_save
         sections, features = encode_program(
             lowered.program, contents, manifest, generated=generated, debug=False
         )

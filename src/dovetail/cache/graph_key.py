@@ -96,7 +96,8 @@ class _KeyParts:
         self.parts |= {f"option {k}": v for k, v in self.options.key_parts().items()}
         self.add_backends()
         self.parts |= _versions()
-        self.parts["processor"] = processor_identity()
+        exact = any(backend.exact_processor for backend in self.backends)
+        self.parts["processor"] = processor_identity(exact=exact)
         return Key.of(self.parts, self.texts)
 
     def add(self, name: str, part: str, text: str = "") -> None:

@@ -77,13 +77,14 @@ def target_here() -> Target:
     return TARGETS[processor_name(processor_here())]
 
 
-def processor_identity() -> str:
+def processor_identity(*, exact: bool = True) -> str:
     """The processor that code is made for here, as far as code depends on it.
 
-    That is all that the system says of this machine's, unless it is held to a smaller one.
+    ``exact``: all that the system says of this machine's, unless it is held to a smaller one; else
+    its level.
     """
     level = processor_name(processor_here())
-    return level if processor_held() else f"{level} {_details()}"
+    return f"{level} {_details()}" if exact and not processor_held() else level
 
 
 @functools.cache

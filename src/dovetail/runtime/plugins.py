@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import warnings
 from collections.abc import Iterable, Sequence
+from functools import cached_property
 from os import PathLike, fspath
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
@@ -16,6 +18,7 @@ if TYPE_CHECKING:
 
 _lock = ForkLock()
 _open: dict[Path, Library] = {}
+_CHUNK = 1 << 20  # bytes that are hashed at a time
 
 
 class Clearable(Protocol):
@@ -32,9 +35,26 @@ class Library:
         from dovetail import _native
 
         self.path = path
-        self.native: _native.Plugin = _native.Plugin(path)
+        self._file = _descriptor(path)  # of what is loaded, whatever takes its place later
+        try:
+            self.native: _native.Plugin = _native.Plugin(path)
+        except BaseException:
+            if self._file >= 0:
+                os.close(self._file)
+            raise
         self.name, self.version, self.device, self.abi = self.native.info()
         self.kept: Clearable | None = None  # weights of models that torch.compile runs on it
+
+    @cached_property
+    def digest(self) -> str:
+        """SHA-256 in hex of the file that was loaded, though another may have taken its place."""
+        import hashlib
+
+        found, at = hashlib.sha256(), 0
+        while data := os.pread(self._file, _CHUNK, at):
+            found.update(data)
+            at += len(data)
+        return found.hexdigest()
 
     def close(self) -> None:
         """Close the device, which the next use opens again; warn when memory is left on it."""
@@ -48,6 +68,14 @@ class Library:
                 PluginLeak,
                 stacklevel=2,
             )
+
+
+def _descriptor(path: Path) -> int:
+    """An open file; -1 where there is none to read, of which the loader says more."""
+    try:
+        return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return -1
 
 
 def open_library(path: str | PathLike[str]) -> Library:

@@ -21,6 +21,7 @@ class CpuBackend(Backend):
     """Generates code for what has a lowering rule and calls ATen for library operations."""
 
     name = "cpu"
+    exact_processor = False
     device: ClassVar[str] = "cpu"
     effort: ClassVar[int] = 1  # of LLVM's four levels; what there is to gain is gained before it
 
@@ -36,7 +37,7 @@ class CpuBackend(Backend):
         return Availability(not reason, reason)
 
     def fingerprint(self) -> str:
-        """What makes the code; the processor that it is for enters every key."""
+        """What makes the code; the level of the processor that it is for enters every key."""
         from dovetail.codegen.llvm.target import version
 
         return version()

@@ -41,7 +41,8 @@ def segment_artifact(segment: Segment, effort: int = 1) -> bytes:
     except (CannotSave, InvalidProgram) as error:
         raise Unschedulable(str(error)) from error
     generated = {f"{name}@1": name for name in kernels.by_name}
-    return artifact_bytes(segment, lowered, entries, generated, _sections(kernels, effort))
+    sections = _sections(kernels, effort)
+    return artifact_bytes(segment, lowered, entries, generated, sections, kernels.cannot_save)
 
 
 def _sections(kernels: Kernels, effort: int) -> list[Section]:

@@ -29,6 +29,7 @@ class OnnxRuntimeBackend(Backend):
     """Compiles segments to ONNX models and runs them in ONNX Runtime."""
 
     name = "onnxruntime"
+    exact_processor = False
 
     def available(self) -> Availability:
         """Where the packages are installed."""

@@ -28,7 +28,6 @@ from dovetail.errors import (
 from dovetail.ir.encode import segment_from_bytes, segment_to_bytes
 from dovetail.names import check_name
 from dovetail.runtime.plugins import Library, open_library
-from dovetail.sources import digest_files
 
 if TYPE_CHECKING:
     from os import PathLike
@@ -53,11 +52,6 @@ def plugin_backend(path: str | PathLike[str], *, name: str | None = None) -> typ
         return _backend_class(library.path, check_name(library.name if name is None else name))
     except InvalidBackendName as error:
         raise InvalidPlugin(f"the plug-in {library.path}: {error}") from None
-
-
-@cache
-def _file_digest(path: Path) -> str:
-    return digest_files([("library", path)])
 
 
 @cache
@@ -110,7 +104,7 @@ class PluginBackend(Backend):
         """The plug-in's name, version and interface, and a hash of its file."""
         library = self.opened
         abi = f"{library.abi >> 16}.{library.abi & 0xFFFF}"
-        return f"{library.name} {library.version} abi {abi} {_file_digest(library.path)[:16]}"
+        return f"{library.name} {library.version} abi {abi} {library.digest[:16]}"
 
     def supports(self, call: OpCall) -> Support:
         """What the library's ``query_op`` answers; a view is taken without asking."""

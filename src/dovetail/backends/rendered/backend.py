@@ -157,6 +157,7 @@ class RendererBackend(Backend):
     rule, products and convolutions among them, are refused and go to the next backend.
     """
 
+    exact_processor = False  # sources become code when they are loaded
     prelude: ClassVar[str] = ""  # stands at the top of every source
     _opened: ClassVar[Opened | None] = None
     _lock: ClassVar[ForkLock] = ForkLock()
