@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from dovetail.codegen.llvm.emit import Code, Val
-from dovetail.codegen.llvm.interleave import apart, woven
-from dovetail.codegen.llvm.turn import turned
+from dovetail.codegen.llvm.interleave import deinterleave, interleave
+from dovetail.codegen.llvm.transpose import columns_of
 from dovetail.ir.kernel import Store
 from dovetail.ir.target import TARGETS
 from dovetail.schedule.cpu.strategy import make_schedule
@@ -34,11 +34,11 @@ PROGRAMS = {
     "channels_last": (lambda x: x.to(memory_format=LAST), (2, 19, 9, 13)),
     "channels_first": (lambda x: x.permute(0, 3, 1, 2).contiguous(), (2, 9, 13, 19)),
 }
-WOVEN = {
+INTERLEAVED = {
     "colours": (lambda x: x.to(memory_format=LAST), (2, 3, 9, 13)),
     "colours_apart": (lambda x: x.permute(0, 3, 1, 2).contiguous() + 1, (2, 9, 13, 3)),
     "pairs": (lambda x: torch.stack([x, x * 2], -1), (7, 33)),
-    "pairs_turned": (
+    "pairs_rotated": (
         lambda x: torch.stack([x[:, ::2] * 2 - x[:, 1::2], x[:, 1::2] + x[:, ::2]], -1).flatten(-2),
         (5, 70),
     ),
@@ -79,17 +79,17 @@ def shuffled(shuffle, dtype, count, lanes):
 
 def test_rows_become_columns():
     for count, piece in ((16, 4), (16, 8), (16, 16), (8, 2), (8, 4), (4, 4), (2, 2)):
-        found = shuffled(turned, "int8", count, piece)
+        found = shuffled(columns_of, "int8", count, piece)
         assert found == [[(n, lane) for n in range(count)] for lane in range(piece)]
 
 
-def test_vectors_are_woven_and_taken_apart():
+def test_vectors_are_interleaved_and_taken_apart():
     for count, lanes in itertools.product((2, 3, 4), (2, 4, 16)):
-        found = shuffled(woven, "float32", count, lanes)
+        found = shuffled(interleave, "float32", count, lanes)
         assert [*itertools.chain(*found)] == [
             (n, lane) for lane in range(lanes) for n in range(count)
         ]
-        found = shuffled(apart, "float32", count, lanes)
+        found = shuffled(deinterleave, "float32", count, lanes)
         places = [(n, lane) for n in range(count) for lane in range(lanes)]
         assert found == [places[n::count] for n in range(count)]
 
@@ -120,8 +120,8 @@ def test_tiles_on_every_target(name):
 @pytest.mark.parametrize(
     "name", ["colours", "colours_apart", "pairs", "four", "four_apart", "pixels"]
 )
-def test_woven_on_every_target(name):
-    fn, shape = WOVEN[name]
+def test_interleaved_on_every_target(name):
+    fn, shape = INTERLEAVED[name]
     for kernel in kernels_of(fn, data(shape, "float32")):
         schedule = make_schedule(kernel, TARGETS["x86-64-v3"])
         assert any(loop.interleaved for loop in schedule.loops)
@@ -130,7 +130,7 @@ def test_woven_on_every_target(name):
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_every_type(dtype):
-    both = PROGRAMS | WOVEN
+    both = PROGRAMS | INTERLEAVED
 
     def fn(*given):
         if dtype == "bool":

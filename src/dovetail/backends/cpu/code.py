@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from dovetail import history
 from dovetail.codegen.llvm.module import Scheduled
 from dovetail.codegen.llvm.scalar import has
 from dovetail.ir.expand import expand
@@ -17,7 +18,8 @@ from dovetail.schedule.verify_schedule import verify_schedule
 
 def scheduled(kernels: Mapping[str, Kernel], target: Target) -> dict[str, Scheduled]:
     """Kernels by name, in operations that the renderer has, each with its schedule."""
-    return {name: schedule_kernel(kernel, target) for name, kernel in kernels.items()}
+    with history.step("schedule"):
+        return {name: schedule_kernel(kernel, target) for name, kernel in kernels.items()}
 
 
 def schedule_kernel(kernel: Kernel, target: Target) -> Scheduled:

@@ -1,4 +1,4 @@
-"""Vectors woven into one another, and apart again: element by element in turns."""
+"""Vectors interleaved into one another, element by element, and taken apart again."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dovetail.codegen.llvm.emit import Code, Val
 
 
-def woven(c: Code, vectors: Sequence[Val]) -> list[Val]:
+def interleave(c: Code, vectors: Sequence[Val]) -> list[Val]:
     """The first elements of all vectors, then the second ones, and so on; as many vectors."""
     count, lanes = len(vectors), vectors[0].lanes
     places = [divmod(n, count) for n in range(count * lanes)]
@@ -17,8 +17,8 @@ def woven(c: Code, vectors: Sequence[Val]) -> list[Val]:
     ]
 
 
-def apart(c: Code, vectors: Sequence[Val]) -> list[Val]:
-    """The vectors that ``woven`` makes these of."""
+def deinterleave(c: Code, vectors: Sequence[Val]) -> list[Val]:
+    """The vectors that ``interleave`` makes these of."""
     count, lanes = len(vectors), vectors[0].lanes
     places = [divmod(n, lanes) for n in range(count * lanes)]
     return [_chosen(c, vectors, places[n::count]) for n in range(count)]

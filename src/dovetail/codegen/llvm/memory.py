@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from dovetail.codegen.llvm import guard, scalar
 from dovetail.codegen.llvm.emit import TYPES, Code, Val, suffix, vector_type
-from dovetail.codegen.llvm.interleave import apart, woven
+from dovetail.codegen.llvm.interleave import deinterleave, interleave
 from dovetail.codegen.llvm.report import report
 from dovetail.ir.dtypes import COMPUTE, item_bytes
 from dovetail.ir.kernel import Index, Instruction, Load, Store
@@ -173,7 +173,7 @@ def _load_group(r: Renderer, instruction: Load, inner: Inner) -> Val:
             load_dense(c, stored, place, mask, r.lanes)
             for place, mask in _parts(r, group[0], inner, len(group))
         ]
-        for each, value in zip(group, apart(c, parts), strict=True):
+        for each, value in zip(group, deinterleave(c, parts), strict=True):
             r.values[each.name] = widen(c, value, dtype)
     return r.values[instruction.name]
 
@@ -189,7 +189,7 @@ def _store_group(r: Renderer, instruction: Store, inner: Inner) -> None:
     stored = [r.values[s.value] for s in group if isinstance(s, Store)]
     values = [c.splat(narrow(c, value, dtype), r.lanes) for value in stored]
     places = _parts(r, group[0], inner, len(group))
-    for value, (place, mask) in zip(woven(c, values), places, strict=True):
+    for value, (place, mask) in zip(interleave(c, values), places, strict=True):
         store_vector(c, value, place, mask)
 
 
@@ -201,7 +201,7 @@ def _parts(
     places = [address(c, start, c.const(n * r.lanes, "int64"), dtype) for n in range(count)]
     if r.mask is None:
         return [(place, None) for place in places]
-    return list(zip(places, woven(c, [r.mask] * count), strict=True))
+    return list(zip(places, interleave(c, [r.mask] * count), strict=True))
 
 
 def both(c: Code, left: Val | None, right: Val | None) -> Val | None:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from dovetail.codegen.llvm import memory
 from dovetail.codegen.llvm.emit import TYPES, Val
-from dovetail.codegen.llvm.turn import turn
+from dovetail.codegen.llvm.transpose import transpose
 from dovetail.ir.kernel import Axis, Load
 from dovetail.schedule.schedule import Tile
 
@@ -20,7 +20,7 @@ def buffers(r: Renderer, tile: Tile) -> dict[Load, Val]:
     """Memory on the stack for what the tile's loads bring."""
     found = {}
     for number, (load, _) in enumerate(_loads(r, tile)):
-        name, kind = f"%turned{number}", TYPES[_stored(r, load)]
+        name, kind = f"%transposed{number}", TYPES[_stored(r, load)]
         r.c.slots.append(f"  {name} = alloca [{tile.rows * tile.columns} x {kind}], align 64")
         found[load] = Val(name, "ptr")
     return found
@@ -85,6 +85,6 @@ def _bring(r: Renderer, tile: Tile, load: Load, band: int, rows: Span, columns: 
         source = memory.base(r, load.buffer, load.index, "")
         to = memory.address(c, r.transposed[load], c.op("sub", i, columns[0]), dtype)
         left = c.op("sub", columns[1], i)
-        turn(c, dtype, band, (source, step, left, count, to), tile.columns)
+        transpose(c, dtype, band, (source, step, left, count, to), tile.columns)
 
     c.each(*columns, band, bring)

@@ -40,7 +40,7 @@ _FUNCTIONS = {
 }
 FUNCTIONS = frozenset(_FUNCTIONS)
 CIRCULAR = frozenset({"sin", "cos", "tan"})
-# The same for one register of float32 where AVX-512 takes exponents apart.
+# The same for one register of float32 where AVX-512 has instructions for exponents.
 _AVX512 = {
     "exp": 15,
     "exp_normal": 15,

@@ -1,8 +1,8 @@
-"""A band of elements turned: rows become columns, in registers.
+"""Bands of a matrix transposed in registers: rows become columns.
 
 Rows are read in pieces of sixteen bytes, which the processors' shuffles work within. Pieces of
-several rows stand side by side in a register, so that they are all turned at once and none has to
-cross to another place.
+several rows stand side by side in a register, so that they are all transposed at once and none has
+to cross to another place.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from dovetail.ir.dtypes import item_bytes
 _PIECE = 16  # bytes
 
 
-def turn(c: Code, dtype: str, count: int, given: tuple[Val, ...], pitch: int) -> None:
+def transpose(c: Code, dtype: str, count: int, given: tuple[Val, ...], pitch: int) -> None:
     """Transpose ``count`` rows.
 
     ``given`` are the first row's address, how many elements behind it the next one starts, how many
     rows there are (past them the last one is read again), how many columns, and where to write.
     What was a column is written as a row, the next one ``pitch`` elements behind.
     """
-    name = f"turn.{TYPES[dtype]}.{pitch}"
+    name = f"transpose.{TYPES[dtype]}.{count}.{pitch}"
     if name not in c.functions:
         band = _Band(c.lanes, dtype, count, pitch)
         c.functions[name] = band.function(name)
@@ -79,7 +79,7 @@ class _Band:
             places = [address(c, row, column, dtype) for row in rows]
             pieces = [load_dense(c, dtype, place, None, self.piece) for place in places]
             to = self._place(column)
-            for n, value in enumerate(turned(c, pieces)):
+            for n, value in enumerate(columns_of(c, pieces)):
                 place = address(c, to, c.const(n * self.pitch, "int64"), dtype)
                 text = f"store {value.type} {value.text}, ptr {place.text}"
                 c.line(f"{text}, align {item_bytes(dtype)}")
@@ -102,7 +102,7 @@ class _Band:
         c.each(zero, self.columns, 1, column)
 
 
-def turned(c: Code, pieces: list[Val]) -> list[Val]:
+def columns_of(c: Code, pieces: list[Val]) -> list[Val]:
     """The columns of rows of which a piece each is given; whole vectors, one for each lane.
 
     Rows whose elements belong into different pieces of a column share a vector.
