@@ -144,6 +144,7 @@ def load(path: str, only: str) -> dict[str, Any]:
 
 def text_of(segment: Any) -> str:
     """Every step of a segment's plan."""
+    from dovetail.ir.kernel_text import print_kernel
     from dovetail.schedule.build import Built
     from dovetail.schedule.plan import make_plan
 
@@ -154,8 +155,9 @@ def text_of(segment: Any) -> str:
         return f"{type(error).__name__}: {error}"
     for step in steps:
         if isinstance(step, Built):
-            lines.append(str(step.kernel))
-            lines += [f"{name} = {value!r}" for name, value in step.buffers.items()]
+            lines.append(print_kernel(step.kernel))
+            for name, v in step.buffers.items():
+                lines.append(f"{name}: {v.dtype}{list(v.shape)} {list(v.strides)}")
         else:
             lines.append(str(step.call))
     return "\n".join(lines)

@@ -3,7 +3,7 @@
 #include "aten_internal.h"
 #include "processor.h"
 
-/* The sizes of products that oneDNN gets, which lower/library.py knows too: so many
+/* The sizes of products that oneDNN gets, which schedule/cpu/library.py knows too: so many
  * multiplications at least (more where it has to copy an operand), in sums of at most so many.
  */
 #define LARGE       (1 << 23)

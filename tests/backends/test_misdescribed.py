@@ -116,13 +116,26 @@ def _fail(*_args, **_kwargs):
 
 
 FAULTS = {
-    "lowering": lambda patch: patch.setattr(
-        "dovetail.schedule.plan.all_rules", lambda: {**all_rules(), "cos.default": _fail}
-    ),
     "scheduling": lambda patch: patch.setattr("dovetail.schedule.plan.simplify", _fail),
     "codegen": lambda patch: patch.setattr("dovetail.backends.cpu.program.generate", _fail),
     "loading": lambda patch: patch.setattr("dovetail.runtime.executable.load", _fail),
 }
+
+
+@pytest.mark.parametrize("strict", [False, True])
+def test_a_rule_that_fails_leaves_its_call_to_a_library(monkeypatch, caplog, strict):
+    changed = {**all_rules(), "cos.default": _fail}
+    monkeypatch.setattr("dovetail.lower.calls.all_rules", lambda: changed)
+    monkeypatch.setattr("dovetail.lower.calls._KEPT", {})
+
+    def fn(x):
+        return x.cos().sum(-1) + 1
+
+    x = torch.randn(4, 9)
+    options = {"strict": strict, "cache": False}
+    _assert_equal(torch.compile(fn, backend="cpu", options=options)(x), fn(x))
+    assert "the rule of aten.cos.default failed" in caplog.text
+    assert "on purpose" in caplog.text
 
 
 @pytest.mark.parametrize("stage", FAULTS)

@@ -12,7 +12,6 @@ from dovetail.ir.size import Size
 from dovetail.ir.strides import contiguous_strides
 from dovetail.ir.tensor import TensorDesc
 from dovetail.lower import all_rules, calls
-from dovetail.lower.calls import lower_call, verdict
 from dovetail.lower.expression import (
     Active,
     Compute,
@@ -29,6 +28,8 @@ from dovetail.lower.expression import (
 from dovetail.lower.index_map import IndexMap, variables
 from dovetail.lower.rules import Lower
 from dovetail.lower.values import LibraryCall, Pointwise, Reduction, Source, View
+from dovetail.schedule.cpu.library import library_reason
+from dovetail.schedule.plan import verdict
 
 X = Source("x", "float32", (4, 6))
 PLACES = Source("places", "int64", (4,))
@@ -40,6 +41,10 @@ def desc(*shape, dtype="float32", strides=None):
 
 def call(op, *args, name="out", output=None, **kwargs):
     return OpCall(name, f"aten.{op}", args, kwargs, output or args[0].desc)
+
+
+def lower_call(lower, made):
+    return calls.lower_call(lower, made, library_reason)
 
 
 def lower_one(made, *values):

@@ -10,14 +10,16 @@ from __future__ import annotations
 
 import copy
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 from dovetail.ir.call import OpCall, Ref
 from dovetail.ir.segment import Segment
 from dovetail.ir.tensor import TensorDesc
 from dovetail.lower import all_rules
+from dovetail.lower.contraction import Contraction
 from dovetail.lower.portable import ASSERTIONS
 from dovetail.lower.rules import Lower, Refused, Rule, problem
 from dovetail.lower.values import Computed, Host, LibraryCall, Source, Value, View, verify_value
@@ -38,6 +40,11 @@ class Lowered:
     made: tuple[Value, ...] = ()  # all that the rule made, operands before what reads them
     results: tuple[Value, ...] = ()
     single: bool = True
+
+    @cached_property
+    def contractions(self) -> tuple[Contraction, ...]:
+        """Those among what the rule made, in order."""
+        return tuple(value for value in self.made if isinstance(value, Contraction))
 
     def copies(self, lower: Lower, call: OpCall, operands: Iterable[Value]) -> list[Value]:
         """The results for a call and its operands."""
@@ -138,22 +145,26 @@ def _operands(value: Value) -> tuple[Value, ...]:
     return value.reads if isinstance(value, Computed) else ()
 
 
-def verdict(call: OpCall) -> str:
+Choice = Callable[[Sequence[Contraction]], str]  # why a library computes them; empty: kernels do
+
+
+def verdict(call: OpCall, leave: Choice) -> str:
     """Why a call has no generated code; empty when it has."""
     operands: dict[tuple[str, tuple[int, ...]], Value] = {}
     for ref in call.refs():
         if isinstance(ref.desc, TensorDesc):
             desc = ref.desc
             operands[ref.name, ref.path] = Source(ref.name, desc.dtype, desc.shape, desc.strides)
-    return lowered(call, operands).refusal
+    found = lowered(call, operands)
+    return found.refusal or leave(found.contractions)
 
 
-def lower_call(lower: Lower, call: OpCall) -> LibraryCall | list[Value]:
-    """One call: by its rule where that covers it, else by PyTorch."""
+def lower_call(lower: Lower, call: OpCall, leave: Choice) -> LibraryCall | list[Value]:
+    """One call: by its rule where that covers it and it is not left to a library."""
     keys = dict.fromkeys((r.name, r.path) for r in call.refs())
     operands = {key: lower.values[key] for key in keys if key in lower.values}
     found = lowered(call, operands)
-    if found.refusal:
+    if found.refusal or leave(found.contractions):
         return _library(lower, call)
     results = found.copies(lower, call, operands.values())
     for n, value in enumerate(results):
@@ -178,8 +189,8 @@ def _tensors(desc: object, path: tuple[int, ...]) -> Iterator[tuple[tuple[int, .
             yield from _tensors(item, (*path, n))
 
 
-def lower_segment(segment: Segment) -> tuple[Lower, list[Value | LibraryCall]]:
-    """Every call as values, in order."""
+def lower_segment(segment: Segment, leave: Choice) -> tuple[Lower, list[Value | LibraryCall]]:
+    """Every call as values, or left to a library, in order."""
     lower = Lower()
     order: list[Value | LibraryCall] = []
     for given in segment.inputs:
@@ -190,7 +201,7 @@ def lower_segment(segment: Segment) -> tuple[Lower, list[Value | LibraryCall]]:
     for call in segment.calls:
         if call.op in ASSERTIONS:
             continue
-        result = lower_call(lower, call)
+        result = lower_call(lower, call, leave)
         if isinstance(result, LibraryCall):
             order.append(result)
         else:

@@ -7,7 +7,9 @@ from functools import cache
 from types import MappingProxyType
 
 from dovetail.lower import (
+    attention,
     binary,
+    convolution,
     functions,
     group_norm,
     indexing,
@@ -26,7 +28,9 @@ from dovetail.lower import (
 from dovetail.lower.rules import Rule, declared_in
 
 FAMILIES = (
+    attention,
     binary,
+    convolution,
     functions,
     group_norm,
     indexing,

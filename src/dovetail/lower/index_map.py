@@ -25,6 +25,11 @@ def variables(rank: int) -> Indices:
     return tuple(map(Affine.axis, names))
 
 
+def variables_of(places: Indices) -> set[int]:
+    """The numbers of the variables in expressions."""
+    return {_NUMBERS[name] for place in places for name, _ in place.axes}
+
+
 def in_scope(places: Indices, rank: int) -> bool:
     """Whether expressions are of no more variables than these."""
     return all(_NUMBERS.get(name, rank) < rank for place in places for name, _ in place.axes)
@@ -71,6 +76,11 @@ class IndexMap:
         return tuple(
             [index[s] if isinstance(s, int) else substitute(s, index, names) for s in self._steps]
         )
+
+    @property
+    def is_projection(self) -> bool:
+        """Whether each result is a variable, or 0."""
+        return all(isinstance(s, int) or s == Affine() for s in self._steps)
 
     def __str__(self) -> str:
         return f"[{', '.join(map(str, self.results))}]"

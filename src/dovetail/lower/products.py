@@ -1,68 +1,76 @@
-"""Matrix products with few rows, as sums: what surrounds them fuses, and nothing is packed.
-
-A product with one row reads each weight once, so that memory sets the pace; larger ones are
-better left to a library, which uses each weight it has loaded many times.
-"""
+"""Matrix products: each a contraction, and what the call does with it."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from dovetail.ir.call import OpCall
-from dovetail.ir.dtypes import FLOATS
+from dovetail.lower.contraction import Contraction
 from dovetail.lower.expression import Builder
 from dovetail.lower.index_map import Indices
 from dovetail.lower.pointwise import element
 from dovetail.lower.rules import Lower, Refused, argument, compute, number, rule, tensor
-from dovetail.lower.values import Pointwise, Reduction, Value
-
-MOST_ROWS = 1
+from dovetail.lower.values import Value
 
 
-def _is_small(left: Value, right: Value) -> None:
-    """Refuse what a library is better at."""
-    sizes = (*left.shape, *right.shape)
-    if not all(isinstance(d, int) and d > 0 for d in sizes):
-        raise Refused("a product whose sizes are not known")
-    if compute(left.dtype) not in FLOATS or right.dtype != left.dtype:
-        raise Refused("a product that is not of floating-point numbers")
-    if min(int(left.shape[-2]), int(right.shape[-1])) > MOST_ROWS:  # type: ignore[arg-type]
-        raise Refused("a product that a library is better at")
-
-
-def contraction(lower: Lower, left: Value, right: Value) -> Reduction:
-    """Σ_k left[…, m, k] right[…, k, n], folded in the type it is computed in."""
+def contraction(
+    lower: Lower,
+    left: Value,
+    right: Value,
+    shape: tuple[object, ...],
+    at: Callable[[Indices], tuple[Indices, Indices]],
+) -> Contraction:
+    """The sum over the last dimension of ``shape``; ``at``: where each operand is read."""
     dtype = compute(left.dtype)
-    rank = len(left.shape)
 
     def body(b: Builder, index: Indices) -> tuple[str, ...]:
+        places = zip((left, right), at(index), strict=True)
+        return (b.apply("mul", dtype, *[b.cast(b.read(v, place), dtype) for v, place in places]),)
+
+    dims = (len(shape) - 1,)
+    return Contraction(lower.fresh("product"), shape, dims, body, (left, right), dtype)  # type: ignore[arg-type]
+
+
+def matrices(lower: Lower, left: Value, right: Value) -> Contraction:
+    """Σ_k left[…, m, k] right[…, k, n]."""
+
+    def at(index: Indices) -> tuple[Indices, Indices]:
         *batch, m, n, k = index
-        one = b.cast(b.read(left, (*batch, m, k)), dtype)
-        other = b.cast(b.read(right, (*batch, k, n)), dtype)
-        return (b.apply("mul", dtype, one, other),)
+        return (*batch, m, k), (*batch, k, n)
 
     shape = (*left.shape[:-1], right.shape[-1], left.shape[-1])
-    name = lower.fresh("product")
-    return Reduction(name, dtype, "sum", shape, (rank,), body, (left, right), dtype)
+    return contraction(lower, left, right, shape, at)
+
+
+def _alone(lower: Lower, call: OpCall, total: Contraction) -> Value:
+    """The sum itself, in the type asked for."""
+    result = compute(tensor(call.output).dtype)
+    return lower.pointwise(call, lambda b, i: b.cast(b.read(total, i), result), (total,))
 
 
 @rule("mm.default", "bmm.default")
 def lower_mm(lower: Lower, call: OpCall) -> Value:
     """A product, or one for each matrix of a batch."""
     left, right = (lower.value(a) for a in call.args[:2])
-    _is_small(left, right)
-    total = contraction(lower, left, right)
-    result = compute(tensor(call.output).dtype)
-    return lower.pointwise(call, lambda b, i: b.cast(b.read(total, i), result), (total,))
+    return _alone(lower, call, matrices(lower, left, right))
 
 
-@rule("addmm.default")
+@rule("mv.default", "dot.default")
+def lower_mv(lower: Lower, call: OpCall) -> Value:
+    """A matrix, or a vector, times a vector."""
+    left, right = (lower.value(a) for a in call.args[:2])
+    total = contraction(lower, left, right, left.shape, lambda index: (index, index[-1:]))
+    return _alone(lower, call, total)
+
+
+@rule("addmm.default", "baddbmm.default")
 def lower_addmm(lower: Lower, call: OpCall) -> Value:
     """A scaled bias and a scaled product."""
     bias, left, right = (lower.value(a) for a in call.args[:3])
     beta, alpha = argument(call, 3, "beta", 1), argument(call, 4, "alpha", 1)
     if not number(beta) or not number(alpha):
         raise Refused("a factor that is no constant")
-    _is_small(left, right)
-    total = contraction(lower, left, right)
+    total = matrices(lower, left, right)
     dtype, result = compute(left.dtype), compute(tensor(call.output).dtype)
 
     def body(b: Builder, index: Indices) -> str:
@@ -77,24 +85,3 @@ def lower_addmm(lower: Lower, call: OpCall) -> Value:
         return b.cast(value, result)
 
     return lower.pointwise(call, body, (total, bias), 1.0)
-
-
-@rule("mv.default")
-def lower_mv(lower: Lower, call: OpCall) -> Pointwise:
-    """A matrix times a vector."""
-    matrix, vector = (lower.value(a) for a in call.args[:2])
-    dtype = compute(matrix.dtype)
-    if dtype not in FLOATS or matrix.dtype != vector.dtype:
-        raise Refused("a product that is not of floating-point numbers")
-    if not all(isinstance(d, int) and d > 0 for d in matrix.shape):
-        raise Refused("a product whose sizes are not known")
-
-    def body(b: Builder, index: Indices) -> tuple[str, ...]:
-        one = b.cast(b.read(matrix, index), dtype)
-        other = b.cast(b.read(vector, index[1:]), dtype)
-        return (b.apply("mul", dtype, one, other),)
-
-    name = lower.fresh("product")
-    total = Reduction(name, dtype, "sum", matrix.shape, (1,), body, (matrix, vector), dtype)
-    result = compute(tensor(call.output).dtype)
-    return lower.pointwise(call, lambda b, i: b.cast(b.read(total, i), result), (total,))

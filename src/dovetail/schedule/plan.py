@@ -7,10 +7,11 @@ from dataclasses import dataclass, field
 from dovetail import history
 from dovetail.errors import DovetailError
 from dovetail.ir.affine import product
-from dovetail.ir.call import Ref, leaves
+from dovetail.ir.call import OpCall, Ref, leaves
 from dovetail.ir.kernel_verify import verify_kernel
 from dovetail.ir.segment import Segment, is_write
 from dovetail.ir.verify import verify_stage
+from dovetail.lower import calls
 from dovetail.lower.calls import lower_segment
 from dovetail.lower.rules import Lower
 from dovetail.lower.values import (
@@ -25,6 +26,7 @@ from dovetail.lower.values import (
 )
 from dovetail.schedule.build import Built, KernelBuilder, NeedsMemory
 from dovetail.schedule.cluster import Cluster, Clusterer, Work, is_dear, is_serial, reads_of
+from dovetail.schedule.cpu.library import library_reason
 from dovetail.schedule.simplify import simplify
 
 MOST_IN_KERNEL = 64  # values, before a kernel takes no more from clusters that it alone reads
@@ -48,7 +50,7 @@ class Plan:
 def make_plan(segment: Segment) -> Plan:
     """Lower, fuse, decide what is stored, and build the kernels."""
     with history.step("lower"):
-        lower, order = lower_segment(segment)
+        lower, order = lower_segment(segment, library_reason)
     with history.step("schedule"):
         clusterer = Clusterer()
         for item in order:
@@ -180,3 +182,8 @@ class _Storage:
                 break
             total += self._cost(read, left - total)
         return total
+
+
+def verdict(call: OpCall) -> str:
+    """Why a call has no generated code; empty when it has."""
+    return calls.verdict(call, library_reason)

@@ -20,13 +20,14 @@ from dovetail.ir.program import Copy, HostCall, KernelCall
 from dovetail.ir.segment import is_write
 from dovetail.ir.size import Dim, Size, symbols_of
 from dovetail.ir.strides import same_dims
+from dovetail.ir.target import Target
 from dovetail.ir.tensor import ScalarDesc, TensorDesc
 from dovetail.lower import values
-from dovetail.lower.library import fills
 from dovetail.lower.to_program import Lowering
 from dovetail.lower.values import LibraryCall, Value, View, root_of
 from dovetail.lower.views import view_offsets
 from dovetail.schedule.build import Built
+from dovetail.schedule.cpu.library import fills
 from dovetail.schedule.plan import Plan, Unschedulable
 
 PREFIX = "generated."  # of the names of generated kernels
@@ -73,13 +74,13 @@ def _describe(kernel: kernel_ir.Kernel) -> str:
 
 
 class PlanWriter:
-    """Appends one plan to a program. ``known`` are the symbols that its inputs tell."""
+    """Appends one plan to a program for a target; ``known`` are the symbols its inputs tell."""
 
     def __init__(
-        self, lowering: Lowering, plan: Plan, kernels: Kernels, known: Iterable[str]
+        self, lowering: Lowering, plan: Plan, kernels: Kernels, known: Iterable[str], target: Target
     ) -> None:
         self.lowering, self.plan, self.kernels = lowering, plan, kernels
-        self.known = frozenset(known)
+        self.known, self.target = frozenset(known), target
         self.names: dict[Value, str] = {}
         self.same: dict[Value, Value] = {}  # a library call's result → the memory it shows
         for step in plan.steps:
@@ -215,7 +216,7 @@ class PlanWriter:
         call = step.call
         args = tuple(self._argument(a) for a in call.args)
         kwargs = {k: self._argument(a) for k, a in call.kwargs.items()}
-        if fills(call):
+        if fills(call, self.target):
             (result,) = step.results
             self.lowering.emit(HostCall(call.op, (self.buffer(result),), args, kwargs))
             return

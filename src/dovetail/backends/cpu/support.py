@@ -9,7 +9,7 @@ from dovetail.capture.ops import resolve_op
 from dovetail.errors import UnsupportedGraph
 from dovetail.ir.size import UNKNOWN
 from dovetail.ir.tensor import TensorDesc
-from dovetail.lower.calls import verdict
+from dovetail.schedule.plan import verdict
 
 if TYPE_CHECKING:
     from dovetail.ir import OpCall

@@ -11,10 +11,9 @@ from dovetail.ir import Arg, OpCall, Ref, Segment
 from dovetail.ir.kernel import Kernel
 from dovetail.ir.size import Dim
 from dovetail.ir.tensor import TensorDesc
-from dovetail.lower.calls import verdict
 from dovetail.lower.values import LibraryCall, Source, Value, View, root_of
 from dovetail.lower.whole import stays_whole
-from dovetail.schedule.plan import Unschedulable, make_plan
+from dovetail.schedule.plan import Unschedulable, make_plan, verdict
 
 __all__ = ["RenderedLaunch", "RenderedProgram", "refusal"]
 
