@@ -1,6 +1,7 @@
 """A new operation is a row of the table and a rule: nothing else changes for any renderer."""
 
 import filecmp
+import itertools
 import os
 import shutil
 import subprocess
@@ -10,10 +11,16 @@ from pathlib import Path
 import pytest
 
 import dovetail
+from dovetail.ir.dtypes import ANY, KERNEL_DTYPES
 from dovetail.ir.expand import expand
 from dovetail.ir.kernel import Apply, Axis, Index, Kernel, KernelBuffer, Load, Loop, Store
 from dovetail.ir.kernel_verify import verify_kernel
-from dovetail.ir.ops import OPERATIONS, Operation
+from dovetail.ir.ops import (
+    OPERATIONS,
+    OPERATIONS_BY_NUMBER,
+    REDUCTIONS_BY_NUMBER,
+    Operation,
+)
 from tests.artifact.files import ROOT
 
 ROW = """\
@@ -97,3 +104,19 @@ def test_every_expansion_is_valid(name):
     for dtype in ("float32", "float64"):
         kernel = expand(applying(name, dtype), lambda op: op != name)
         assert name not in operations(verify_kernel(kernel))
+
+
+@pytest.mark.parametrize("row", OPERATIONS.values(), ids=lambda row: row.name)
+def test_the_type_of_a_result_is_one_that_the_rule_admits(row):
+    found = 0
+    for given in itertools.product(sorted(ANY), repeat=row.arity):
+        results = [dtype for dtype in ANY if row.admits(given, dtype)]
+        if results and row.rule != "cast":
+            assert results == [row.result(given)]
+            found += 1
+    assert found or row.rule == "cast"
+
+
+def test_numbers_of_files_have_no_gaps():
+    for table in (OPERATIONS_BY_NUMBER, REDUCTIONS_BY_NUMBER, KERNEL_DTYPES):
+        assert [row.number for row in table] == list(range(len(table)))

@@ -43,7 +43,7 @@ class Operation(NamedTuple):
     c: str = ""
     numpy: str = ""  # NumPy's function; empty: the reference has one of its own, or expands it
     number: int = -1  # in files; never reused
-    cost: tuple[int, int] = _PLAIN  # picoseconds an element of float32, and of any other type
+    cost: tuple[int, int] = _PLAIN  # picoseconds an element; of float64 the second
     instructions: int = 1  # of its code for float32, estimated; a slow one counts as several
     c_by_kind: Mapping[str, str] = {}  # what C calls it for kinds of types where that differs
     expansion: str = ""  # in other operations of operands x, y, z and numbers of their type
@@ -67,7 +67,9 @@ class Operation(NamedTuple):
 
     def result(self, given: tuple[str, ...]) -> str:
         """The type it gives for operands of these types, casts aside."""
-        return "bool" if self.rule in ("compare", "test") else given[-1]
+        if self.rule in ("compare", "test"):
+            return "bool"
+        return given[0] if self.rule == "check" else given[-1]
 
     def in_c(self, dtype: str) -> str:
         """What C calls it for operands of a type."""
