@@ -10,10 +10,12 @@ for each character that is not.
 from __future__ import annotations
 
 import re as _re
+import sys as _sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from dovetail import registry as _registry  # underscored: a backend may be called "registry"
+from dovetail.capture.collector import CollectorPause as _CollectorPause
 from dovetail.errors import DovetailError, UnknownBackend
 
 
@@ -71,6 +73,7 @@ def default_backend(gm: Any, example_inputs: Sequence[Any], **kwargs: Any) -> Ca
 
     That is the device the inputs are on.
     """
+    _import_lookup()
     options = kwargs.get("options")
     if isinstance(options, Mapping) and options.get("backends"):
         return _compile(gm, example_inputs, kwargs.get("mode"), options, None)
@@ -86,6 +89,7 @@ def _compile(
     first: str | None,
 ) -> Callable[..., Any]:
     """Compile for ``first`` and the backends that the options name."""
+    _import_lookup()
     from dovetail.capture._torch.dynamo import pass_through_dynamo
     from dovetail.capture._torch.precompile import is_aot_compiling, is_precompiling
     from dovetail.lookup import compile_dynamo
@@ -104,6 +108,17 @@ def _compile(
         )
     except DovetailError as error:
         raise pass_through_dynamo(error) from error.__cause__
+
+
+def _import_lookup() -> None:
+    """Import what finds and links compiled graphs, with the cycle collector paused.
+
+    Nothing that a module defines is garbage. A full collection, which so many new objects may set
+    off, takes a fifth of a second where torch is loaded.
+    """
+    if "dovetail.lookup" not in _sys.modules:
+        with _CollectorPause():
+            import dovetail.lookup  # noqa: F401
 
 
 def device_of(inputs: Sequence[Any]) -> str:

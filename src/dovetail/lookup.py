@@ -17,6 +17,7 @@ from dovetail.cache.dynamo import Answer, DynamoGraphs
 from dovetail.cache.graphs import GraphCache
 from dovetail.capture._torch import dynamo
 from dovetail.capture.aot import Keep, has_calls, may_be_plain, may_train_plainly
+from dovetail.capture.collector import CollectorPause
 from dovetail.linking import GraphLinker
 from dovetail.options import Options
 
@@ -40,7 +41,8 @@ def compile_dynamo(
         found, looked_up = _look_up(graphs, gm, example_inputs, trains=trains)
         if found is not None:
             return found
-        from dovetail.pipeline import Compiler
+        with CollectorPause():
+            from dovetail.pipeline import Compiler
 
         compiler = Compiler(backends, options, record, keep, input_names=names)
         return compiler.compile_captured(gm, example_inputs, looked_up, trains=trains)

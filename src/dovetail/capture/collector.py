@@ -1,4 +1,4 @@
-"""Python's cycle collector, set aside while PyTorch traces."""
+"""Python's cycle collector, set aside while PyTorch traces or modules are imported."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Self
 
 
 class CollectorPause:
-    """A context without the cycle collector, which would walk all that tracing builds.
+    """A context without the cycle collector, which would walk all that tracing or importing builds.
 
     ``lifted`` is a context within it, for code that is not PyTorch's: there the collector is on.
     What was built meanwhile mostly stays, so it joins the oldest generation, as it would after the
