@@ -57,6 +57,8 @@ dvt_source *source_of(PyObject *object);
 
 /* hold(tensor) -> Tensor, see tensor.c */
 PyObject *hold_tensor(PyObject *module, PyObject *object);
+/* plan_memory([(size, first, last)]) -> (offsets, peak, total, bound), see memory.c */
+PyObject *plan_memory(PyObject *module, PyObject *lifetimes);
 /* states(tensors, how) -> bytes and unchanged(tensors, how, kept) -> bool, see state.c */
 PyObject *tensor_states(PyObject *module, PyObject *args);
 PyObject *states_unchanged(PyObject *module, PyObject *const *args, Py_ssize_t given);

@@ -286,6 +286,10 @@ static PyMethodDef functions[] = {
      "whether the system lets this process make memory executable"},
     {"processor", processor, METH_NOARGS,
      "processor() -> its number in code sections; 0: none"},
+    {"plan_memory", plan_memory, METH_O,
+     "plan_memory([(size, first, last)]) -> (offsets, peak, total, bound): where pieces of "
+     "memory "
+     "lie in one arena, each from its first step to its last"},
     {"set_threads", set_threads, METH_O, "set_threads(count) -> count now; 0: the default"},
     {"states", tensor_states, METH_VARARGS,
      "states(tensors, how) -> 88 bytes a tensor that change when it is written to: address, "

@@ -1,5 +1,6 @@
-/* The memory plan: lifetimes in, offsets in one arena out. The same method as ir/memory.py:
- * three orders, each piece into the smallest gap that fits, the smallest arena wins. */
+/* The memory plan: lifetimes in, offsets in one arena out. Three orders are tried, each piece
+ * goes into the smallest gap that fits, the smallest arena wins. Python asks for the same plan
+ * (ir/memory.py). */
 #include "internal.h"
 
 #include <stdlib.h>

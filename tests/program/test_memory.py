@@ -3,13 +3,16 @@
 import random
 
 import pytest
+import torch
 
+from dovetail import _native, errors
 from dovetail.ir import memory
 from dovetail.ir.memory import lifetimes, plan_memory, share_in_place
 from dovetail.ir.program import Buffer, KernelCall, Program
 from dovetail.ir.program_text import parse_program
 from dovetail.ir.tensor import TensorDesc
-from tests.artifact.cases import cases, package_of
+from dovetail.runtime.loaded import open_native
+from tests.artifact.cases import artifact_of, cases, package_of
 
 pytestmark = pytest.mark.xdist_group("artifact")
 
@@ -83,3 +86,28 @@ def test_arena_is_within_five_percent_of_the_bound(name):
     program = package_of(name, "portable").program
     plan = check(program, {s.name: 4 for s in program.symbols})
     assert plan.peak <= 1.05 * plan.bound
+
+
+@pytest.mark.parametrize(
+    ("lives", "error"),
+    [
+        ([(64, 0)], TypeError),
+        ([[64, 0, 1]], TypeError),
+        (((64, 0, 1),), TypeError),
+        ([(64, 2, 1)], ValueError),
+        ([(64, 0, 2**32 - 1)], ValueError),
+        ([(2**62, 0, 1), (2**62, 0, 1)], errors.SizeError),
+    ],
+)
+def test_the_planner_refuses_what_is_no_lifetime(lives, error):
+    with pytest.raises(error):
+        _native.plan_memory(lives)
+
+
+def test_what_python_plans_is_what_the_runtime_allocates(tmp_path):
+    artifact_of("block", "portable").save(tmp_path / "block.dvt")
+    native = open_native(str(tmp_path / "block.dvt"))
+    native.run(*(torch.zeros(shape) for _, _, _, shape in native.inputs()))
+    plan = plan_memory(package_of("block", "portable").program)
+    assert native.memory() == (plan.peak, plan.total, plan.bound)
+    assert plan.peak > 0

@@ -2,12 +2,14 @@
 
 Two steps. ``share_in_place`` lets an elementwise result take over the memory of an operand that
 dies there; that choice is part of the Program. ``plan_memory`` gives each remaining temporary an
-offset for given values of the symbols. The C runtime plans the same way when it meets a new set
-of sizes, so an artifact carries lifetimes, never offsets that would have to be trusted.
+offset for given values of the symbols. The planner is the C runtime's (``native/src/plan.c``),
+which plans when it meets a new set of sizes: an artifact carries lifetimes, never offsets that
+would have to be trusted. See docs/decisions/0080-one-memory-planner.md.
 """
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -56,9 +58,17 @@ def plan_memory(
 
 def plan_lifetimes(lives: Sequence[Lifetime]) -> MemoryPlan:
     """Where each piece of memory lies; offsets are multiples of what all sizes are multiples of."""
-    candidates = [_place(order(lives)) for order in _ORDERS]
-    offsets, peak = min(candidates, key=lambda found: found[1])
-    return MemoryPlan(offsets, peak, sum(v.size for v in lives), _bound(lives))
+    start = min((life.first for life in lives), default=0)
+    spans = [(life.size, life.first - start, life.last - start) for life in lives]
+    native = importlib.import_module("dovetail._native")
+    offsets, peak, total, bound = native.plan_memory(spans)
+    names = (life.name for life in lives)
+    return MemoryPlan(dict(zip(names, offsets, strict=True)), peak, total, bound)
+
+
+def aligned(size: int, alignment: int = ALIGNMENT) -> int:
+    """The next multiple of the alignment."""
+    return -(-size // alignment) * alignment
 
 
 def lifetimes(
@@ -82,58 +92,7 @@ def lifetimes(
 def _bytes(buffer: Buffer, symbols: Mapping[str, int]) -> int:
     shape = [evaluate(size, symbols) for size in buffer.desc.shape]
     count = 0 if 0 in shape else evaluate(extent(buffer), symbols)
-    used = count * item_bytes(buffer.desc.dtype)
-    return -(-used // ALIGNMENT) * ALIGNMENT
-
-
-def _by_size(lives: Sequence[Lifetime]) -> list[Lifetime]:
-    return sorted(lives, key=lambda v: (-v.size, v.first))
-
-
-def _by_time(lives: Sequence[Lifetime]) -> list[Lifetime]:
-    return sorted(lives, key=lambda v: (v.first, -v.size))
-
-
-def _by_area(lives: Sequence[Lifetime]) -> list[Lifetime]:
-    return sorted(lives, key=lambda v: (-v.size * (v.last - v.first + 1), v.first))
-
-
-_ORDERS: tuple[Callable[[Sequence[Lifetime]], list[Lifetime]], ...] = (_by_size, _by_time, _by_area)
-
-
-def _place(order: Sequence[Lifetime]) -> tuple[dict[str, int], int]:
-    """Each in turn into the smallest gap that fits among those alive with it."""
-    placed: list[tuple[int, Lifetime]] = []
-    for life in order:
-        alive = sorted(
-            ((at, other.size) for at, other in placed if other.meets(life)), key=lambda p: p[0]
-        )
-        placed.append((_best_gap(alive, life.size), life))
-    peak = max((at + life.size for at, life in placed), default=0)
-    return {life.name: at for at, life in placed}, peak
-
-
-def _best_gap(alive: Sequence[tuple[int, int]], size: int) -> int:
-    best, waste, end = -1, 0, 0
-    for at, taken in alive:
-        gap = at - end
-        if gap >= size and (best < 0 or gap < waste):
-            best, waste = end, gap
-        end = max(end, at + taken)
-    return best if best >= 0 else end
-
-
-def _bound(lives: Sequence[Lifetime]) -> int:
-    """The most bytes alive at one instruction."""
-    changes: dict[int, int] = {}
-    for life in lives:
-        changes[life.first] = changes.get(life.first, 0) + life.size
-        changes[life.last + 1] = changes.get(life.last + 1, 0) - life.size
-    most = now = 0
-    for at in sorted(changes):
-        now += changes[at]
-        most = max(most, now)
-    return most
+    return aligned(count * item_bytes(buffer.desc.dtype))
 
 
 def share_in_place(program: Program, elementwise: Callable[[str], bool]) -> Program:

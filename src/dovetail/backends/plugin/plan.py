@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
@@ -18,12 +17,12 @@ from dovetail.backends.plugin.call import (
 )
 from dovetail.errors import PluginFailed
 from dovetail.ir import Arg, OpCall, Ref, Segment, TensorDesc
+from dovetail.ir.memory import Lifetime, aligned, plan_lifetimes
 from dovetail.runtime.sized import Number, TensorLayout, layout_of
 
 if TYPE_CHECKING:
     from dovetail.runtime.plugins import Library
 
-ALIGNMENT = 64
 Key = tuple[str, tuple[int, ...]]  # a value: its name, and a path into its call's result
 
 
@@ -212,21 +211,10 @@ def _owners(values: Sequence[_Value]) -> list[Key]:
 
 
 def _allocate(blocks: Sequence[_Block]) -> int:
-    """Give each block the lowest place that is free while it lives; the size of the arena."""
+    """Give each block its place in one arena; the size of the arena."""
     unique = list({id(block): block for block in blocks}.values())
-    placed: list[_Block] = []
-    for block in sorted(unique, key=lambda b: -b.bytes):
-        alive = [b for b in placed if b.first <= block.last and block.first <= b.last]
-        ends = (_aligned(b.offset + b.bytes) for b in alive)
-        places = sorted({0, *ends})
-        block.offset = next(p for p in places if _is_free(p, block.bytes, alive))
-        placed.append(block)
-    return max(itertools.chain([0], (_aligned(b.offset + b.bytes) for b in placed)))
-
-
-def _aligned(offset: int) -> int:
-    return -(-offset // ALIGNMENT) * ALIGNMENT
-
-
-def _is_free(place: int, size: int, alive: Sequence[_Block]) -> bool:
-    return all(place + size <= b.offset or b.offset + b.bytes <= place for b in alive)
+    lives = [Lifetime(str(n), aligned(b.bytes), b.first, b.last) for n, b in enumerate(unique)]
+    plan = plan_lifetimes(lives)
+    for n, block in enumerate(unique):
+        block.offset = plan.offsets[str(n)]
+    return plan.peak

@@ -11,7 +11,7 @@ import torch
 from dovetail.backend import Executable
 from dovetail.backends.rendered.program import placed
 from dovetail.ir import Ref, Size
-from dovetail.ir.memory import Lifetime, plan_lifetimes
+from dovetail.ir.memory import Lifetime, aligned, plan_lifetimes
 from dovetail.ir.ops import CHECKS
 from dovetail.lower.values import Source, Value
 from dovetail.runtime.sized import TensorLayout, bind_sizes, fitted
@@ -135,7 +135,7 @@ class SizedProgram:
             named: dict[str, Value] = {}
             for value, (first, last) in self.program.lives.items():
                 if self.program.inputs.get(value, -1) not in stay:  # type: ignore[call-overload]
-                    size = -(-max(self.layouts[value].bytes, 1) // align) * align
+                    size = aligned(max(self.layouts[value].bytes, 1), align)
                     named[str(len(named))] = value
                     blocks.append(Lifetime(str(len(named) - 1), size, first, last))
             plan = plan_lifetimes(blocks)
