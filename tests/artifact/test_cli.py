@@ -48,6 +48,17 @@ def test_run_with_random_inputs_and_dynamic_sizes(tmp_path, capsys):
     assert "must be" in capsys.readouterr().err
 
 
+def test_stages(capsys):
+    pytest.importorskip("llvmlite")
+    assert main(["explain", f"{HERE}:mlp", "--stages", "--target", "armv8-a"]) == 0
+    printed = capsys.readouterr().out
+    for text in ("aten.relu.default", "pointwise (d0, d1)", "kernel kernel_", "schedule armv8-a {"):
+        assert text in printed
+    assert "v0.4s" in printed  # a register of AArch64
+    assert main(["explain", f"{HERE}:mlp", "--stages", "--target", "mips"]) == 2
+    assert "the targets are" in capsys.readouterr().err
+
+
 def test_inspect(file, capsys):
     assert main(["inspect", file, "--program"]) == 0
     printed = capsys.readouterr().out

@@ -29,6 +29,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--train", action="store_true", help="the backward graph too")
     parser.add_argument("--profile", action="store_true", help="measure each segment")
     parser.add_argument("--calls", action="store_true", help="a line for every call")
+    parser.add_argument(
+        "--stages",
+        action="store_true",
+        help="every stage of the cpu backend instead: calls, expressions, kernels, schedules, code",
+    )
+    parser.add_argument(
+        "--target", metavar="NAME", help="with --stages, the processor to show them for (this one)"
+    )
     parser.add_argument("--json", action="store_true", help="as JSON, with every field")
 
 
@@ -41,6 +49,9 @@ def run(arguments: argparse.Namespace) -> int:
 
         load_plugin(library)
     given = load_factory(arguments.factory)
+    if arguments.stages:
+        _print_stages(given, arguments.target)
+        return 0
     with gradients(arguments.train):
         report = explain(
             given["model"],
@@ -53,6 +64,21 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.calls and not arguments.json:
         print(report.calls())
     return 0
+
+
+def _print_stages(given: dict[str, Any], name: str | None) -> None:
+    from dovetail.codegen.llvm.target import named
+    from dovetail.file.processors import target_here
+    from dovetail.report.stages import back, cpu_segments, kernels_of, middle
+
+    target = target_here() if name is None else named(name)
+    options = {key: given[key] for key in ("kwargs", "dynamic_shapes") if key in given}
+    for segment in cpu_segments(given["model"], given.get("args", ()), **options):
+        for stage in middle(segment):
+            print(f"# ---- {stage.name} of {segment.name}\n\n{stage.text}")
+        for kernel in kernels_of(segment):
+            for stage in back(kernel, target):
+                print(f"# ---- {stage.name} of {kernel.name} on {target.name}\n\n{stage.text}")
 
 
 def _options(arguments: argparse.Namespace) -> dict[str, Any]:

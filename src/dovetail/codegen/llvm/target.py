@@ -79,18 +79,29 @@ def assemble(text: str, target: Target, effort: int = 1) -> bytes:
 
     ``effort`` is LLVM's level of optimisation.
     """
-    llvm = _llvm()
     with _lock:
         machine = _machine(target, effort)
-        try:
-            module = llvm.parse_assembly(text)
-            module.verify()
-        except RuntimeError as error:
-            raise UnsupportedGraph(f"LLVM refuses the generated code: {error}") from None
-        builder = llvm.create_pass_builder(machine, llvm.create_pipeline_tuning_options())
-        passes = llvm.create_new_function_pass_manager()
-        passes.add_sroa_pass()
-        for function in module.functions:
-            if not function.is_declaration:
-                passes.run(function, builder)
-        return bytes(machine.emit_object(module))
+        return bytes(machine.emit_object(_module(text, machine)))
+
+
+def assembly(text: str, target: Target, effort: int = 1) -> str:
+    """The same code as assembly, for people to read."""
+    with _lock:
+        machine = _machine(target, effort)
+        return str(machine.emit_assembly(_module(text, machine)))
+
+
+def _module(text: str, machine: Any) -> Any:
+    llvm = _llvm()
+    try:
+        module = llvm.parse_assembly(text)
+        module.verify()
+    except RuntimeError as error:
+        raise UnsupportedGraph(f"LLVM refuses the generated code: {error}") from None
+    builder = llvm.create_pass_builder(machine, llvm.create_pipeline_tuning_options())
+    passes = llvm.create_new_function_pass_manager()
+    passes.add_sroa_pass()
+    for function in module.functions:
+        if not function.is_declaration:
+            passes.run(function, builder)
+    return module

@@ -1,0 +1,67 @@
+"""Lowered values as text: what each element is, in the order in which values are made."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from dovetail.lower.contraction import Contraction
+from dovetail.lower.values import (
+    Computed,
+    LibraryCall,
+    Pointwise,
+    Reduction,
+    Scanned,
+    Value,
+    View,
+)
+
+
+def print_values(order: Iterable[Value | LibraryCall]) -> str:
+    """Every value behind these, each after what it reads; library calls where they stand."""
+    known: set[Value] = set()
+    parts: list[str] = []
+    for item in order:
+        if isinstance(item, LibraryCall):
+            parts.append(f"library {item.call}")
+        else:
+            parts += [print_value(value) for value in _made(item, known)]
+    return "\n".join(parts) + "\n"
+
+
+def _made(value: Value, known: set[Value]) -> Iterator[Value]:
+    if value in known:
+        return
+    known.add(value)
+    if isinstance(value, View):
+        yield from _made(value.base, known)
+    elif isinstance(value, Computed):
+        for read in value.reads:
+            yield from _made(read, known)
+    else:
+        return  # memory: there is nothing to compute
+    yield value
+
+
+def print_value(value: Value) -> str:
+    """One value: its layout in memory, and how an element is found or computed."""
+    sizes, strides = (", ".join(map(str, dims)) for dims in (value.shape, value.strides))
+    head = f"{value.name}: {value.dtype}[{sizes}] strides [{strides}]"
+    if isinstance(value, View):
+        return f"{head} = view of {value.base.name}{value.index or ''}"
+    if not isinstance(value, Computed):
+        return head
+    return f"{head} = {_kind(value)} {value.expression.text([r.name for r in value.reads])}"
+
+
+def _kind(value: Pointwise | Reduction | Scanned) -> str:
+    if isinstance(value, Contraction):
+        roles = [f"d{d} {role}" for d, role in enumerate(value.roles)]
+        extents = ", ".join(map(str, value.source_shape))
+        return f"contraction ({', '.join(roles)}) of [{extents}] in {value.accumulate},"
+    if isinstance(value, Reduction):
+        over = ", ".join(f"d{d}" for d in value.dims)
+        extents = ", ".join(map(str, value.source_shape))
+        return f"{value.op} over {over} of [{extents}] in {value.accumulate},"
+    if isinstance(value, Scanned):
+        return f"scan along d{value.dim},"
+    return "pointwise"

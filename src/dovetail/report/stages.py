@@ -1,0 +1,78 @@
+"""Every stage of the compiler's middle for one segment, as text: from calls to assembly.
+
+Nothing here decides anything: it runs the stages that compiling runs, for any target, and prints
+what each hands to the next.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import dovetail
+from dovetail.backend import Blob
+from dovetail.backends.cpu.backend import CpuBackend
+from dovetail.backends.cpu.code import schedule_kernel
+from dovetail.ir.encode import segment_to_bytes
+from dovetail.ir.kernel import Kernel
+from dovetail.ir.kernel_text import print_kernel
+from dovetail.lower.calls import lower_segment
+from dovetail.lower.text import print_values
+from dovetail.schedule.build import Built
+from dovetail.schedule.plan import make_plan
+from dovetail.schedule.text import print_schedule
+
+if TYPE_CHECKING:
+    from dovetail.ir.segment import Segment
+    from dovetail.ir.target import Target
+
+
+@dataclass(frozen=True)
+class StageText:
+    """What a stage hands on; ``language`` is that of the text, for those who colour it."""
+
+    name: str
+    text: str
+    language: str = "text"
+
+
+def cpu_segments(model: Any, args: Sequence[Any], **export: Any) -> list[Segment]:
+    """The segments that the ``cpu`` backend is given of an exported model."""
+    found: list[Segment] = []
+
+    class Recorder(CpuBackend):
+        def compile(self, segment: Segment) -> Blob:
+            found.append(segment)
+            return Blob(segment_to_bytes(segment))  # runs call by call, if it runs
+
+    options = {"cache": False, **export.pop("options", {})}
+    dovetail.export(model, args, backend=Recorder, options=options, **export)
+    return found
+
+
+def kernels_of(segment: Segment) -> list[Kernel]:
+    """The kernels that a segment becomes, in order."""
+    return [step.kernel for step in make_plan(segment).steps if isinstance(step, Built)]
+
+
+def middle(segment: Segment) -> Iterator[StageText]:
+    """The stages that know no target: calls, values, kernels."""
+    yield StageText("graph", f"{segment}\n")
+    _, order = lower_segment(segment, lambda _: "")  # products too, whoever computes them
+    yield StageText("lower", print_values(order))
+    steps = make_plan(segment).steps
+    texts = [print_kernel(s.kernel) if isinstance(s, Built) else f"{s.call}\n" for s in steps]
+    yield StageText("fuse", "\n".join(texts))
+
+
+def back(kernel: Kernel, target: Target) -> Iterator[StageText]:
+    """What becomes of a kernel on a target: schedule, LLVM's text, assembly."""
+    from dovetail.codegen.llvm.module import module_text
+    from dovetail.codegen.llvm.target import assembly
+
+    kernel, schedule = schedule_kernel(kernel, target)
+    yield StageText("schedule", print_schedule(schedule))
+    text = module_text({kernel.name: (kernel, schedule)}, target)
+    yield StageText("codegen", text, "llvm")
+    yield StageText("assembly", assembly(text, target), "asm")
