@@ -67,6 +67,7 @@ def measure(segment: Any, rounds: int) -> tuple[float, int]:
     """CPU milliseconds of one compilation, and how many kernels it made."""
     from dovetail import registry
     from dovetail.codegen.llvm.target import assemble
+    from dovetail.file.processors import target_here
     from dovetail.schedule.build import Built
     from dovetail.schedule.plan import make_plan
 
@@ -77,7 +78,9 @@ def measure(segment: Any, rounds: int) -> tuple[float, int]:
         start = time.thread_time()
         backend.compile(segment)
         best = min(best, time.thread_time() - start)
-    return best * 1e3, sum(isinstance(step, Built) for step in make_plan(segment).steps)
+    return best * 1e3, sum(
+        isinstance(step, Built) for step in make_plan(segment, target_here()).steps
+    )
 
 
 def measure_each(name: str, segment: Any, rounds: int, seen: set[str]) -> list[Kernel]:
@@ -90,7 +93,11 @@ def measure_each(name: str, segment: Any, rounds: int, seen: set[str]) -> list[K
 
     found = []
     try:
-        kernels = [step.kernel for step in make_plan(segment).steps if isinstance(step, Built)]
+        kernels = [
+            step.kernel
+            for step in make_plan(segment, target_here()).steps
+            if isinstance(step, Built)
+        ]
     except Unschedulable:
         return []
     for kernel in kernels:

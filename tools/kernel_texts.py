@@ -145,12 +145,13 @@ def load(path: str, only: str) -> dict[str, Any]:
 def text_of(segment: Any) -> str:
     """Every step of a segment's plan."""
     from dovetail.ir.kernel_text import print_kernel
+    from dovetail.ir.target import TARGETS
     from dovetail.schedule.build import Built
     from dovetail.schedule.plan import make_plan
 
     lines = []
     try:
-        steps = make_plan(segment).steps
+        steps = make_plan(segment, TARGETS["x86-64-v4"]).steps
     except Exception as error:  # as it stands, so that it shows in a comparison
         return f"{type(error).__name__}: {error}"
     for step in steps:
@@ -165,6 +166,7 @@ def text_of(segment: Any) -> str:
 
 def measure(segments: dict[str, Any], rounds: int) -> None:
     """Print the least processor seconds that planning every segment took."""
+    from dovetail.ir.target import TARGETS
     from dovetail.schedule.plan import make_plan
 
     best = float("inf")
@@ -172,7 +174,7 @@ def measure(segments: dict[str, Any], rounds: int) -> None:
         start = time.process_time()
         for segment in segments.values():
             try:
-                make_plan(segment)
+                make_plan(segment, TARGETS["x86-64-v4"])
             except Exception:  # measured as far as it goes
                 continue
         best = min(best, time.process_time() - start)

@@ -8,6 +8,7 @@ import torch
 from dovetail import history
 from dovetail.backends.cpu import program as cpu_program
 from dovetail.capture.from_fx import segment_of
+from dovetail.ir.target import TARGETS
 from dovetail.schedule.build import Built
 from dovetail.schedule.plan import make_plan
 from tests.differential import assert_same
@@ -24,7 +25,7 @@ def plan_of(fn, *args, backend="cpu"):
     found = []
 
     def compiler(gm, _):
-        found.append(make_plan(segment_of(gm, "test")))
+        found.append(make_plan(segment_of(gm, "test"), TARGETS["x86-64-v4"]))
         return gm
 
     def entry(gm, inputs):

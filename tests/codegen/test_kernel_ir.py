@@ -26,6 +26,7 @@ from dovetail.ir.kernel import (
 from dovetail.ir.kernel_text import parse_kernel, print_kernel
 from dovetail.ir.kernel_verify import InvalidKernel, verify_kernel
 from dovetail.ir.size import Size
+from dovetail.schedule.limits import Limits
 from dovetail.schedule.split import split
 from dovetail.testing.kernel_reference import run_kernel
 from tests.codegen.kernels import PROGRAMS, kernels_of, plan_of
@@ -223,7 +224,7 @@ def joined(extent, border):
 @pytest.mark.parametrize("border", [1, 64, 99])
 def test_loops_are_cut_at_borders(border):
     whole = joined(100, border)
-    cut = split(whole)
+    cut = split(whole, Limits())
     verify_kernel(cut)
     assert [loop.axes[0].extent for loop in cut.loops] == [border, 100 - border]
     assert not any(isinstance(i, Load) and i.mask for i in cut.instructions())
@@ -238,7 +239,7 @@ def test_loops_are_cut_at_borders(border):
 @pytest.mark.parametrize(("extent", "border"), [(40, 20), (100, 0), (100, 100)])
 def test_loops_left_whole(extent, border):
     kernel = joined(extent, border)
-    assert split(kernel) == kernel
+    assert split(kernel, Limits()) == kernel
 
 
 # ---- affine expressions ------------------------------------------------------------------------

@@ -14,6 +14,7 @@ from dovetail.capture.from_fx import segment_of
 from dovetail.codegen.c import CRenderer
 from dovetail.codegen.opencl.render import OpenCLRenderer
 from dovetail.ir.kernel_text import parse_kernel, print_kernel
+from dovetail.ir.target import TARGETS
 from dovetail.ir.verify import verifying
 from dovetail.schedule.plan import make_plan
 from dovetail.testing.kernel_reference import run_kernel
@@ -44,7 +45,7 @@ def in_c(kernel, given, result):
 def main():
     assert Path(dovetail.__file__).is_relative_to(Path.cwd()), dovetail.__file__
     x = torch.cat([torch.tensor([0.0, -0.0, torch.inf, -torch.inf]), torch.randn(96) * 3])
-    (step,) = make_plan(segment_of(make_fx(function)(x), "new")).steps
+    (step,) = make_plan(segment_of(make_fx(function)(x), "new"), TARGETS["x86-64-v4"]).steps
     kernel = step.kernel
     names = [b.name for b in kernel.buffers]
     assert [b.role for b in kernel.buffers] == ["in", "out"]

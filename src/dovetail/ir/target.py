@@ -144,7 +144,18 @@ _HOPPER = Target(
     tensor_cores=("bfloat16", "float16", "tfloat32", "float8", "int8"),
     bytes_per_second=4.8e12,
 )
-TARGETS = {
-    t.name: t
-    for t in (dataclasses.replace(_SSE, name="x86-64-v1"), _SSE, _AVX2, _AVX512, _NEON, _HOPPER)
-}
+# A device that nothing is known of: each work item is one lane, and work is divided as for sixteen.
+_DEVICE = Target(
+    kind="gpu",
+    name="opencl",
+    vector_bytes=4,
+    vector_registers=0,
+    mask_bytes=1,
+    line_bytes=64,
+    l1_bytes=0,
+    l2_bytes=0,
+    l3_bytes=0,
+    cores=16,
+)
+_X86_64 = (dataclasses.replace(_SSE, name="x86-64-v1"), _SSE, _AVX2, _AVX512)
+TARGETS = {t.name: t for t in (*_X86_64, _NEON, _HOPPER, _DEVICE)}

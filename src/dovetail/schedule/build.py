@@ -35,7 +35,7 @@ from dovetail.lower.values import (
     View,
     root_of,
 )
-from dovetail.schedule.cluster import Cluster, is_dear, reads_of
+from dovetail.schedule.cluster import Cluster, is_expensive, reads_of
 
 
 class NeedsMemory(Exception):
@@ -113,7 +113,8 @@ class KernelBuilder:
                 continue
             for value in root.reads:
                 same = value.dtype == root.dtype and value.shape == root.shape
-                if is_dear(value) and same and value in folded and self._parks(value, root):
+                worth = value in folded and is_expensive(value, self.cluster.limits)
+                if worth and same and self._parks(value, root):
                     self.parked[value] = root
                     break
 

@@ -29,15 +29,9 @@ from dovetail.lower.values import (
     root_of,
 )
 from dovetail.schedule.domain import Domain, reduce_flags, refine, scan_flags
+from dovetail.schedule.limits import Limits
 
-MOST_MEMBERS = 48
-WINDOW = 12  # clusters that a value tries to join: the first it could, and the latest
-INLINE = 4.0  # what may be computed again in every kernel that reads it
-AGAIN = 16.0  # what a kernel may compute again at another point than its own
-DEAR = 8.0  # what is worth a store and a load rather than doing it twice, or on one thread
-MOST_WORK = 90.0  # of different functions in a kernel: more takes LLVM too long
 WIDE = 2.0  # what a function of float64 is beside one of float32
-_BUDGET = 200  # expressions looked at to decide whether one value may join
 
 
 class Work:
@@ -47,28 +41,29 @@ class Work:
     nothing beside them, so that a kernel need not have them all.
     """
 
-    def __init__(self, costs: Mapping[str, float] = MappingProxyType({})) -> None:
-        self.costs = dict(costs)
+    def __init__(self, limits: Limits, costs: Mapping[str, float] = MappingProxyType({})) -> None:
+        self.limits, self.costs = limits, dict(costs)
 
     def takes(self, value: Value) -> bool:
         """Whether there is room for a value."""
-        name, cost = _function(value)
+        name, cost = self._function(value)
         if not cost or not self.costs or name in self.costs:
             return True
-        return sum(self.costs.values()) + cost <= MOST_WORK
+        return sum(self.costs.values()) + cost <= self.limits.functions
 
     def add(self, value: Value) -> None:
         """Count a value."""
-        name, cost = _function(value)
+        name, cost = self._function(value)
         if cost:
             self.costs[name] = cost
 
-
-def _function(value: Value) -> tuple[str, float]:
-    """A dear function by its name, and what it costs; nothing for other values."""
-    if not isinstance(value, Pointwise) or not value.function or value.cost < DEAR:
-        return "", 0.0
-    return value.function, value.cost * (WIDE if value.function.endswith("float64") else 1.0)
+    def _function(self, value: Value) -> tuple[str, float]:
+        """An expensive function by its name, and what it costs; nothing for other values."""
+        if not isinstance(value, Pointwise) or not value.function:
+            return "", 0.0
+        if not is_expensive(value, self.limits):
+            return "", 0.0
+        return value.function, value.cost * (WIDE if value.function.endswith("float64") else 1.0)
 
 
 @dataclass
@@ -77,13 +72,16 @@ class Cluster:
 
     number: int
     domain: Domain
+    limits: Limits
     members: list[Value] = field(default_factory=list)
     rows: set[Value] = field(default_factory=set)  # members without the folded axes
     turned: set[Value] = field(default_factory=set)  # members that go down the folded axis
     inlined: set[Value] = field(default_factory=set)  # of later clusters, computed here as well
     library: LibraryCall | None = None
     barrier: bool = False
-    work: Work = field(default_factory=Work)
+
+    def __post_init__(self) -> None:
+        self.work = Work(self.limits)
 
     def index(self, value: Value, domain: Domain | None = None) -> Indices | None:
         """Where a member stands at a point of the domain."""
@@ -107,16 +105,16 @@ def place(
 
 
 def is_serial(domain: Domain, members: Iterable[Value]) -> bool:
-    """Whether a long scan leaves threads little to share: dear work is better done elsewhere."""
+    """Whether a long scan leaves threads little to share: what is expensive is done elsewhere."""
     if not any(isinstance(m, Scanned) for m in members):
         return False
     rows, total = product(domain.kept), product(domain.sizes)
     return isinstance(rows, int) and rows < FEW and isinstance(total, int) and total >= LONG
 
 
-def is_dear(value: Value) -> bool:
+def is_expensive(value: Value, limits: Limits) -> bool:
     """Whether an element is better stored and loaded than computed once more."""
-    return isinstance(value, Pointwise) and value.cost >= DEAR
+    return isinstance(value, Pointwise) and value.cost >= limits.expensive
 
 
 class Conflict(Exception):
@@ -126,7 +124,8 @@ class Conflict(Exception):
 class Clusterer:
     """Assigns values to clusters, in graph order."""
 
-    def __init__(self) -> None:
+    def __init__(self, limits: Limits) -> None:
+        self.limits = limits
         self.clusters: list[Cluster] = []
         self.barrier = -1  # the last cluster that writes an input
         self.home: dict[Value | LibraryCall, Cluster] = {}
@@ -136,11 +135,19 @@ class Clusterer:
         """A library call stands alone."""
         for value in call.reads:
             self.require(value)
-        cluster = Cluster(len(self.clusters), Domain(()), library=call, barrier=writes)
-        self.clusters.append(cluster)
+        cluster = self._cluster(Domain(()), library=call, barrier=writes)
         self.home[call] = cluster
         if writes:
             self.barrier = cluster.number
+
+    def _cluster(
+        self, domain: Domain, library: LibraryCall | None = None, *, barrier: bool = False
+    ) -> Cluster:
+        """A new cluster behind all others."""
+        number = len(self.clusters)
+        cluster = Cluster(number, domain, self.limits, library=library, barrier=barrier)
+        self.clusters.append(cluster)
+        return cluster
 
     def require(self, value: Value) -> None:
         """Give a value, and all it reads, a cluster."""
@@ -179,18 +186,18 @@ class Clusterer:
         self._find(value, max(first, 0))
         if isinstance(value, Pointwise):
             cost = value.cost + sum(self.cheap[r][0] for r in reads if r in self.cheap)
-            if cost <= INLINE and self._home_number(value) > first:
+            if cost <= self.limits.inline and self._home_number(value) > first:
                 self.cheap[value] = cost, first
 
     def _find(self, value: Value, first: int) -> None:
-        latest = max(first + WINDOW, len(self.clusters) - WINDOW)
-        for cluster in (*self.clusters[first : first + WINDOW], *self.clusters[latest:]):
-            room = len(cluster.members) < MOST_MEMBERS and cluster.work.takes(value)
+        window = self.limits.window
+        latest = max(first + window, len(self.clusters) - window)
+        for cluster in (*self.clusters[first : first + window], *self.clusters[latest:]):
+            room = len(cluster.members) < self.limits.members and cluster.work.takes(value)
             if cluster.library is None and room and self._join(cluster, value):
                 return
         shape = value.source_shape if isinstance(value, Reduction) else value.shape
-        cluster = Cluster(len(self.clusters), Domain(tuple(s for s in shape if s != 1)))
-        self.clusters.append(cluster)
+        cluster = self._cluster(Domain(tuple(s for s in shape if s != 1)))
         if not self._join(cluster, value, alone=True):
             raise AssertionError(f"{value} fits no cluster of its own")
 
@@ -237,7 +244,7 @@ class Clusterer:
         self, cluster: Cluster, value: Value, domain: Domain, kind: str, reach: Reach
     ) -> bool:
         together = (*cluster.members, value)
-        if is_serial(domain, together) and any(map(is_dear, together)):
+        if is_serial(domain, together) and any(is_expensive(v, self.limits) for v in together):
             return False
         if domain is not cluster.domain:
             if any(cluster.index(m, domain) is None for m in cluster.members):
@@ -269,7 +276,7 @@ class Reach:
         self.extents = domain.extents()
         self.members = set(cluster.members)
         self.inlined: set[Value] = set()
-        self.left, self.work = _BUDGET, AGAIN
+        self.left, self.work = cluster.limits.looks, cluster.limits.again
 
     def check(self, value: Value, kind: str) -> None:
         """Raise Conflict unless the cluster can compute ``value`` at each of its points."""

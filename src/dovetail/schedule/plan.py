@@ -10,6 +10,7 @@ from dovetail.ir.affine import product
 from dovetail.ir.call import OpCall, Ref, leaves
 from dovetail.ir.kernel_verify import verify_kernel
 from dovetail.ir.segment import Segment, is_write
+from dovetail.ir.target import Target
 from dovetail.ir.verify import verify_stage
 from dovetail.lower import calls
 from dovetail.lower.calls import lower_segment
@@ -25,13 +26,10 @@ from dovetail.lower.values import (
     root_of,
 )
 from dovetail.schedule.build import Built, KernelBuilder, NeedsMemory
-from dovetail.schedule.cluster import Cluster, Clusterer, Work, is_dear, is_serial, reads_of
+from dovetail.schedule.cluster import Cluster, Clusterer, Work, is_expensive, is_serial, reads_of
 from dovetail.schedule.cpu.library import library_reason
+from dovetail.schedule.limits import limits_of
 from dovetail.schedule.simplify import simplify
-
-MOST_IN_KERNEL = 64  # values, before a kernel takes no more from clusters that it alone reads
-OFTEN = 8  # times that a value is read, for it to be stored however cheap it is
-CHEAP = 4.0  # expressions up to this cost are computed again rather than stored
 
 
 class Unschedulable(DovetailError):
@@ -47,12 +45,12 @@ class Plan:
     steps: list[Built | LibraryCall] = field(default_factory=list)
 
 
-def make_plan(segment: Segment) -> Plan:
-    """Lower, fuse, decide what is stored, and build the kernels."""
+def make_plan(segment: Segment, target: Target) -> Plan:
+    """Lower, fuse, decide what is stored, and build the kernels, for a target."""
     with history.step("lower"):
         lower, order = lower_segment(segment, library_reason)
     with history.step("schedule"):
-        clusterer = Clusterer()
+        clusterer = Clusterer(limits_of(target))
         for item in order:
             if isinstance(item, LibraryCall):
                 clusterer.add_library(item, writes=is_write(item.call))
@@ -79,7 +77,7 @@ class _Storage:
     """Decides, from the last cluster to the first, which values are stored."""
 
     def __init__(self, clusterer: Clusterer, outputs: list[Value]) -> None:
-        self.clusterer = clusterer
+        self.clusterer, self.limits = clusterer, clusterer.limits
         self.stored: set[Value] = set()
         self.readers: dict[Value, set[int]] = {}
         for value in outputs:
@@ -125,12 +123,12 @@ class _Storage:
                     raise Unschedulable(f"{missing.value} is read out of order") from None
                 continue
             verify_stage("schedule", built.kernel, verify_kernel)
-            return Built(simplify(built.kernel), built.buffers)
+            return Built(simplify(built.kernel, self.limits), built.buffers)
 
     def _decide(self, cluster: Cluster, roots: list[Value], members: set[Value]) -> None:
         """Store or recompute what this cluster reads of others."""
         seen: set[Value] = set()
-        work = Work(cluster.work.costs)
+        work = Work(self.limits, cluster.work.costs)
         stack: list[Value] = list(roots)
         while stack:
             value = stack.pop()
@@ -143,7 +141,7 @@ class _Storage:
                     continue
                 if read in self.stored and read not in members and read not in cluster.inlined:
                     continue
-                room = len(seen) < MOST_IN_KERNEL and work.takes(read)
+                room = len(seen) < self.limits.values and work.takes(read)
                 again = self._recompute(read, cluster, room=room)
                 if read in members or read in cluster.inlined or again:
                     stack.append(read)
@@ -153,9 +151,9 @@ class _Storage:
     def _recompute(self, value: Value, cluster: Cluster, *, room: bool) -> bool:
         if isinstance(value, Reduction | Scanned) or self._written_between(value, cluster):
             return False
-        if self._cost(value) <= CHEAP:
+        if self._cost(value, self.limits.inline) <= self.limits.inline:
             return not self._is_read_often(value, cluster)
-        if is_dear(value) and is_serial(cluster.domain, cluster.members):
+        if is_expensive(value, self.limits) and is_serial(cluster.domain, cluster.members):
             return False
         alone = room and self.readers.get(value, set()) <= {cluster.number}
         return alone and value.numel == product(cluster.domain.sizes)
@@ -163,7 +161,9 @@ class _Storage:
     def _is_read_often(self, value: Value, cluster: Cluster) -> bool:
         """Whether the end of a fold, in a kernel that runs anyway, is read many times over."""
         points, size = product(cluster.domain.sizes), value.numel
-        many = isinstance(points, int) and isinstance(size, int) and points >= OFTEN * size
+        many = (
+            isinstance(points, int) and isinstance(size, int) and points >= self.limits.often * size
+        )
         return many and self.clusterer.home[value].domain.reduced is not None
 
     def _written_between(self, value: Value, cluster: Cluster) -> bool:
@@ -171,7 +171,7 @@ class _Storage:
         first = self.clusterer.home[value].number
         return any(c.barrier for c in self.clusterer.clusters[first : cluster.number])
 
-    def _cost(self, value: Value, left: float = CHEAP) -> float:
+    def _cost(self, value: Value, left: float) -> float:
         """What computing one element again would take, counted until it is more than ``left``."""
         if isinstance(value, Source | Host | Reduction | Scanned) or value in self.stored:
             return 1.0

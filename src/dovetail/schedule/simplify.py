@@ -22,14 +22,15 @@ from dovetail.ir.kernel import (
     Store,
 )
 from dovetail.ir.ops import CHECKS
+from dovetail.schedule.limits import Limits
 from dovetail.schedule.split import split
 from dovetail.schedule.unroll import unroll
 
 
-def simplify(kernel: Kernel) -> Kernel:
+def simplify(kernel: Kernel, limits: Limits) -> Kernel:
     """The same kernel over fewer, better ordered axes."""
     kernel = _merged(_reorder(_drop_unit_axes(kernel)))
-    return _needed(split(_merged(unroll(kernel))))
+    return _needed(split(_merged(unroll(kernel, limits)), limits))
 
 
 def _merged(kernel: Kernel) -> Kernel:

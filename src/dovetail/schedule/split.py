@@ -25,44 +25,41 @@ from dovetail.ir.kernel import (
     Scan,
     Store,
 )
+from dovetail.schedule.limits import Limits
 
-SHORTEST = 64  # an axis that is worth cutting
-MOST_PIECES = 16
-MOST_COPIED = 400  # instructions that cutting may add
-PARALLEL = 16  # points left for threads where a parallel axis is cut
 _BORDERS = {"ge": 0, "lt": 0, "gt": 1, "le": 1}
 
 
-def split(kernel: Kernel) -> Kernel:
+def split(kernel: Kernel, limits: Limits) -> Kernel:
     """The kernel with its loops cut."""
     if len(kernel.loops) == 1 and not kernel.loops[0].axes and kernel.axes:
-        return _split_parallel(kernel)
+        return _split_parallel(kernel, limits)
     loops: list[Loop] = []
     for loop in kernel.loops:
-        loops += _pieces(loop, len(loops)) or [loop]
+        loops += _pieces(loop, len(loops), limits) or [loop]
     return replace(kernel, loops=tuple(loops))
 
 
-def _split_parallel(kernel: Kernel) -> Kernel:
+def _split_parallel(kernel: Kernel, limits: Limits) -> Kernel:
     """An elementwise kernel: its last axis becomes a loop's, if enough is left for threads."""
     outer = product(axis.extent for axis in kernel.axes[:-1])
-    if isinstance(outer, int) and outer < PARALLEL:
+    if isinstance(outer, int) and outer < limits.parallel:
         return kernel
-    pieces = _pieces(Loop(kernel.axes[-1:], kernel.loops[0].body), 0)
+    pieces = _pieces(Loop(kernel.axes[-1:], kernel.loops[0].body), 0, limits)
     if not pieces:
         return kernel
     return replace(kernel, axes=kernel.axes[:-1], loops=tuple(pieces))
 
 
-def _pieces(loop: Loop, number: int) -> list[Loop]:
+def _pieces(loop: Loop, number: int, limits: Limits) -> list[Loop]:
     """The loop's pieces, or nothing where it is better left whole."""
     if not loop.axes or any(isinstance(i, Reduce | Scan) for i in loop.body):
         return []
     axis = loop.axes[-1]
-    if not isinstance(axis.extent, int) or axis.extent < SHORTEST:
+    if not isinstance(axis.extent, int) or axis.extent < limits.cut:
         return []
     borders = sorted({b for b in _borders(loop, axis) if 0 < b < axis.extent})
-    if not 0 < len(borders) < MOST_PIECES or len(borders) * len(loop.body) > MOST_COPIED:
+    if not 0 < len(borders) < limits.pieces or len(borders) * len(loop.body) > limits.copied:
         return []
     ends = pairwise((0, *borders, axis.extent))
     return [

@@ -9,22 +9,20 @@ from __future__ import annotations
 from dataclasses import replace
 
 from dovetail.ir.kernel import Axis, Const, Index, Instruction, Kernel, Load, Loop, Position, Store
+from dovetail.schedule.limits import Limits
 from dovetail.schedule.split import LoopPart
 
-LONGEST = 4  # an axis that is written out
-MOST = 96  # instructions that it may come to
 
-
-def unroll(kernel: Kernel) -> Kernel:
+def unroll(kernel: Kernel, limits: Limits) -> Kernel:
     """The elementwise kernel without its short axis, if it has such a one."""
     if any(loop.axes for loop in kernel.loops) or len(kernel.axes) < 2:
         return kernel
     for axis in reversed(kernel.axes):
         others = tuple(a for a in kernel.axes if a is not axis)
-        if isinstance(axis.extent, int) and 2 <= axis.extent <= LONGEST:
+        if isinstance(axis.extent, int) and 2 <= axis.extent <= limits.interleaved:
             if _is_interleaved(kernel, axis, others[-1]):
                 body = _written_out(kernel, axis, axis.extent)
-                if len(body) <= MOST:
+                if len(body) <= limits.written_out:
                     return replace(kernel, axes=others, loops=(Loop((), body),))
     return kernel
 

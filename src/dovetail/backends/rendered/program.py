@@ -10,6 +10,7 @@ from dovetail.codegen.source import has_checks, points, symbolic_sizes
 from dovetail.ir import Arg, OpCall, Ref, Segment
 from dovetail.ir.kernel import Kernel
 from dovetail.ir.size import Dim
+from dovetail.ir.target import TARGETS
 from dovetail.ir.tensor import TensorDesc
 from dovetail.lower.values import LibraryCall, Source, Value, View, root_of
 from dovetail.lower.whole import stays_whole
@@ -45,7 +46,7 @@ class RenderedProgram:
     """Launches in order, and where inputs come from and outputs lie."""
 
     def __init__(self, segment: Segment) -> None:
-        plan = make_plan(segment)
+        plan = make_plan(segment, TARGETS["opencl"])
         self.segment = segment
         self.source = ""
         self.functions: Sequence[Any] = ()
