@@ -107,9 +107,9 @@ dovetail.export(Model(), (torch.randn(32, 64),), backend="cpu")"""
 def page() -> str:
     """The whole page."""
     *_, segment = cpu_segments(Model(), (torch.randn(32, 64),))
-    (kernel,) = kernels_of(segment)
+    (kernel,) = kernels_of(segment, TARGET)
     parts = [HEAD.format(source=SOURCE)]
-    for stage in middle(segment):
+    for stage in middle(segment, TARGET):
         parts += [STAGES[stage.name], _block(stage)]
     schedule, code, assembly = back(kernel, TARGET)
     parts += [STAGES["schedule"].format(target=TARGET.name), _block(schedule)]

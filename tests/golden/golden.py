@@ -32,8 +32,10 @@ def text_of(case: str) -> str:
     model, inputs = CASES[case]()
     parts: list[str] = []
     for segment in cpu_segments(model, inputs):
-        parts += [f"==== {stage.name}\n{stage.text}" for stage in middle(segment)]
-        for kernel in kernels_of(segment):
+        parts += [
+            f"==== {stage.name}\n{stage.text}" for stage in middle(segment, TARGETS[PROCESSORS[0]])
+        ]
+        for kernel in kernels_of(segment, TARGETS[PROCESSORS[0]]):
             for name in PROCESSORS:
                 _, schedule = schedule_kernel(kernel, TARGETS[name])
                 parts.append(f"==== schedule of {kernel.name}\n{print_schedule(schedule)}")

@@ -74,9 +74,9 @@ def _print_stages(given: dict[str, Any], name: str | None) -> None:
     target = target_here() if name is None else named(name)
     options = {key: given[key] for key in ("kwargs", "dynamic_shapes") if key in given}
     for segment in cpu_segments(given["model"], given.get("args", ()), **options):
-        for stage in middle(segment):
+        for stage in middle(segment, target):
             print(f"# ---- {stage.name} of {segment.name}\n\n{stage.text}")
-        for kernel in kernels_of(segment):
+        for kernel in kernels_of(segment, target):
             for stage in back(kernel, target):
                 print(f"# ---- {stage.name} of {kernel.name} on {target.name}\n\n{stage.text}")
 

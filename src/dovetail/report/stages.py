@@ -51,17 +51,17 @@ def cpu_segments(model: Any, args: Sequence[Any], **export: Any) -> list[Segment
     return found
 
 
-def kernels_of(segment: Segment) -> list[Kernel]:
+def kernels_of(segment: Segment, target: Target) -> list[Kernel]:
     """The kernels that a segment becomes, in order."""
-    return [step.kernel for step in make_plan(segment).steps if isinstance(step, Built)]
+    return [step.kernel for step in make_plan(segment, target).steps if isinstance(step, Built)]
 
 
-def middle(segment: Segment) -> Iterator[StageText]:
-    """The stages that know no target: calls, values, kernels."""
+def middle(segment: Segment, target: Target) -> Iterator[StageText]:
+    """The stages before code generation: calls, values, kernels; only the last knows the target."""
     yield StageText("graph", f"{segment}\n")
     _, order = lower_segment(segment, lambda _: "")  # products too, whoever computes them
     yield StageText("lower", print_values(order))
-    steps = make_plan(segment).steps
+    steps = make_plan(segment, target).steps
     texts = [print_kernel(s.kernel) if isinstance(s, Built) else f"{s.call}\n" for s in steps]
     yield StageText("fuse", "\n".join(texts))
 
