@@ -31,7 +31,8 @@ HELD = (
         "size.c",
         "plan.c",
     ),
-    *("kernel_decode.c", "kernel_bind.c", "kernel_plan.c", "kernel_run.c"),
+    *("kernel_decode.c", "kernel_bind.c", "kernel_plan.c", "kernel_run.c", "kernel_memory.c"),
+    "kernel_reduce.c",
     *("kernel_rules.c", "table.c", "defined.c", "region.c", "inputs.c", "source.c"),
     *("device_decode.c", "device.c", "device_run.c", "elf.c", "elf_x86_64.c", "elf_aarch64.c"),
 )

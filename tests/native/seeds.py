@@ -338,6 +338,7 @@ def seeds():
         "writes": file_bytes(programs.WRITES, {"seen": floats(1, 2)}),
         "empty": file_bytes(programs.EMPTY),
         "turns": file_bytes(programs.TURNS, {"k": floats(1, 2, 3, 4)}),
+        "otherwise": file_bytes(programs.OTHERWISE),
         "rows": file_bytes(programs.ROWS),
         "table": file_bytes(programs.TABLE, {"w": bytes(32)}),
         "many": file_bytes(programs.MANY),

@@ -199,6 +199,32 @@ kernel %y = unchecked@1(%k)
 return %y
 """
 
+# Divisors that are inputs, zero among them.
+DIVIDES = [
+    """\
+kernel divides(in a: int64, in b: int64, out y: int64, out z: int64) over [i: s0] {
+  loop [] {
+    v: int64 = load a[0 | i * (1)]
+    w: int64 = load b[0 | i * (1)]
+    q: int64 = floordiv(v, w)
+    r: int64 = floormod(v, w)
+    store y[0 | i * (1)] = q
+    store z[0 | i * (1)] = r
+  }
+}
+""",
+]
+DIVIDED = """\
+program @divided
+symbol s0 = %a[0] in 1..9
+input %a: int64[s0]
+input %b: int64[s0]
+output %y: int64[s0]
+output %z: int64[s0]
+kernel %y, %z = divides@1(%a, %b; s0)
+return %y, %z
+"""
+
 # An axis twice in one index, which format 1.2 allows: the text has another's in its place.
 DIAGONAL = """\
 kernel diagonal(in x: float32, out y: float32) over [i: 4, j: 4] {
@@ -235,5 +261,6 @@ def kernel_seeds():
         "scattered": kernel_file(SCATTERED, SCATTERS),
         "nested": kernel_file(NESTS, NESTED),
         "unchecked": kernel_file(ROWS_BY_INDEX, UNCHECKED),
+        "divides": kernel_file(DIVIDED, DIVIDES),
         "diagonal": diagonal(),
     }

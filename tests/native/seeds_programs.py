@@ -129,6 +129,20 @@ copy %z = %g
 return %y, %z
 """
 
+# A launch whose kernel is another than the plug-in has for the operation.
+OTHERWISE = """\
+program @otherwise
+device accel_c {"version": "1.0", "abi": "1.0", "needs": {}}
+input %x: float32[2, 4]
+temporary %d: float32[2, 4] on accel_c
+temporary %r: float32[2, 4] on accel_c
+output %y: float32[2, 4]
+copy %d = %x
+launch %r = accel_c:softmax@1 aten.relu.default(%d) {}
+copy %y = %r
+return %y
+"""
+
 # Rows with gaps between them, on the host and on a device.
 ROWS = """\
 program @rows

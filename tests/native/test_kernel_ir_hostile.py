@@ -85,6 +85,23 @@ def test_every_truncation_is_an_error():
         open_seed(data + b"\0")
 
 
+@pytest.mark.parametrize(
+    ("number", "problem"),
+    [
+        (b"\xff" * 9 + b"\x02", "more than 64 bits"),
+        (b"\xff" * 10 + b"\x01", "more than 64 bits"),
+        (b"\x84\x00", "needless bytes"),
+    ],
+)
+def test_numbers_that_are_none_are_errors(number, problem):
+    data = seed_section()
+    data = data[:1] + number + data[2:]  # in the place of the number of kernels
+    with pytest.raises(errors.InvalidArtifact, match=problem):
+        open_seed(data)
+    with pytest.raises(errors.InvalidArtifact):
+        decode_kernels(data)
+
+
 def test_every_flipped_bit_is_an_error_or_another_kernel():
     data = seed_section()
     ran = 0
