@@ -20,6 +20,7 @@ COMPILES = (
     "dovetail.file.encode",
     "dovetail.ir.kernel",
     "dovetail.ir.program",
+    "dovetail.ir.target",
     "dovetail.lower",
     "dovetail.pipeline",
     "dovetail.place.placement",
