@@ -91,7 +91,7 @@ def test_debug_reaches_backends(debug, way, monkeypatch):
     assert Asking.asked == (debug,)
 
 
-def broken(kernel):
+def broken(kernel, *_):
     """A step of the scheduler that goes wrong: results that nothing computes."""
     loops = tuple(replace(loop, body=loop.body[-1:]) for loop in kernel.loops)
     return replace(kernel, loops=loops)
