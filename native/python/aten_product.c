@@ -86,10 +86,10 @@ static bool run_onednn(const arg *a, bool three, const dvt_host_operation *o, ke
     weight.strides = strides;
     uint32_t own = k->count - 1;
     k->slots[own].dtype = k->slots[a[first + 1].word].dtype;
-    tensor_handle turned = aten_slot(k, own, &weight), bias = operands[0], made = NULL;
+    tensor_handle transposed = aten_slot(k, own, &weight), bias = operands[0], made = NULL;
     const char *algorithm = "";
-    return turned != NULL &&
-           torch.linear(operands[first], turned, three ? &bias : NULL, "none", NULL, 0,
+    return transposed != NULL &&
+           torch.linear(operands[first], transposed, three ? &bias : NULL, "none", NULL, 0,
                         &algorithm, &made) == 0 &&
            aten_accept(o, k, 0, made);
 }

@@ -52,7 +52,7 @@ def _sum_and_window(y):
 
 USES = {
     "pointwise": lambda y: y.relu() + 1,
-    "fold": lambda y: y.sum(0),
+    "reduction": lambda y: y.sum(0),
     "product": lambda y: y @ y.t(),
     "window": _sum_and_window,
     "transposed": lambda y: (y.t() + 1, y.t()),

@@ -182,8 +182,8 @@ def test_operations(target, op, dtype, count):
     np.testing.assert_allclose(found, expected["out"], rtol=tolerance, atol=tolerance)
 
 
-def fold(op, dtype, rows, row):
-    """out[i] = fold of x[i, :], with symbolic extents."""
+def reduction(op, dtype, rows, row):
+    """out[i] = the reduction of x[i, :], with symbolic extents."""
     n, m = Size.symbol("n"), Size.symbol("m")
     value = Load("a", dtype, "x", Index(0, (("i", m), ("j", 1))))
     args = ("a",)
@@ -206,7 +206,7 @@ def fold(op, dtype, rows, row):
 @pytest.mark.parametrize("dtype", ["float32", "int64"])
 @pytest.mark.parametrize(("rows", "row"), [(1, 5000), (7, 33), (130, 1), (3, 0)])
 def test_folds(target, op, dtype, rows, row):
-    kernel, sizes = fold(op, dtype, rows, row)
+    kernel, sizes = reduction(op, dtype, rows, row)
     x = sample(dtype, rows * row, np.random.default_rng(1)) if row < 100 else None
     if x is None:
         x = np.random.default_rng(1).standard_normal(row).astype("float32").astype(dtype)
@@ -219,7 +219,7 @@ def test_folds(target, op, dtype, rows, row):
 
 
 def test_long_sums_are_as_exact_as_eager(target):
-    kernel, sizes = fold("sum", "float32", 1, 1_000_000)
+    kernel, sizes = reduction("sum", "float32", 1, 1_000_000)
     x = np.random.default_rng(2).random(1_000_000, dtype="float32")
     found = run_on_device(target, kernel, {"x": x, "out": np.zeros(1, "float32")}, sizes)["out"]
     assert abs(found[0] - x.astype("float64").sum()) / x.size < 1e-6

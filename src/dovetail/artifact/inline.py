@@ -211,9 +211,9 @@ class _Inlining:
             return base
         held = self.lowering.buffers[base].desc
         dims = self.part.dims
-        laid = dims(entry.get("laid", ()))
-        if laid and not same_dims(laid, held.strides):
-            base = self._copied(base, base, replace(held, strides=laid))
+        strides = dims(entry.get("input_strides", ()))
+        if strides and not same_dims(strides, held.strides):
+            base = self._copied(base, base, replace(held, strides=strides))
         desc = replace(held, shape=dims(entry["shape"]), strides=dims(entry["strides"]))
         return self._window(f"{base}_window", desc, base, self.part.dim(entry["offset"]))
 

@@ -124,8 +124,8 @@ class _Windows:
         owner = self.lowering.buffers[buffer.of] if is_view else buffer
         seen = window(buffer.desc.shape, buffer.desc.strides, buffer.offset) if is_view else {}
         if owner.kind == "input":
-            laid = {"laid": [dim_entry(d) for d in owner.desc.strides]} if is_view else {}
-            return {"input": self.positions[self.lowering.taken[owner.name]], **seen, **laid}
+            own = {"input_strides": [dim_entry(d) for d in owner.desc.strides]} if is_view else {}
+            return {"input": self.positions[self.lowering.taken[owner.name]], **seen, **own}
         return {"tensor": self._place(owner), **seen}
 
     def _place(self, owner: Buffer) -> int:

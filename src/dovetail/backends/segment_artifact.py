@@ -74,7 +74,9 @@ def _symbols(program: Program, results: Sequence[ManifestEntry]) -> list[tuple[s
     needed: set[str] = set()
     for entry in results:
         texts = [entry.get("size", 0), entry.get("offset", 0)]
-        texts += [text for key in ("shape", "strides", "laid") for text in entry.get(key, ())]
+        texts += [
+            text for key in ("shape", "strides", "input_strides") for text in entry.get(key, ())
+        ]
         for text in texts:
             needed |= symbols_of(parse_size(text) if isinstance(text, str) else text)
     positions = {buffer.name: n for n, buffer in enumerate(program.inputs)}

@@ -29,8 +29,8 @@ _INT = 0  # DLPack's code for signed integers
 Failure = RunFailed | GuardFailed | InvalidArtifact
 NOT_AS_PLANNED = (RunFailed, GuardFailed, InvalidArtifact)
 # A leaf of the manifest's outputs: {"tensor": k}, {"input": position}, either with "shape",
-# "strides" and "offset" for a window, and "laid" for one on an input: the strides the input must
-# have for the window to lie there; {"size": expression}; {"value": plain value}.
+# "strides" and "offset" for a window, and "input_strides" for one on an input: those that the input
+# must have for the window to lie there; {"size": expression}; {"value": plain value}.
 ManifestEntry = dict[str, Any]
 
 
@@ -206,13 +206,13 @@ class NativeExecutable(Executable):
         shape = [self._size(d) for d in entry["shape"]]
         strides = [self._size(d) for d in entry["strides"]]
         offset = self._size(entry["offset"])
-        laid = [self._size(d) for d in entry.get("laid", ())]
+        own = [self._size(d) for d in entry.get("input_strides", ())]
         from dovetail.runtime.layouts import with_strides
 
         def make(made: list[Any], inputs: list[Any], sizes: Sequence[int]) -> Any:
             base = (inputs if from_input else made)[place]
-            if laid:  # a copy of one that was described wrongly
-                base = with_strides(base, [n(sizes) for n in laid])
+            if own:  # a copy of one that was described wrongly
+                base = with_strides(base, [n(sizes) for n in own])
             start = base.storage_offset() + offset(sizes)
             return base.as_strided([n(sizes) for n in shape], [n(sizes) for n in strides], start)
 

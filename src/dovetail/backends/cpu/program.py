@@ -97,8 +97,8 @@ class _Results:
         if isinstance(value, View):
             root, seen = value.root, window(value.shape, value.strides, value.offset)
         if isinstance(root, Source):
-            laid = {"laid": [dim_entry(d) for d in root.strides]} if seen else {}
-            return {"input": self._position(root.name), **seen, **laid}
+            own = {"input_strides": [dim_entry(d) for d in root.strides]} if seen else {}
+            return {"input": self._position(root.name), **seen, **own}
         if root not in self.places:
             self.places[root] = len(self.handed_out)
             self.handed_out.append(self.writer.buffer(root))

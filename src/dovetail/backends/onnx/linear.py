@@ -112,12 +112,12 @@ def _convolution_backward(w: ModelWriter, call: OpCall) -> tuple[str | None, ...
             output_padding=[b - r for b, r in zip(before, reach, strict=True)],
         )
     if wanted[1]:
-        turned = [1, 0, *range(2, count + 2)]
-        images, errors = (w.node("Transpose", w.value(r), perm=turned) for r in (x, upper))
+        transposed = [1, 0, *range(2, count + 2)]
+        images, errors = (w.node("Transpose", w.value(r), perm=transposed) for r in (x, upper))
         found = w.node("Conv", images, errors, strides=gaps, dilations=steps, pads=pads + pads)
         axes = list(range(2, count + 2))
         bounds = w.integers([0] * count), w.integers(window), w.integers(axes)
-        made[1] = w.node("Transpose", w.node("Slice", found, *bounds), perm=turned)
+        made[1] = w.node("Transpose", w.node("Slice", found, *bounds), perm=transposed)
     if wanted[2]:
         axes = [0, *range(2, count + 2)]
         made[2] = w.node("ReduceSum", w.value(upper), w.integers(axes), keepdims=0)

@@ -1,4 +1,4 @@
-"""Folds, softmax and normalisations as ONNX; a NaN wins wherever it wins in ATen."""
+"""Reductions, softmax and normalisations as ONNX; a NaN wins wherever it wins in ATen."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ def axes_of(call: OpCall, given: Arg) -> list[int]:
     return sorted(constant(d, "a dimension") % rank for d in listed)
 
 
-def fold(w: ModelWriter, op: str, x: str, axes: list[int], keep: Any) -> str:
-    """A fold over dimensions."""
+def reduction(w: ModelWriter, op: str, x: str, axes: list[int], keep: Any) -> str:
+    """A reduction over dimensions."""
     if not axes:  # of a tensor without dimensions
         return x
     return str(w.node(op, x, w.integers(axes), keepdims=int(bool(keep))))
@@ -40,7 +40,7 @@ def _sum(w: ModelWriter, call: OpCall) -> str:
     axes = axes_of(call, None if whole else argument(call, 1, "dim"))
     keep = False if whole else argument(call, 2, "keepdim", False)
     if "sum" in call.op:
-        return fold(w, "ReduceSum", x, axes, keep)
+        return reduction(w, "ReduceSum", x, axes, keep)
     return mean(w, x, tensor(call.args[0]), dtype, axes, keep)
 
 
@@ -48,18 +48,18 @@ def mean(w: ModelWriter, x: str, desc: TensorDesc, dtype: str, axes: list[int], 
     """A mean; NaN of nothing, where ONNX Runtime's own gives zero."""
     sizes = [desc.shape[a] for a in axes]
     if all(isinstance(size, int) and size for size in sizes):
-        return fold(w, "ReduceMean", x, axes, keep)
-    total = fold(w, "ReduceSum", x, axes, keep)
+        return reduction(w, "ReduceMean", x, axes, keep)
+    total = reduction(w, "ReduceSum", x, axes, keep)
     return str(w.node("Div", total, w.operand(product(sizes), dtype)))
 
 
 def extreme(w: ModelWriter, op: str, x: str, dtype: str, axes: list[int], keep: Any) -> str:
     """The largest or smallest; where there is a NaN, that."""
-    best = fold(w, op, x, axes, keep)
+    best = reduction(w, op, x, axes, keep)
     if dtype not in FLOATS or not axes:
         return best
     broken = w.cast(w.node("IsNaN", x), "bool", "int32")
-    some = w.cast(fold(w, "ReduceMax", broken, axes, keep), "int32", "bool")
+    some = w.cast(reduction(w, "ReduceMax", broken, axes, keep), "int32", "bool")
     return select(w, dtype, some, w.constant(float("nan"), dtype), best)
 
 
@@ -83,7 +83,7 @@ def _max(w: ModelWriter, call: OpCall) -> str:
 
 def _no_empty(desc: TensorDesc) -> None:
     if not all(isinstance(d, int) and d for d in desc.shape):
-        raise NotInOnnx("a fold that might have nothing to fold")
+        raise NotInOnnx("a reduction of what might be nothing")
 
 
 def position(w: ModelWriter, op: str, x: str, dtype: str, axis: int, keep: Any) -> str:
@@ -92,7 +92,7 @@ def position(w: ModelWriter, op: str, x: str, dtype: str, axis: int, keep: Any) 
     if dtype not in FLOATS:
         return str(best)
     broken = w.cast(w.node("IsNaN", x), "bool", "int32")
-    some = w.cast(fold(w, "ReduceMax", broken, [axis], keep), "int32", "bool")
+    some = w.cast(reduction(w, "ReduceMax", broken, [axis], keep), "int32", "bool")
     first = w.node("ArgMax", broken, axis=axis, keepdims=int(bool(keep)))
     return str(w.node("Where", some, first, best))
 
@@ -132,11 +132,11 @@ def _max_dim(w: ModelWriter, call: OpCall) -> tuple[str, str]:
 def _any(w: ModelWriter, call: OpCall) -> str:
     whole = w.cast(w.operand(call.args[0], "bool"), "bool", "int32")
     if not all(isinstance(d, int) and d for d in tensor(call.args[0]).shape):
-        raise NotInOnnx("a fold that might have nothing to fold")
+        raise NotInOnnx("a reduction of what might be nothing")
     dims = None if call.op.endswith("default") else argument(call, 1, "dim")
     keep = argument(call, 2, "keepdim", False)
     op = "ReduceMax" if ".any." in call.op else "ReduceMin"
-    return w.cast(fold(w, op, whole, axes_of(call, dims), keep), "int32", "bool")
+    return w.cast(reduction(w, op, whole, axes_of(call, dims), keep), "int32", "bool")
 
 
 @RULES.add("cumsum.default")
@@ -172,7 +172,7 @@ def _variance(w: ModelWriter, call: OpCall) -> str | tuple[str, str]:
     x = w.value(call.args[0])
     center = mean(w, x, desc, dtype, axes, True)
     away = w.node("Sub", x, center)
-    total = fold(w, "ReduceSum", w.node("Mul", away, away), axes, keep)
+    total = reduction(w, "ReduceSum", w.node("Mul", away, away), axes, keep)
     count = w.operand(product(desc.shape[a] for a in axes), dtype)
     less = w.operand(1 if correction is None else correction, dtype)
     zero = w.constant(0.0, dtype)
