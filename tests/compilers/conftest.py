@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import dovetail
-from dovetail.compilers import Limits, Subprocess, process
+from dovetail.compilers import CompileLimits, Subprocess, process
 from tests.compilers.trouble import Trouble
 
 
@@ -31,7 +31,7 @@ def workers():
 
     def make(seconds=60.0, memory_bytes=None, workers=2):
         notes = []
-        made = Subprocess(Limits.chosen(seconds, memory_bytes, workers), notes.append)
+        made = Subprocess(CompileLimits.chosen(seconds, memory_bytes, workers), notes.append)
         made.notes = notes
         return made
 

@@ -2,10 +2,10 @@
 
 from dovetail.compilers.identical import first_of_its_kind
 from dovetail.compilers.local import compile_segment, compile_serialized
-from dovetail.compilers.remote import Limits, Outcome, Subprocess
+from dovetail.compilers.remote import CompileLimits, Outcome, Subprocess
 
 __all__ = [
-    "Limits",
+    "CompileLimits",
     "Outcome",
     "Subprocess",
     "compile_segment",

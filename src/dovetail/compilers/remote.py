@@ -33,7 +33,7 @@ Outcome = Blob | CompileFailed
 
 
 @dataclass(frozen=True)
-class Limits:
+class CompileLimits:
     """What a compiler may take for one segment, and how many run side by side."""
 
     seconds: float
@@ -43,11 +43,11 @@ class Limits:
     @staticmethod
     def chosen(
         seconds: float = 600.0, memory_bytes: int | None = None, workers: int | None = None
-    ) -> Limits:
+    ) -> CompileLimits:
         """By default half of this machine's memory, and a worker for each core."""
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
         memory_bytes = memory_bytes or _machine_bytes() // 2
-        return Limits(seconds, memory_bytes, workers or cores or 1)
+        return CompileLimits(seconds, memory_bytes, workers or cores or 1)
 
 
 def _machine_bytes() -> int:
@@ -67,9 +67,9 @@ class Subprocess:
     """
 
     def __init__(
-        self, limits: Limits | None = None, note: Callable[[str], None] = lambda _: None
+        self, limits: CompileLimits | None = None, note: Callable[[str], None] = lambda _: None
     ) -> None:
-        self.limits = limits or Limits.chosen()
+        self.limits = limits or CompileLimits.chosen()
         self._note = note
         self._here: dict[int, Backend] = {}  # kept, so that no other gets its id
 
@@ -149,7 +149,7 @@ class _Exchange:
 
     request: _Request
     worker: process.Worker
-    limits: Limits
+    limits: CompileLimits
     deadline: float
     looked: float = 0.0  # when memory was looked at
     is_over: bool = field(default=False, init=False)  # the worker was given back, or is gone
@@ -222,7 +222,7 @@ class _Exchange:
 class _Round:
     """All requests of one call."""
 
-    def __init__(self, requests: Sequence[_Request], limits: Limits, workers: Pool) -> None:
+    def __init__(self, requests: Sequence[_Request], limits: CompileLimits, workers: Pool) -> None:
         self.limits, self.workers = limits, workers
         self.pending = deque(requests)
         self.active: list[_Exchange] = []

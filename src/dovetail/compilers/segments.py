@@ -12,7 +12,7 @@ from dovetail.capture.ops import is_random, resolve_op
 from dovetail.compiled import Calls, CompiledSegment
 from dovetail.compilers.identical import first_of_its_kind
 from dovetail.compilers.local import compile_segment, compile_serialized
-from dovetail.compilers.remote import Limits, Outcome, Subprocess
+from dovetail.compilers.remote import CompileLimits, Outcome, Subprocess
 from dovetail.errors import CompileFailed
 from dovetail.ir import Segment
 from dovetail.options import Options
@@ -38,7 +38,7 @@ class SegmentCompiler:
         """The processes that compile with ``compile="subprocess"``."""
         chosen = self.options
         limits = chosen.compile_timeout, chosen.compile_memory, chosen.compile_workers
-        return Subprocess(Limits.chosen(*limits), self.note)
+        return Subprocess(CompileLimits.chosen(*limits), self.note)
 
     def prepare(self) -> None:
         """Start the worker processes, where they are to compile."""
