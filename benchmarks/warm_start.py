@@ -3,9 +3,10 @@
 Each call in a process of its own, both sides in turns; the cache is a folder of its own, filled by
 one process that is not counted. The time is from ``torch.compile`` to the first result, our imports
 within, torch's and Dynamo's not; beside the clock's the processor's, which other programs disturb
-less. Targets: 1.15 x for inference, frozen or not, 1.5 x for a forward and backward.
+less. Targets: 1.15 x for inference, frozen or not, 1.5 x for a forward and backward. Where others
+use the cores, ``--threads 1``: threads that wait for each other count as the processor's time too.
 
-    python benchmarks/warm_start.py [--rounds N] [CASE …]
+    python benchmarks/warm_start.py [--rounds N] [--threads N] [CASE …]
 """
 
 from __future__ import annotations
@@ -40,12 +41,12 @@ def models() -> Any:
     return module
 
 
-def measure(case: str, backend: str) -> dict[str, Any]:
+def measure(case: str, backend: str, threads: int) -> dict[str, Any]:
     """Seconds of the first call, and what the cache said."""
     import torch
     import torch._dynamo  # no part of anybody's first call
 
-    torch.set_num_threads(THREADS)
+    torch.set_num_threads(threads)
     name, _, how = case.partition("+")
     model, inputs = models().make(name)
     model.train(how == "train")
@@ -67,16 +68,17 @@ def said_by_cache() -> list[str]:
     return [f"{v.graph}: {v.state} {v.reason}" for c in history.recent() for v in c.cache]
 
 
-def compare(case: str, target: float, rounds: int) -> str:
+def compare(case: str, target: float, rounds: int, threads: int) -> str:
     """A line of the table."""
     with tempfile.TemporaryDirectory() as folder:
-        env = {"DOVETAIL_CACHE_DIR": folder}
+        env = {"DOVETAIL_CACHE_DIR": folder, "OMP_NUM_THREADS": str(threads)}
         for backend in ("eager", "dovetail", "dovetail"):  # fills the cache, writes bytecode
-            in_fresh_process(here(__file__), case, backend, env=env)
+            in_fresh_process(here(__file__), case, backend, str(threads), env=env)
         rows = []
         for number in range(rounds):
             print(f"\r{case}: round {number + 1}/{rounds} ", end="", file=sys.stderr)
-            pair = [in_fresh_process(here(__file__), case, b, env=env) for b in BACKENDS]
+            each = [(here(__file__), case, backend, str(threads)) for backend in BACKENDS]
+            pair = [in_fresh_process(*command, env=env) for command in each]
             if missed := [said for said in pair[1]["cache"] if ": hit" not in said]:
                 sys.exit(f"{case} was not all found in the cache: {missed}")
             rows.append([side["taken"] for side in pair])
@@ -94,18 +96,19 @@ BACKENDS = ("eager", "dovetail")
 
 
 def main() -> None:
-    if len(sys.argv) == 3 and sys.argv[2] in BACKENDS:
-        print(json.dumps(measure(*sys.argv[1:])))
+    if len(sys.argv) == 4 and sys.argv[2] in BACKENDS:
+        print(json.dumps(measure(*sys.argv[1:3], int(sys.argv[3]))))
         return
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--threads", type=int, default=THREADS)
     parser.add_argument("cases", nargs="*", metavar="CASE", help=", ".join(CASES))
     arguments = parser.parse_args()
     if unknown := set(arguments.cases).difference(CASES):
         parser.error(f"no such case: {', '.join(unknown)}; there are {', '.join(CASES)}")
     print(f"{'':<18}{'eager s':>9}{'dovetail s':>10}{'elapsed':>15}{'processor':>22}{'target':>9}")
     for case in arguments.cases or CASES:
-        print(compare(case, CASES[case], arguments.rounds), flush=True)
+        print(compare(case, CASES[case], arguments.rounds, arguments.threads), flush=True)
 
 
 if __name__ == "__main__":
