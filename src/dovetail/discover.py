@@ -53,22 +53,30 @@ class Declared:
 
 def declared() -> tuple[list[Declared], dict[str, Declared]]:
     """Backends declared for us, sorted; and those other packages declare for Dynamo alone."""
-    ours = sorted(_declared_in(GROUP), key=lambda d: (d.name, d.distribution))
-    dynamos = _declared_in(DYNAMO_GROUP)
-    return ours, {d.name: d for d in dynamos if d.target.split(":")[0] != OUR_DYNAMO_MODULE}
+    points, dynamos = _points_of(GROUP, DYNAMO_GROUP)
+    ours = sorted(map(_declared, points), key=lambda d: (d.name, d.distribution))
+    others = (p for p in dynamos if target_of(p).split(":")[0] != OUR_DYNAMO_MODULE)
+    return ours, {point.name: _declared(point) for point in others}
 
 
 def declared_for_dynamo(name: str) -> Declared | None:
     """The entry point by which Dynamo finds a name, ours or not."""
-    return next((d for d in _declared_in(DYNAMO_GROUP) if d.name == name), None)
+    (points,) = _points_of(DYNAMO_GROUP)
+    return next((_declared(point) for point in points if point.name == name), None)
 
 
-def _declared_in(group: str) -> list[Declared]:
+def _points_of(*groups: str) -> list[list[EntryPoint]]:
+    """The entry points of each group; a file of every installed package is read for it, once."""
     try:
-        points = list(entry_points(group=group))
+        points = entry_points()
+        return [list(points.select(group=group)) for group in groups]
     except Exception:  # one package's metadata cannot be read, and hides everybody's
-        points = [point for point in _readable_entry_points() if point.group == group]
-    return [Declared(point, point.dist.name if point.dist else "") for point in points]
+        readable = list(_readable_entry_points())
+        return [[point for point in readable if point.group == group] for group in groups]
+
+
+def _declared(point: EntryPoint) -> Declared:
+    return Declared(point, point.dist.name if point.dist else "")
 
 
 def _readable_entry_points() -> Iterator[EntryPoint]:
