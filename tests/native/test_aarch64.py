@@ -73,7 +73,7 @@ def test_code_is_made_on_any_machine(name):
     fn, args = PROGRAMS[name]
     kernels = {f"k{n}": kernel for n, kernel in enumerate(kernels_of(fn, *args))}
     bodies = {name: encode_kernel(kernel) for name, kernel in kernels.items()}
-    code, _ = kernel_sections(bodies, (), ARM)
+    code, _ = kernel_sections(bodies, (), (AARCH64,))
     section = b"".join(code.pieces)
     assert set(functions(section)[AARCH64]) == set(kernels)
     (at,) = struct.unpack_from("<Q", section, 16)
