@@ -8,11 +8,13 @@ from dovetail.ir.call import OpCall, Ref
 from dovetail.ir.strides import contiguous_strides
 from dovetail.ir.target import TARGETS
 from dovetail.ir.tensor import TensorDesc
+from dovetail.lower import calls
 from dovetail.lower.calls import lowered
 from dovetail.lower.contraction import Contraction
 from dovetail.lower.expression import InvalidExpression
 from dovetail.lower.values import Source
 from dovetail.schedule import plan
+from dovetail.schedule.cpu import adapt
 from dovetail.schedule.cpu.library import fills, library_reason
 from tests.codegen.kernels import assert_generated
 from tests.differential import needs_code
@@ -142,7 +144,9 @@ def test_large_products_leave_room_for_a_library_with_memory_of_its_own():
 @pytest.fixture
 def in_kernels(monkeypatch):
     """Have kernels compute every contraction."""
-    monkeypatch.setattr(plan, "library_reason", lambda _: "")
+    for module in (adapt, plan):
+        monkeypatch.setattr(module, "library_reason", lambda _: "")
+    monkeypatch.setattr(calls, "_KEPT", {})  # what was decided before
 
 
 def data(*shape):

@@ -28,7 +28,6 @@ from dovetail.lower.expression import (
 from dovetail.lower.index_map import IndexMap, variables
 from dovetail.lower.rules import Lower
 from dovetail.lower.values import LibraryCall, Pointwise, Reduction, Source, View
-from dovetail.schedule.cpu.library import library_reason
 from dovetail.schedule.plan import verdict
 
 X = Source("x", "float32", (4, 6))
@@ -44,7 +43,7 @@ def call(op, *args, name="out", output=None, **kwargs):
 
 
 def lower_call(lower, made):
-    return calls.lower_call(lower, made, library_reason)
+    return calls.lower_call(lower, made, lambda found: found)
 
 
 def lower_one(made, *values):
@@ -130,6 +129,34 @@ def test_casts_to_the_type_a_value_has_are_none():
     found = trace(lambda b, i: b.cast(b.read(halves, i), "float32"), 1, (halves,))
     assert [type(node) for node in found.nodes] == [Read]
     assert found.nodes[0].dtype == "float32"
+
+
+def test_an_expression_can_be_inlined_in_another():
+    first = trace(gathered, 2, (X, PLACES))
+
+    def body(b, index):
+        return b.inline(first, (X, PLACES), index)[0]
+
+    assert trace(body, 2, (X, PLACES)) == first
+    moved = trace(lambda b, i: b.inline(first, (X, PLACES), (i[1], i[0]))[0], 2, (X, PLACES))
+    assert moved.reads[0].index == IndexMap((variables(2)[1],))
+    assert [n.dtype for n in moved.nodes] == [n.dtype for n in first.nodes]
+    verify_expression(moved, (X, PLACES))
+
+
+def test_what_is_inlined_under_a_mask_is_under_both():
+    first = trace(gathered, 2, (X, PLACES))
+
+    def body(b, index):
+        outer = b.apply("lt", "bool", b.position(index[0]), b.const(2, "int64"))
+        return b.masked(outer, lambda: b.inline(first, (X, PLACES), index)[0])
+
+    found = trace(body, 2, (X, PLACES))
+    verify_expression(found, (X, PLACES))
+    outer, inner = (node for node in found.nodes if isinstance(node, Within))
+    assert found.nodes[int(inner.outer[1:])] == outer
+    assert Active() not in found.nodes
+    assert all(read.mask is not None for read in found.reads)
 
 
 def test_a_body_may_read_only_operands():

@@ -52,6 +52,11 @@ class Size:
     op: str
     args: tuple[Any, ...]
 
+    def __hash__(self) -> int:
+        # Of the first two levels: expressions are deep, and tables of them are asked often.
+        args = [arg.op if isinstance(arg, Size) else arg for arg in self.args]
+        return hash((self.op, *args))
+
     @staticmethod
     def symbol(name: str) -> Size:
         """The symbol called ``name``."""

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import copy
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Hashable, Iterable, Iterator
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -40,6 +40,23 @@ class Lowered:
     made: tuple[Value, ...] = ()  # all that the rule made, operands before what reads them
     results: tuple[Value, ...] = ()
     single: bool = True
+    adapted: dict[Hashable, Lowered] = field(default_factory=dict, compare=False)  # by Adapt
+
+    @staticmethod
+    def of(operands: tuple[Value, ...], results: tuple[Value, ...], *, single: bool) -> Lowered:
+        """Results over placeholders for operands, verified."""
+        made = tuple(_made(results, set(operands)))
+        for value in made:
+            verify_value(value)
+        return Lowered("", operands, made, results, single)
+
+    def replaced(self, results: tuple[Value, ...]) -> Lowered:
+        """The same call with other results."""
+        return Lowered.of(self.operands, results, single=self.single)
+
+    def fresh_names(self) -> Lower:
+        """What names more values, none like those that are there."""
+        return Lower(_count=max(map(_number, filter(_is_inner, self.made)), default=0))
 
     @cached_property
     def contractions(self) -> tuple[Contraction, ...]:
@@ -119,15 +136,12 @@ def _lower(rule: Rule, call: OpCall, operands: dict[tuple[str, tuple[int, ...]],
         result = rule(Lower(dict(held)), replace(call, name=_CALL))
         results = result if isinstance(result, tuple) else (result,)
         placeholders = tuple(held.values())
-        made = tuple(_made(results, set(placeholders)))
-        for value in made:
-            verify_value(value)
+        return Lowered.of(placeholders, results, single=not isinstance(result, tuple))
     except Refused as refusal:
         return Lowered(str(refusal))
     except Exception as error:
         log.warning("the rule of %s failed", call.op, exc_info=True)
         return Lowered(f"its rule fails: {type(error).__name__}: {error}")
-    return Lowered("", placeholders, made, results, not isinstance(result, tuple))
 
 
 def _made(results: Iterable[Value], known: set[Value]) -> Iterator[Value]:
@@ -135,36 +149,37 @@ def _made(results: Iterable[Value], known: set[Value]) -> Iterator[Value]:
     for value in results:
         if value not in known:
             known.add(value)
-            yield from _made(_operands(value), known)
+            yield from _made(operands_of(value), known)
             yield value
 
 
-def _operands(value: Value) -> tuple[Value, ...]:
+def operands_of(value: Value) -> tuple[Value, ...]:
+    """The values that one is made of."""
     if isinstance(value, View):
         return (value.base,)
     return value.reads if isinstance(value, Computed) else ()
 
 
-Choice = Callable[[Sequence[Contraction]], str]  # why a library computes them; empty: kernels do
+# What a target makes of a lowered call: the same in other steps, or a refusal, for a library.
+Adapt = Callable[[Lowered], Lowered]
 
 
-def verdict(call: OpCall, leave: Choice) -> str:
-    """Why a call has no generated code; empty when it has."""
+def lowered_alone(call: OpCall) -> Lowered:
+    """What there is for a call by what it says of its tensors."""
     operands: dict[tuple[str, tuple[int, ...]], Value] = {}
     for ref in call.refs():
         if isinstance(ref.desc, TensorDesc):
             desc = ref.desc
             operands[ref.name, ref.path] = Source(ref.name, desc.dtype, desc.shape, desc.strides)
-    found = lowered(call, operands)
-    return found.refusal or leave(found.contractions)
+    return lowered(call, operands)
 
 
-def lower_call(lower: Lower, call: OpCall, leave: Choice) -> LibraryCall | list[Value]:
+def lower_call(lower: Lower, call: OpCall, adapt: Adapt) -> LibraryCall | list[Value]:
     """One call: by its rule where that covers it and it is not left to a library."""
     keys = dict.fromkeys((r.name, r.path) for r in call.refs())
     operands = {key: lower.values[key] for key in keys if key in lower.values}
-    found = lowered(call, operands)
-    if found.refusal or leave(found.contractions):
+    found = adapt(lowered(call, operands))
+    if found.refusal:
         return _library(lower, call)
     results = found.copies(lower, call, operands.values())
     for n, value in enumerate(results):
@@ -189,7 +204,7 @@ def _tensors(desc: object, path: tuple[int, ...]) -> Iterator[tuple[tuple[int, .
             yield from _tensors(item, (*path, n))
 
 
-def lower_segment(segment: Segment, leave: Choice) -> tuple[Lower, list[Value | LibraryCall]]:
+def lower_segment(segment: Segment, adapt: Adapt) -> tuple[Lower, list[Value | LibraryCall]]:
     """Every call as values, or left to a library, in order."""
     lower = Lower()
     order: list[Value | LibraryCall] = []
@@ -201,7 +216,7 @@ def lower_segment(segment: Segment, leave: Choice) -> tuple[Lower, list[Value | 
     for call in segment.calls:
         if call.op in ASSERTIONS:
             continue
-        result = lower_call(lower, call, leave)
+        result = lower_call(lower, call, adapt)
         if isinstance(result, LibraryCall):
             order.append(result)
         else:

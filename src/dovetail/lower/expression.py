@@ -20,7 +20,7 @@ from dovetail.errors import UnsupportedGraph
 from dovetail.ir.affine import Affine
 from dovetail.ir.dtypes import COMPUTE, COMPUTED
 from dovetail.ir.ops import OPERATIONS, REDUCTIONS
-from dovetail.lower.index_map import IndexMap, Indices, in_scope, variables
+from dovetail.lower.index_map import IndexMap, Indices, in_scope, substitute, variables
 
 if TYPE_CHECKING:
     from dovetail.lower.values import Value
@@ -154,6 +154,11 @@ class Expression:
         """The type of a node."""
         return self.nodes[int(name[1:])].dtype
 
+    def needed(self) -> Expression:
+        """This up to the last of its results, which must not need what comes after it."""
+        last = max(int(name[1:]) for name in self.results)
+        return Expression(self.rank, self.nodes[: last + 1], self.results)
+
     def text(self, operands: Sequence[str]) -> str:
         """A line a node, with these names for the operands."""
         lines = [f"({', '.join(f'd{n}' for n in range(self.rank))})"]
@@ -226,12 +231,43 @@ class Builder:
     def masked(self, mask: str, body: Callable[[], str]) -> str:
         """``body``, whose reads happen only where ``mask`` and every mask around it hold."""
         before = self._mask
-        key = "within", mask, before
-        self._mask = self._known.get(key) or self._add(key, Within(mask, before))
+        self._mask = self._within(mask)
         try:
             return body()
         finally:
             self._mask = before
+
+    def inline(
+        self, expression: Expression, operands: Sequence[Value], index: Indices
+    ) -> tuple[str, ...]:
+        """The results of another expression at an index."""
+        around, names = self._mask, dict[str, str]()
+        for name, node in expression.named:
+            match node:
+                case Read():
+                    self._mask = around if node.mask is None else names[node.mask]
+                    found = self.read(operands[node.operand], node.index.at(index, None, names))
+                case Literal():
+                    found = self.const(node.value, node.dtype)
+                case Place():
+                    found = self.position(substitute(node.index, index, names))
+                case Compute():
+                    found = self.apply(node.op, node.dtype, *[names[n] for n in node.uses])
+                case ScanStep():
+                    found = self.scan(node.op, node.dtype, names[node.uses[0]])
+                case Within():
+                    self._mask = around if node.outer is None else names[node.outer]
+                    found = self._within(names[node.mask])
+                case Active():
+                    self._mask = around
+                    found = self.mask_or_true()
+            names[name] = found
+        self._mask = around
+        return tuple([names[n] for n in expression.results])
+
+    def _within(self, mask: str) -> str:
+        key = "within", mask, self._mask
+        return self._known.get(key) or self._add(key, Within(mask, self._mask))
 
     def _add(self, key: object, node: Node) -> str:
         name = f"%{len(self.nodes)}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from dovetail.ir.affine import mul, product
@@ -19,8 +19,7 @@ from dovetail.lower.pointwise import element
 from dovetail.lower.reductions import divide_by, moments, scaled
 from dovetail.lower.reindex import reshape
 from dovetail.lower.rules import Lower, Refused, compute, number, rule, static, tensor, view
-from dovetail.lower.staged import Fold, join, pieces, where_to_cut
-from dovetail.lower.values import Pointwise, Value, View
+from dovetail.lower.values import Pointwise, Reduction, Value, View
 
 
 @dataclass(frozen=True)
@@ -172,32 +171,25 @@ def _down_channels(
 
 
 def _sum(lower: Lower, norm: Norm, body: Bodies, reads: tuple[Value, ...]) -> Value:
-    """An expression of (batch, space, channel) summed by group; its parts share threads."""
+    """An expression of (batch, space, channel) summed by channel, then by group.
+
+    There are few sums of channels in a group, so that they are added up without error.
+    """
     batch, channels, *space = norm.source.shape
-    shape = (batch, *space, channels)
-    dims = tuple(range(1, len(shape) - 1))
-    down = Fold("sum", shape, dims, body, reads, norm.dtype, norm.dtype)
-    cut = where_to_cut(down)
-    if cut is None:
-        found = [_sum_of_group(lower, norm, down, down.value(lower))]
-    else:
-        parts = [piece.first(lower, down) for piece in pieces(down, *cut)]
-        found = [_sum_of_group(lower, norm, down, part) for part in parts]
-    return join(lower, down, found)
+    dtype, groups, each = norm.dtype, norm.groups, norm.each
+    shape, dims = (batch, *space, channels), tuple(range(1, len(space) + 1))
+    down = Reduction(lower.fresh("sum"), dtype, "sum", shape, dims, body, reads, dtype)
+    wide = "float64" if dtype == "float32" else dtype
 
+    def of_group(b: Builder, index: Indices) -> tuple[str, ...]:
+        channel = index[-2].scale(each) + index[-1]
+        return (b.cast(b.read(down, (index[0], channel)), wide),)
 
-def _sum_of_group(lower: Lower, norm: Norm, down: Fold, part: Value) -> Value:
-    """The sums of channels, perhaps in parts, as sums of groups."""
-    *outer, _ = part.shape
-    shape = (*outer, norm.groups, norm.each)
-    dims = tuple(d for d in range(1, len(shape)) if d != len(outer))
-
-    def body(b: Builder, index: Indices) -> tuple[str, ...]:
-        channel = index[-2].scale(norm.each) + index[-1]
-        return (b.cast(b.read(part, (*index[:-2], channel)), down.wide),)
-
-    wide = replace(down, dtype=down.wide, accumulate=down.wide)
-    return replace(wide, shape=shape, dims=dims, body=body, reads=(part,)).value(lower)
+    fine = (batch, groups, each)
+    total = Reduction(lower.fresh("sum"), wide, "sum", fine, (2,), of_group, (down,), wide)
+    return lower.inner(
+        "sum", dtype, total.shape, lambda b, i: b.cast(b.read(total, i), dtype), (total,)
+    )
 
 
 def _for_each_channel(

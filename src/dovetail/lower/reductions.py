@@ -15,7 +15,6 @@ from dovetail.ir.tensor import TensorDesc
 from dovetail.lower.expression import Builder
 from dovetail.lower.index_map import Indices
 from dovetail.lower.rules import Lower, Refused, argument, compute, dims_of, number, rule, tensor
-from dovetail.lower.staged import Fold, fold
 from dovetail.lower.values import Pointwise, Reduction, Value
 
 # What is done to an element before it is folded.
@@ -37,7 +36,8 @@ def reduction(
         value = b.cast(b.read(source, index), accumulate)
         return (value if prologue is None else prologue(b, value),)
 
-    return fold(lower, Fold(op, source.shape, dims, body, (source,), dtype, accumulate))
+    name = lower.fresh(op)
+    return Reduction(name, dtype, op, source.shape, dims, body, (source,), accumulate)
 
 
 def kept_index(dims: tuple[int, ...], rank: int) -> Callable[[Indices], Indices]:
@@ -254,7 +254,8 @@ def moments(
         off = b.apply("sub", dtype, b.cast(b.read(source, index), dtype), centre)
         return (b.apply("mul", dtype, off, off),)
 
-    squares = fold(lower, Fold("sum", source.shape, dims, body, (source, mean), dtype, dtype))
+    name, reads = lower.fresh("sum"), (source, mean)
+    squares = Reduction(name, dtype, "sum", source.shape, dims, body, reads, dtype)
     return mean, scaled(lower, squares, divide_by(count, correction))
 
 

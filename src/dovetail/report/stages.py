@@ -59,7 +59,7 @@ def kernels_of(segment: Segment, target: Target) -> list[Kernel]:
 def middle(segment: Segment, target: Target) -> Iterator[StageText]:
     """The stages before code generation: calls, values, kernels; only the last knows the target."""
     yield StageText("graph", f"{segment}\n")
-    _, order = lower_segment(segment, lambda _: "")  # products too, whoever computes them
+    _, order = lower_segment(segment, lambda found: found)  # products too, whoever computes them
     yield StageText("lower", print_values(order))
     steps = make_plan(segment, target).steps
     texts = [print_kernel(s.kernel) if isinstance(s, Built) else f"{s.call}\n" for s in steps]

@@ -15,7 +15,6 @@ from types import MappingProxyType
 from dovetail.ir.affine import NotAffine, product
 from dovetail.ir.size import Dim
 from dovetail.lower.index_map import Indices
-from dovetail.lower.scans import FEW, LONG
 from dovetail.lower.values import (
     Computed,
     Host,
@@ -28,6 +27,7 @@ from dovetail.lower.values import (
     View,
     root_of,
 )
+from dovetail.schedule.cpu.cut import FEW_SCANS, LONG_SCAN
 from dovetail.schedule.domain import Domain, reduce_flags, refine, scan_flags
 from dovetail.schedule.limits import Limits
 
@@ -109,7 +109,9 @@ def is_serial(domain: Domain, members: Iterable[Value]) -> bool:
     if not any(isinstance(m, Scanned) for m in members):
         return False
     rows, total = product(domain.kept), product(domain.sizes)
-    return isinstance(rows, int) and rows < FEW and isinstance(total, int) and total >= LONG
+    return (
+        isinstance(rows, int) and rows < FEW_SCANS and isinstance(total, int) and total >= LONG_SCAN
+    )
 
 
 def is_expensive(value: Value, limits: Limits) -> bool:

@@ -12,8 +12,7 @@ from dovetail.ir.kernel_verify import verify_kernel
 from dovetail.ir.segment import Segment, is_write
 from dovetail.ir.target import Target
 from dovetail.ir.verify import verify_stage
-from dovetail.lower import calls
-from dovetail.lower.calls import lower_segment
+from dovetail.lower.calls import lower_segment, lowered_alone
 from dovetail.lower.rules import Lower
 from dovetail.lower.values import (
     Host,
@@ -27,6 +26,7 @@ from dovetail.lower.values import (
 )
 from dovetail.schedule.build import Built, KernelBuilder, NeedsMemory
 from dovetail.schedule.cluster import Cluster, Clusterer, Work, is_expensive, is_serial, reads_of
+from dovetail.schedule.cpu.adapt import adapter
 from dovetail.schedule.cpu.library import library_reason
 from dovetail.schedule.limits import limits_of
 from dovetail.schedule.simplify import simplify
@@ -48,7 +48,7 @@ class Plan:
 def make_plan(segment: Segment, target: Target) -> Plan:
     """Lower, fuse, decide what is stored, and build the kernels, for a target."""
     with history.step("lower"):
-        lower, order = lower_segment(segment, library_reason)
+        lower, order = lower_segment(segment, adapter(target))
     with history.step("schedule"):
         clusterer = Clusterer(limits_of(target))
         for item in order:
@@ -185,5 +185,6 @@ class _Storage:
 
 
 def verdict(call: OpCall) -> str:
-    """Why a call has no generated code; empty when it has."""
-    return calls.verdict(call, library_reason)
+    """Why a call has no generated code; empty when it has. It is the same for all targets."""
+    found = lowered_alone(call)
+    return found.refusal or library_reason(found.contractions)
