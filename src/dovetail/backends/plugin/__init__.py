@@ -1,1 +1,5 @@
 """Backends in C: libraries that implement ``dovetail_plugin.h``."""
+
+from dovetail.backends.plugin.backend import PluginBackend, load_plugin
+
+__all__ = ["PluginBackend", "load_plugin"]
