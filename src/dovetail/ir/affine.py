@@ -1,4 +1,4 @@
-"""Affine index expressions, and sums and products of sizes that fold what they can."""
+"""Affine index expressions, and sums and products of sizes, computed where they are known."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ class Affine:
             tuple((n, mul(c, factor)) for n, c in self.values),
         )
 
-    def turn(self, axis: str, extent: Dim) -> Affine:
+    def reverse(self, axis: str, extent: Dim) -> Affine:
         """This with an axis walked from its end."""
         back = Affine(add(extent, -1), ((axis, -1),))
         kept = tuple((n, c) for n, c in self.axes if n != axis)

@@ -81,7 +81,7 @@ def lower_group_norm(lower: Lower, call: OpCall) -> Any:
 def _along_rows(
     lower: Lower, name: str, desc: TensorDesc, norm: Norm
 ) -> tuple[Value, Value, Value]:
-    """The channels as two dimensions, the inner one folded with the space behind it."""
+    """The channels as two dimensions, the inner one reduced with the space behind it."""
     source, each, dtype = norm.source, norm.each, norm.dtype
     flat = all(_is_flat(source.shape, strides) for strides in (source.strides, desc.strides))
     fine = _grouped(lower, source, norm.groups, each, flat=flat)
@@ -166,8 +166,8 @@ def _down_channels(
         return norm.shifted(b, x, index[1:2])
 
     reads = tuple(v for v in (source, centre, scale, norm.bias) if v is not None)
-    laid = desc.dtype, desc.shape, desc.strides
-    return Pointwise(name, *laid, body, reads, 4.0), mean, rstd
+    form = desc.dtype, desc.shape, desc.strides
+    return Pointwise(name, *form, body, reads, 4.0), mean, rstd
 
 
 def _sum(lower: Lower, norm: Norm, body: Bodies, reads: tuple[Value, ...]) -> Value:

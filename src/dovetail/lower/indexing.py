@@ -91,7 +91,7 @@ def lower_pad(lower: Lower, call: OpCall) -> Pointwise:
 
 @rule("roll.default")
 def lower_roll(lower: Lower, call: OpCall) -> Pointwise:
-    """Dimensions turned round: what leaves at the end comes in at the front."""
+    """Dimensions rolled round: what leaves at the end comes in at the front."""
     source = lower.value(call.args[0])
     shifts, dims = call.args[1], argument(call, 2, "dims", ())
     rank = len(source.shape)
@@ -106,20 +106,20 @@ def lower_roll(lower: Lower, call: OpCall) -> Pointwise:
     moves = {d: n for d, n in moves.items() if n != 0}
     dtype = compute(tensor(call.output).dtype)
 
-    def turned(b: Builder, index: Indices, left: tuple[int, ...]) -> str:
+    def rolled(b: Builder, index: Indices, left: tuple[int, ...]) -> str:
         if not left:
             return b.read(source, index)
         dim, rest = left[0], left[1:]
         shift, size = moves[dim], source.shape[dim]
         later, earlier = between(b, index[dim], shift, None), between(b, index[dim], None, shift)
         end = b.masked(
-            earlier, lambda: turned(b, _moved(index, dim, Size.binary("sub", size, shift)), rest)
+            earlier, lambda: rolled(b, _moved(index, dim, Size.binary("sub", size, shift)), rest)
         )
-        start = b.masked(later, lambda: turned(b, _moved(index, dim, mul(shift, -1)), rest))
+        start = b.masked(later, lambda: rolled(b, _moved(index, dim, mul(shift, -1)), rest))
         return b.apply("where", dtype, later, start, end)
 
     def body(b: Builder, index: Indices) -> str:
-        return turned(b, index, tuple(moves))
+        return rolled(b, index, tuple(moves))
 
     return lower.pointwise(call, body, (source,), 2.0 + 2.0 * len(moves))
 

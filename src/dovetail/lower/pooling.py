@@ -1,4 +1,4 @@
-"""Pooling: a few taps are read and folded where an element is computed; large windows are sums."""
+"""Pooling: a few taps are read and reduced where an element is computed; large windows are sums."""
 
 from __future__ import annotations
 
@@ -181,7 +181,7 @@ def _large_mean(
     kept, sizes = len(desc.shape), window.sizes
     row = sizes[-1] if window.rank > 1 and sizes[-1] <= MOST_IN_ROW else 1
     walked = sizes[:-1] if row > 1 else sizes
-    folded = tuple(range(kept, kept + len(walked)))
+    reduced = tuple(range(kept, kept + len(walked)))
 
     def part(b: Builder, index: Indices) -> tuple[str, ...]:
         total = ""
@@ -193,7 +193,7 @@ def _large_mean(
 
     shape = (*desc.shape, *walked)
     total = Reduction(
-        lower.fresh("sum"), dtype, "sum", shape, folded, part, (window.source,), dtype
+        lower.fresh("sum"), dtype, "sum", shape, reduced, part, (window.source,), dtype
     )
 
     def body(b: Builder, index: Indices) -> str:

@@ -1,4 +1,4 @@
-"""Sums, products, extremes, variances: folds over dimensions."""
+"""Sums, products, extremes, variances: reductions over dimensions."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from dovetail.lower.index_map import Indices
 from dovetail.lower.rules import Lower, Refused, argument, compute, dims_of, number, rule, tensor
 from dovetail.lower.values import Pointwise, Reduction, Value
 
-# What is done to an element before it is folded.
+# What is done to an element before it is reduced.
 Prologue = Callable[[Builder, str], str]
 
 
@@ -30,7 +30,7 @@ def reduction(
     accumulate: str,
     prologue: Prologue | None = None,
 ) -> Value:
-    """A fold of ``source`` over ``dims``; ``dtype`` is the result's storage type."""
+    """A reduction of ``source`` over ``dims``; ``dtype`` is the result's storage type."""
 
     def body(b: Builder, index: Indices) -> tuple[str, ...]:
         value = b.cast(b.read(source, index), accumulate)
@@ -55,7 +55,7 @@ def finish(
     last: Prologue | None = None,
     name: str = "",
 ) -> Value:
-    """The call's result: a last step applied to the fold, in the shape and type asked for."""
+    """The call's result: a last step applied to the reduction, in the shape and type asked for."""
     result = compute(desc.dtype)
     kept = len(desc.shape) == rank and rank > 0
     keep = kept_index(dims, rank)
@@ -79,7 +79,7 @@ def _nonempty(source: Value, dims: tuple[int, ...]) -> None:
 
 @rule("sum.default", "sum.dim_IntList", "mean.default", "mean.dim", "prod.default", "prod.dim_int")
 def lower_sum(lower: Lower, call: OpCall) -> Value:
-    """Sums, means and products, folded in float32 (products in float64) or the integer type."""
+    """Sums, means and products, reduced in float32 (products in float64) or the integer type."""
     source, desc = _source(lower, call), tensor(call.output)
     rank = len(source.shape)
     kind, overload = call.op.split(".")[1:]
@@ -91,12 +91,12 @@ def lower_sum(lower: Lower, call: OpCall) -> Value:
     op = "prod" if kind == "prod" else "sum"
     if op == "prod" and accumulate == "float32":
         accumulate = "float64"  # parts that each start at 1 would repeat the same roundings
-    folded = reduction(lower, source, op, dims, accumulate, accumulate)
+    reduced = reduction(lower, source, op, dims, accumulate, accumulate)
     last = None
     if kind == "mean":
         count = product(source.shape[d] for d in dims)
         last = divide_by(count)
-    return finish(lower, call, desc, folded, dims, rank, last)
+    return finish(lower, call, desc, reduced, dims, rank, last)
 
 
 def divide_by(count: Dim, correction: float = 0) -> Prologue:
@@ -139,13 +139,13 @@ def lower_extreme(lower: Lower, call: OpCall) -> Value:
     given = None if "default" in call.op and kind in ("any", "all") else argument(call, 1, "dim")
     dims = dims_of(given, rank)
     if kind in ("any", "all"):
-        folded = reduction(lower, source, kind, dims, "bool", "bool")  # uint8 gives uint8
+        reduced = reduction(lower, source, kind, dims, "bool", "bool")  # uint8 gives uint8
     else:
         _nonempty(source, dims)
         accumulate = compute(source.dtype)
         op = _extreme(kind[1:], accumulate)
-        folded = reduction(lower, source, op, dims, accumulate, accumulate)
-    return finish(lower, call, desc, folded, dims, rank)
+        reduced = reduction(lower, source, op, dims, accumulate, accumulate)
+    return finish(lower, call, desc, reduced, dims, rank)
 
 
 @rule("max.default", "min.default")
@@ -156,12 +156,12 @@ def lower_extreme_of_all(lower: Lower, call: OpCall) -> Value:
     dims = tuple(range(rank))
     _nonempty(source, dims)
     op = _extreme(call.op.split(".")[1], dtype)
-    folded = reduction(lower, source, op, dims, dtype, dtype)
-    return finish(lower, call, desc, folded, dims, rank)
+    reduced = reduction(lower, source, op, dims, dtype, dtype)
+    return finish(lower, call, desc, reduced, dims, rank)
 
 
 def _extreme(kind: str, dtype: str) -> str:
-    """The fold that gives the largest or smallest of numbers, or of truth values."""
+    """The reduction that gives the largest or smallest of numbers, or of truth values."""
     return {"max": "any", "min": "all"}[kind] if dtype == "bool" else kind
 
 
@@ -178,8 +178,8 @@ def lower_extreme_and_place(lower: Lower, call: OpCall) -> Any:
     value = reduction(lower, source, _extreme(kind, dtype), dims, dtype, dtype)
     place = _place(lower, source, f"arg{kind}", dims, flat=False)
     return tuple(
-        finish(lower, call, tensor(desc), folded, dims, rank, name=f"{call.name}.{n}")
-        for n, (desc, folded) in enumerate(zip(call.output, (value, place), strict=True))
+        finish(lower, call, tensor(desc), reduced, dims, rank, name=f"{call.name}.{n}")
+        for n, (desc, reduced) in enumerate(zip(call.output, (value, place), strict=True))
     )
 
 
@@ -208,9 +208,9 @@ def lower_norm(lower: Lower, call: OpCall) -> Value:
         return _root(b, x) if order == 2 else b.apply("pow", dtype, x, b.const(1 / order, dtype))
 
     op = ("max" if order > 0 else "min") if math.isinf(order) else "sum"
-    folded = reduction(lower, source, op, dims, dtype, dtype, before)
+    reduced = reduction(lower, source, op, dims, dtype, dtype, before)
     last = after if order == 2 or not plain else None
-    return finish(lower, call, desc, folded, dims, rank, last)
+    return finish(lower, call, desc, reduced, dims, rank, last)
 
 
 @rule("argmax.default", "argmin.default")
@@ -220,8 +220,8 @@ def lower_argmax(lower: Lower, call: OpCall) -> Value:
     rank, given = len(source.shape), argument(call, 1, "dim")
     dims = dims_of(given, rank)
     _nonempty(source, dims)
-    folded = _place(lower, source, call.op.split(".")[1], dims, flat=given is None)
-    return finish(lower, call, desc, folded, dims, rank)
+    reduced = _place(lower, source, call.op.split(".")[1], dims, flat=given is None)
+    return finish(lower, call, desc, reduced, dims, rank)
 
 
 def _place(lower: Lower, source: Value, op: str, dims: tuple[int, ...], *, flat: bool) -> Reduction:
@@ -260,7 +260,7 @@ def moments(
 
 
 def scaled(lower: Lower, value: Value, last: Prologue) -> Pointwise:
-    """A last step applied to each element of a fold."""
+    """A last step applied to each element of a reduction."""
     return lower.inner(
         "scaled", value.dtype, value.shape, lambda b, index: last(b, b.read(value, index)), (value,)
     )
@@ -277,7 +277,7 @@ def scaled(lower: Lower, value: Value, last: Prologue) -> Pointwise:
 def lower_var(lower: Lower, call: OpCall) -> Any:
     """Variances and their roots, with the means where asked.
 
-    Squares may leave float32 where a deviation does not: for those they are folded in float64.
+    Squares may leave float32 where a deviation does not: for those they are reduced in float64.
     """
     source = _source(lower, call)
     rank = len(source.shape)

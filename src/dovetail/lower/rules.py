@@ -71,8 +71,8 @@ class Lower:
     ) -> Pointwise:
         """An expression with the descriptor of a call's output."""
         desc = tensor(call.output)
-        laid = desc.dtype, desc.shape, desc.strides
-        return Pointwise(call.name, *laid, body, reads, cost, function)
+        form = desc.dtype, desc.shape, desc.strides
+        return Pointwise(call.name, *form, body, reads, cost, function)
 
     def inner(
         self,

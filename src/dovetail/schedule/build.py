@@ -66,7 +66,7 @@ class KernelBuilder:
         self.members = set(cluster.members)
         self.buffers: dict[Value, str] = {}
         self.written: set[Value] = set()
-        self.rows: dict[Value, str] = {}  # folds that are done
+        self.rows: dict[Value, str] = {}  # reductions that are done
         self.body: list[Instruction] = []
         self.memo: dict[object, str] = {}
         self.mask: str | None = None
@@ -85,10 +85,10 @@ class KernelBuilder:
         """The kernel's IR."""
         axes = {n: Axis(n, e) for n, e in self.extents.items()}
         kept = tuple(axes[n] for n in self.domain.kept_names())
-        folded = tuple(a for n, a in axes.items() if a not in kept)
+        reduced = tuple(a for n, a in axes.items() if a not in kept)
         needed = self._needed_reductions()
-        if needed and not folded:  # a fold over dimensions of size 1
-            folded = (Axis("unit", 1),)
+        if needed and not reduced:  # a reduction over dimensions of size 1
+            reduced = (Axis("unit", 1),)
         last = max([self.stage(v) for v in (*self.roots, *needed)], default=0)
         self._park(needed)
         loops: list[Loop] = []
@@ -98,22 +98,22 @@ class KernelBuilder:
             loops += self._loop((), row, [])
             full = [r for r in self.roots if not self._is_row(r) and self.stage(r) == stage]
             sums = [r for r in needed if self.stage(r) == stage]
-            loops += self._loop(folded, full, sums)
+            loops += self._loop(reduced, full, sums)
         row = [r for r in self.roots if self._is_row(r) and self._row_stage(r) == last + 1]
         loops += self._loop((), row, [])
         buffers = tuple(KernelBuffer(n, v.dtype, self._role(v)) for v, n in self.buffers.items())
         kernel = Kernel(name, buffers, kept, tuple(loops))
         return Built(kernel, {n: v for v, n in self.buffers.items()})
 
-    def _park(self, folds: list[Reduction]) -> None:
-        """Keep what a fold computes dearly in the memory of the result that needs it again."""
-        folded = {root_of(r) for fold in folds for r in fold.reads}
+    def _park(self, reductions: list[Reduction]) -> None:
+        """Keep what is expensive and reduced in the memory of the result that needs it again."""
+        reduced = {root_of(r) for reduction in reductions for r in reduction.reads}
         for root in self.roots:
             if self._is_row(root) or not isinstance(root, Pointwise):
                 continue
             for value in root.reads:
                 same = value.dtype == root.dtype and value.shape == root.shape
-                worth = value in folded and is_expensive(value, self.cluster.limits)
+                worth = value in reduced and is_expensive(value, self.cluster.limits)
                 if worth and same and self._parks(value, root):
                     self.parked[value] = root
                     break
@@ -136,7 +136,7 @@ class KernelBuilder:
         return self.stage(value) + (1 if isinstance(value, Reduction) else 0)
 
     def stage(self, value: Value) -> int:
-        """How many folds of this cluster, one after another, a value waits for."""
+        """How many reductions of this cluster, one after another, a value waits for."""
         if value not in self._stages:
             found = 0
             for r in map(root_of, reads_of(value)):
@@ -148,7 +148,7 @@ class KernelBuilder:
         return self._stages[value]
 
     def _needed_reductions(self) -> list[Reduction]:
-        """The folds of this cluster that its roots depend on, in order."""
+        """The reductions of this cluster that its roots depend on, in order."""
         seen: set[Value] = set()
         stack = list(self.roots)
         while stack:
@@ -167,18 +167,18 @@ class KernelBuilder:
         if not stores and not sums:
             return []
         self.body, self.memo = [], {}
-        folds = [self._fold(r) for r in sums]
+        reductions = [self._reduce(r) for r in sums]
         for value, root in self.parked.items():
             if sums and self.stage(value) == self.now:
                 self._keep(value, root)
         for value in stores:
             self._store(value)
-        self.body += folds
-        for r, fold in zip(sums, folds, strict=True):
-            self.rows[r] = fold.name
+        self.body += reductions
+        for r, reduction in zip(sums, reductions, strict=True):
+            self.rows[r] = reduction.name
         return [Loop(axes, tuple(self.body))]
 
-    def _fold(self, value: Reduction) -> Reduce:
+    def _reduce(self, value: Reduction) -> Reduce:
         index = self.domain.index(value.source_shape, row=False)
         assert index is not None
         args = self._compute(value, index)
@@ -207,8 +207,8 @@ class KernelBuilder:
     def _store(self, value: Value) -> None:
         index = self.cluster.index(value)
         assert index is not None
-        is_fold = isinstance(value, Reduction)
-        result = self.rows[value] if is_fold else self._element(value, index)
+        is_reduction = isinstance(value, Reduction)
+        result = self.rows[value] if is_reduction else self._element(value, index)
         buffer = self._buffer(value)
         self.written.add(value)
         self.body.append(Store(buffer, flat(index, value.strides), result))
@@ -216,7 +216,7 @@ class KernelBuilder:
     # ---- elements ---------------------------------------------------------------------------
 
     def read(self, value: Value, index: Indices) -> str:
-        """An element: from memory, from a fold that is done, or computed here."""
+        """An element: from memory, from a reduction that is done, or computed here."""
         root = root_of(value)
         if isinstance(root, Source | Host) or (root not in self.members and self.in_memory(root)):
             offset = value.offset if isinstance(value, View) else 0

@@ -2,8 +2,8 @@
 
 Clusters run in order, and a value only ever joins a cluster at or behind those it reads from, so
 there are no cycles. Two values share a cluster when their shapes are refinements of one domain
-and every fold that one reads of the other is read at its own point. Those that have nothing to do
-with each other must have the same shape.
+and every reduction that one reads of the other is read at its own point. Those that have nothing
+to do with each other must have the same shape.
 """
 
 from __future__ import annotations
@@ -74,8 +74,8 @@ class Cluster:
     domain: Domain
     limits: Limits
     members: list[Value] = field(default_factory=list)
-    rows: set[Value] = field(default_factory=set)  # members without the folded axes
-    turned: set[Value] = field(default_factory=set)  # members that go down the folded axis
+    rows: set[Value] = field(default_factory=set)  # members without the reduced axes
+    backwards: set[Value] = field(default_factory=set)  # members from the reduced axis's end
     inlined: set[Value] = field(default_factory=set)  # of later clusters, computed here as well
     library: LibraryCall | None = None
     barrier: bool = False
@@ -90,18 +90,18 @@ class Cluster:
             return domain.index(value.shape, row=True)
         if isinstance(value, Scanned) and scan_flags(domain, value.shape, value.dim) is None:
             return None
-        return place(domain, value.shape, row=value in self.rows, turned=value in self.turned)
+        return place(domain, value.shape, row=value in self.rows, backwards=value in self.backwards)
 
 
 def place(
-    domain: Domain, shape: Sequence[Dim], *, row: bool = False, turned: bool = False
+    domain: Domain, shape: Sequence[Dim], *, row: bool = False, backwards: bool = False
 ) -> Indices | None:
-    """The index of a value of this shape at a point; ``turned``: the folded axis backwards."""
+    """The index of a value of this shape at a point; ``backwards``: the reduced axis backwards."""
     index = domain.index(shape, row=row)
-    if index is None or not turned:
+    if index is None or not backwards:
         return index
-    axis = domain.folded_name()
-    return None if axis is None else tuple(i.turn(axis, domain.extents()[axis]) for i in index)
+    axis = domain.reduced_name()
+    return None if axis is None else tuple(i.reverse(axis, domain.extents()[axis]) for i in index)
 
 
 def is_serial(domain: Domain, members: Iterable[Value]) -> bool:
@@ -214,8 +214,8 @@ class Clusterer:
                 self.home[value] = cluster
                 if kind == "row":
                     cluster.rows.add(value)
-                if kind == "turned":
-                    cluster.turned.add(value)
+                if kind == "backwards":
+                    cluster.backwards.add(value)
                 return True
         return False
 
@@ -240,7 +240,7 @@ class Clusterer:
             if cluster.domain.index(value.shape, row=True) is not None:
                 yield cluster.domain, "row"
         if refined is not None and any(isinstance(m, Scanned) for m in cluster.members):
-            yield refined, "turned"
+            yield refined, "backwards"
 
     def _compatible(
         self, cluster: Cluster, value: Value, domain: Domain, kind: str, reach: Reach
@@ -285,7 +285,8 @@ class Reach:
         if isinstance(value, Reduction):
             index = self.domain.index(value.source_shape, row=False)
         else:
-            index = place(self.domain, value.shape, row=kind == "row", turned=kind == "turned")
+            row, backwards = kind == "row", kind == "backwards"
+            index = place(self.domain, value.shape, row=row, backwards=backwards)
         if index is None:
             raise Conflict
         if kind == "row":

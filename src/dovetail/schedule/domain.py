@@ -14,14 +14,14 @@ from dovetail.lower.index_map import Indices
 
 @dataclass(frozen=True)
 class Domain:
-    """Sizes in row-major order; ``reduced`` marks those that are folded (None: not decided)."""
+    """Sizes in row-major order; ``reduced`` marks those that are reduced (None: not decided)."""
 
     sizes: tuple[Dim, ...]
     reduced: tuple[bool, ...] | None = None
 
     @property
     def kept(self) -> tuple[Dim, ...]:
-        """The sizes that are not folded."""
+        """The sizes that are not reduced."""
         if self.reduced is None:
             return self.sizes
         return tuple(s for s, r in zip(self.sizes, self.reduced, strict=True) if not r)
@@ -31,14 +31,14 @@ class Domain:
         return _names(len(self.sizes))
 
     def kept_names(self) -> tuple[str, ...]:
-        """The names of the axes that are not folded."""
+        """The names of the axes that are not reduced."""
         reduced = self.reduced or (False,) * len(self.sizes)
         return tuple(n for n, r in zip(self.names(), reduced, strict=True) if not r)
 
-    def folded_name(self) -> str | None:
-        """The name of the axis that is folded, if it is one."""
-        folded = set(self.names()) - set(self.kept_names())
-        return folded.pop() if len(folded) == 1 else None
+    def reduced_name(self) -> str | None:
+        """The name of the axis that is reduced, if it is one."""
+        reduced = set(self.names()) - set(self.kept_names())
+        return reduced.pop() if len(reduced) == 1 else None
 
     def extents(self) -> dict[str, Dim]:
         """Sizes by axis name."""
@@ -141,7 +141,7 @@ def split_runs(sizes: Sequence[Dim], shape: Sequence[Dim]) -> list[list[int]] | 
 
 
 def scan_flags(domain: Domain, shape: Sequence[Dim], dim: int) -> Domain | None:
-    """The domain with one dimension marked as folded, where that is one axis of it."""
+    """The domain with one dimension marked as reduced, where that is one axis of it."""
     runs = split_runs(domain.sizes, shape)
     if runs is None or len(runs[dim]) != 1:
         return None
@@ -149,14 +149,14 @@ def scan_flags(domain: Domain, shape: Sequence[Dim], dim: int) -> Domain | None:
 
 
 def reduce_flags(domain: Domain, shape: Sequence[Dim], dims: Sequence[int]) -> Domain | None:
-    """The domain with the axes of ``dims`` of ``shape`` marked as folded."""
+    """The domain with the axes of ``dims`` of ``shape`` marked as reduced."""
     runs = split_runs(domain.sizes, shape)
     if runs is None:
         return None
-    folded = {n for d in dims for n in runs[d]}
+    reduced = {n for d in dims for n in runs[d]}
     kept = {n for d, run in enumerate(runs) if d not in dims for n in run}
-    flags = tuple(n in folded for n in range(len(domain.sizes)))
+    flags = tuple(n in reduced for n in range(len(domain.sizes)))
     if domain.reduced is None:
         return Domain(domain.sizes, flags)
-    same = all(domain.reduced[n] == (n in folded) for n in folded | kept)
+    same = all(domain.reduced[n] == (n in reduced) for n in reduced | kept)
     return domain if same else None

@@ -159,7 +159,7 @@ class _Storage:
         return alone and value.numel == product(cluster.domain.sizes)
 
     def _is_read_often(self, value: Value, cluster: Cluster) -> bool:
-        """Whether the end of a fold, in a kernel that runs anyway, is read many times over."""
+        """Whether the end of a reduction, in a kernel that runs anyway, is read many times over."""
         points, size = product(cluster.domain.sizes), value.numel
         many = (
             isinstance(points, int) and isinstance(size, int) and points >= self.limits.often * size

@@ -79,7 +79,7 @@ def _map(kernel: Kernel, axes: dict[str, tuple[Axis, ...]], change: object) -> K
 
 def _drop_unit_axes(kernel: Kernel) -> Kernel:
     unit = {a.name for a in kernel.all_axes() if a.extent == 1}
-    # A loop must keep an axis, or its folds would have nothing to fold over.
+    # A loop must keep an axis, or its reductions would have nothing to reduce over.
     for loop in kernel.loops:
         if loop.axes and all(a.name in unit for a in loop.axes):
             unit.discard(loop.axes[-1].name)
