@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 
 from dovetail.codegen.llvm import math
@@ -31,6 +32,7 @@ def apply(c: Code, op: str, dtype: str, args: tuple[Val, ...]) -> Val:
     return _binary(c, op, *args)
 
 
+@functools.cache
 def has(op: str) -> bool:
     """Whether there is LLVM for an operation; others are expanded."""
     known = (_RULES, math.FUNCTIONS, _FLOAT_BINARY, _INT_BINARY, COMPARISONS, CHECKS, ("cast",))

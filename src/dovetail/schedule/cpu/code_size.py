@@ -6,6 +6,8 @@ compares it with what is emitted.
 
 from __future__ import annotations
 
+import functools
+
 # The functions of vector math: lines for float32 and for float64, each with how many of them work
 # on 64-bit numbers.
 _FUNCTIONS = {
@@ -82,6 +84,7 @@ _WIDE = frozenset({"float64", "int64"})
 _FLOATS = frozenset({"float32", "float64"})
 
 
+@functools.cache
 def lines(op: str, dtype: str, given: tuple[str, ...], lanes: int, avx512: bool) -> tuple[int, int]:
     """Lines of an operation on values of types ``given``, and how many work on 64-bit numbers.
 

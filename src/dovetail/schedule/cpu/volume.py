@@ -85,6 +85,7 @@ class Volume:
     ) -> None:
         self.kernel, self.target = kernel, target
         self.vector, self.lanes, self.unroll = vector, lanes, unroll
+        self.avx512_lanes = target.lanes if "avx512f" in target.features else 0
         self.extents = {a.name: a.extent for a in kernel.axes}
         self.varies, self.erf_sums = varies, frozenset(erf_sums)
         self.dtypes = {b.name: b.dtype for b in kernel.buffers}
@@ -171,8 +172,7 @@ class Volume:
         if i.op in CHECKS:
             return _CHECK * self._registers(lanes)
         op, types = self._op(i), tuple(self.types[name] for name in i.args)
-        avx512 = "avx512f" in self.target.features and lanes == self.target.lanes
-        count, wide = lines(op, i.dtype, types, lanes, avx512)
+        count, wide = lines(op, i.dtype, types, lanes, lanes == self.avx512_lanes)
         return count - wide + wide * self._registers(lanes)
 
     def _access(self, i: Load, along: str | None) -> float:
