@@ -29,6 +29,7 @@ def run_script(**env):
     )
 
 
+@pytest.mark.usefixtures("no_cache")
 @pytest.mark.e2e
 def test_tlparse_reads_our_trace(tmp_path):
     tlparse = shutil.which("tlparse", path=str(Path(sys.executable).parent)) or shutil.which(
@@ -51,6 +52,7 @@ def test_tlparse_reads_our_trace(tmp_path):
     assert "dovetail_forward_graph" in index
 
 
+@pytest.mark.usefixtures("no_cache")
 @pytest.mark.e2e
 def test_torch_logs_shows_our_graphs():
     text = run_script(TORCH_LOGS="+dovetail").stderr

@@ -32,7 +32,7 @@ from dovetail.errors import BackendContract, SizeError, UnsupportedGraph
 from dovetail.linking import GraphLinker
 from dovetail.options import Options
 from dovetail.passes import constants, manager, steps, strides
-from dovetail.passes.base import Passes, PassRecorder
+from dovetail.passes.base import PassRecorder
 from dovetail.passes.text import graph_text
 from dovetail.place.placement import place
 from dovetail.recording import warn
@@ -226,13 +226,7 @@ class Compiler:
     @cached_property
     def passes(self) -> manager.PassManager:
         """The passes to run: the chosen ones, then each backend's own, in the list's order."""
-        passes = self.options.passes or manager.default()
-        for backend in self.backends:
-            own = backend.passes()
-            if not isinstance(own, Passes):
-                raise BackendContract(backend.name, "passes()", f"returned {own!r}")
-            passes = passes.extend(own)
-        return passes
+        return manager.with_backends(self.options.passes, self.backends)
 
     @cached_property
     def recorder(self) -> PassRecorder:

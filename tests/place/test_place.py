@@ -266,7 +266,12 @@ def test_a_claim_may_depend_on_the_call():
         ("load", lambda self, blob: None, r"load\(\) returned None"),
     ],
 )
-def test_a_backend_that_breaks_its_contract_is_named(method, value, message):
+@pytest.mark.parametrize("cached", ["0", "1"])
+def test_a_backend_that_breaks_its_contract_is_named(
+    method, value, message, cached, monkeypatch, tmp_path
+):
+    monkeypatch.setenv("DOVETAIL_CACHE", cached)  # the key of a graph asks a backend too
+    monkeypatch.setenv("DOVETAIL_CACHE_DIR", str(tmp_path / "cache"))
     cls = accelerator("aten.relu.default")
     setattr(cls, method, value)
     with (

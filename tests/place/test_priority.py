@@ -228,6 +228,7 @@ def test_where_the_first_has_no_rule_the_second_decides():
         assert (SILU in verdicts()) is bool(whole)
 
 
+@pytest.mark.usefixtures("no_cache")
 def test_passes_of_each_backend_run_in_the_list_s_order():
     order = []
 

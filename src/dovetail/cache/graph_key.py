@@ -180,9 +180,7 @@ class _KeyParts:
 
     def add_passes(self) -> None:
         """Every pass and step by name and identity."""
-        passes = self.options.passes or manager.default()
-        for backend in self.backends:
-            passes = passes.extend(backend.passes())
+        passes = manager.with_backends(self.options.passes, self.backends)
         found = [f"{s}: {each.identity}" for s in STAGES for each in passes.passes.at(s)]
         found += [each.identity for each in STEPS]
         names = ", ".join(name for s in STAGES for name in passes.names(s))

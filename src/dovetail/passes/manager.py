@@ -5,17 +5,27 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import fx
 
-from dovetail.errors import DovetailError, InvalidOption, PassFailed, UnknownOption, UnknownPass
+from dovetail.errors import (
+    BackendContract,
+    DovetailError,
+    InvalidOption,
+    PassFailed,
+    UnknownOption,
+    UnknownPass,
+)
 from dovetail.passes import verify
 from dovetail.passes.base import STAGES, Pass, Passes, PassFn, PassRecorder, as_pass
 from dovetail.passes.builtin import BUILTIN
 from dovetail.passes.graphs import subgraphs
 from dovetail.passes.steps import STEPS
 from dovetail.passes.text import graph_text
+
+if TYPE_CHECKING:
+    from dovetail.backend import Backend
 
 
 @dataclass(frozen=True)
@@ -150,6 +160,17 @@ _default = PassManager()
 def default() -> PassManager:
     """The passes that every compilation runs unless told otherwise."""
     return _default
+
+
+def with_backends(chosen: PassManager | None, backends: Iterable[Backend]) -> PassManager:
+    """The passes to run: the chosen ones, then each backend's own, in the list's order."""
+    passes = chosen or default()
+    for backend in backends:
+        own = backend.passes()
+        if not isinstance(own, Passes):
+            raise BackendContract(backend.name, "passes()", f"returned {own!r}")
+        passes = passes.extend(own)
+    return passes
 
 
 def set_default(manager: PassManager | Callable[[PassManager], PassManager] | None) -> None:
