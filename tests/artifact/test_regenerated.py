@@ -466,7 +466,7 @@ def test_a_divisor_may_be_zero_past_the_end_of_an_axis(op):
     np.testing.assert_array_equal(run(np.ones(4, "float32"))[0], wanted)
 
 
-ONE_PLACE = """\
+ONE_MASKED = """\
 kernel k(in x: DTYPE, out y: DTYPE) over [i: 40] {
   loop [] {
     p: int64 = position [0 | i * (1)]
@@ -481,7 +481,7 @@ kernel k(in x: DTYPE, out y: DTYPE) over [i: 40] {
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "int16", "uint8", "bool", "float64"])
 def test_one_element_for_some_lanes(dtype):
-    text = ONE_PLACE.replace("DTYPE", dtype).replace("COMPUTED", COMPUTE[dtype])
+    text = ONE_MASKED.replace("DTYPE", dtype).replace("COMPUTED", COMPUTE[dtype])
     program = program_of(y="40").replace("float32", dtype)
     run = opened(encode_kernels([parse_kernel(text)]), program)
     assert run.code() == 1
