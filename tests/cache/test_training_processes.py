@@ -10,7 +10,7 @@ import pytest
 
 from tests.cache.training_cases import CASES
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("training_processes")]
 
 # What AOTAutograd refuses where eager does not.
 REFUSED = {
