@@ -5,19 +5,20 @@
 
 static int read_lifetime(PyObject *item, lifetime *life)
 {
-    unsigned long long size;
-    unsigned int first, last;
+    long long size;
+    Py_ssize_t first, last;
     if (!PyTuple_Check(item)) {
         PyErr_SetString(PyExc_TypeError, "a lifetime is a tuple (size, first, last)");
         return -1;
     }
-    if (!PyArg_ParseTuple(item, "KII", &size, &first, &last))
+    /* These formats raise where a number does not fit; those of unsigned numbers wrap. */
+    if (!PyArg_ParseTuple(item, "Lnn", &size, &first, &last))
         return -1;
-    if (first > last || last == UINT32_MAX) {
-        PyErr_SetString(PyExc_ValueError, "a lifetime that ends before it begins");
+    if (size < 0 || first < 0 || first > last || last >= (Py_ssize_t)UINT32_MAX) {
+        PyErr_SetString(PyExc_ValueError, "a negative size, or a lifetime that ends too early");
         return -1;
     }
-    *life = (lifetime){size, first, last, 0};
+    *life = (lifetime){(uint64_t)size, (uint32_t)first, (uint32_t)last, 0};
     return 0;
 }
 

@@ -87,19 +87,23 @@ static PyObject *program_new(PyTypeObject *type, PyObject *args, PyObject *kwarg
     PyObject *owner, *steps, *uploads, *downloads;
     const char *blob = NULL;
     Py_ssize_t blob_bytes = 0;
-    unsigned long long arena;
+    long long arena; /* the formats of unsigned numbers wrap */
     unsigned int slots;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!O!O!O!KI|z#", names, plugin_type, &owner,
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!O!O!O!LI|z#", names, plugin_type, &owner,
                                      &PyTuple_Type, &steps, &PyTuple_Type, &uploads,
                                      &PyTuple_Type, &downloads, &arena, &slots, &blob,
                                      &blob_bytes))
         return NULL;
+    if (arena < 0) {
+        PyErr_SetString(PyExc_ValueError, "an arena of a negative size");
+        return NULL;
+    }
     PluginProgram *self =
         (PluginProgram *)((allocfunc)PyType_GetSlot(type, Py_tp_alloc))(type, 0);
     if (self == NULL)
         return NULL;
     self->owner = Py_NewRef(owner);
-    self->program.arena_bytes = arena;
+    self->program.arena_bytes = (uint64_t)arena;
     self->program.slot_count = slots;
     if (read_program(self, steps, uploads, downloads) != 0 ||
         keep_blob(self, blob, (size_t)blob_bytes) != 0) {

@@ -225,6 +225,8 @@ class Backend(ABC):
         super().__init_subclass__(**keywords)
         if "__init__" in vars(cls):
             cls.__init__ = _remembering(cls.__init__)  # type: ignore[method-assign]
+        if "compile" in vars(cls) and "exact_processor" not in vars(cls):
+            cls.exact_processor = True  # another compiler than the one that it inherits
 
     def available(self) -> Availability:
         """Whether this backend can run here; called before first use."""

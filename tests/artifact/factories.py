@@ -37,3 +37,12 @@ NOT_CALLABLE = 4
 
 def needs_width(width):
     return torch.nn.Linear(width, width), (torch.ones(1, width),)
+
+
+class Halves(torch.nn.Module):
+    def forward(self, x):
+        return x.bfloat16()
+
+
+def halves():
+    return Halves(), (torch.ones(2, 3),)

@@ -1,6 +1,7 @@
 """``dovetail compile``, ``inspect``, ``verify`` and ``run``, as a user calls them."""
 
 import json
+import sys
 
 import numpy as np
 import pytest
@@ -169,6 +170,24 @@ def test_a_factory_in_a_file(tmp_path, monkeypatch, capsys, recwarn):
     np.save("scale.npy", np.float32("inf"))
     assert main(["run", "s.dvt", "--input", "x.npy", "--input", "scale.npy"]) == 0
     assert "float32[2, 3] = nan, inf, inf, inf, …, 6 not finite" in capsys.readouterr().out
+
+
+def test_a_module_that_changes_the_path_or_fails(tmp_path, monkeypatch, capsys):
+    (tmp_path / "pops.py").write_text("import sys; sys.path.pop(0)\ndef make(): return 3")
+    (tmp_path / "half.py").write_text("x = 1\nraise RuntimeError('no')")
+    monkeypatch.chdir(tmp_path)
+    assert main(["compile", "pops.py:make", "-o", "x.dvt"]) == 2
+    assert "returned a int" in capsys.readouterr().err
+    assert main(["compile", "half.py:make", "-o", "x.dvt"]) == 2
+    assert "RuntimeError: no" in capsys.readouterr().err
+    assert "half" not in sys.modules
+
+
+def test_outputs_that_numpy_has_no_type_for(tmp_path, capsys):
+    path = str(tmp_path / "h.dvt")
+    assert main(["compile", f"{HERE}:halves", "-o", path, "-q"]) == 0
+    assert main(["run", path, "--random"]) == 0
+    assert "shape [2, 3]" in capsys.readouterr().out
 
 
 def test_run_names_bad_files(file, tmp_path, capsys):

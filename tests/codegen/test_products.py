@@ -29,6 +29,10 @@ PRODUCTS = {
         lambda b, x, w: torch.addmm(b, x, w, beta=0),
         (torch.full((9,), float("nan")), data(1, 33), data(33, 9)),
     ),
+    "times_zero": (
+        lambda b, x, w: torch.addmm(b, x, w, alpha=0),
+        (data(1, 9), torch.full((1, 33), float("inf")), data(33, 9)),
+    ),
     "batch": (torch.bmm, (data(3, 1, 40), data(3, 40, 17))),
     "vector": (torch.mv, (data(19, 80), data(80))),
     "transposed": (lambda a, x: torch.mv(a.t(), x), (data(80, 19), data(80))),

@@ -206,6 +206,7 @@ ATTENTION = {
     "scaled": {"scale": 0.3},
     "mask": {"attn_mask": torch.linspace(-2, 2, 36).view(6, 6)},
     "bool": {"attn_mask": torch.ones(6, 6, dtype=torch.bool).tril(1)},
+    "rows_that_see_nothing": {"attn_mask": torch.ones(6, 6, dtype=torch.bool).tril(-2)},
 }
 
 

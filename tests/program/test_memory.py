@@ -111,3 +111,15 @@ def test_what_python_plans_is_what_the_runtime_allocates(tmp_path):
     plan = plan_memory(package_of("block", "portable").program)
     assert native.memory() == (plan.peak, plan.total, plan.bound)
     assert plan.peak > 0
+
+
+@pytest.mark.parametrize("life", [(2**64 + 64, 0, 0), (64, 0, 2**32 + 1), (-1, 0, 0), (64, -1, 0)])
+def test_numbers_that_do_not_fit_are_refused(life):
+    """None may wrap to one that does: the arena would be too small."""
+    with pytest.raises((OverflowError, ValueError)):
+        _native.plan_memory([life])
+
+
+def test_sizes_beyond_any_memory():
+    with pytest.raises(errors.SizeError, match="which no memory has"):
+        memory.plan_lifetimes([memory.Lifetime("x", 2**64, 0, 1)])

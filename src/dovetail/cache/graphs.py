@@ -127,7 +127,7 @@ class GraphCache:
         try:
             found = self._find(key, stage, link, read, symbols)
         except OtherSizes:
-            key = key.with_part("sizes in the example", str(symbols.hints()))
+            key = _for_these_sizes(key, symbols)
             with suppress(OtherSizes):
                 found = self._find(key, stage, link, read, symbols)
         if found is not None:
@@ -135,10 +135,7 @@ class GraphCache:
         return None, LookedUp(key, stage, symbols, GuardCount(symbols.env))
 
     def found(self, key: cache.Key, stage: str, link: Callable[[CompiledGraph], T]) -> T:
-        """What ``link`` makes of a graph that has to be stored; an error where it is not.
-
-        Guards on its sizes are left to the caller.
-        """
+        """What ``link`` makes of a graph that has to be stored for all sizes; else an error."""
         linked = self._find(key, stage, link, decode)
         if linked is None:
             raise InvalidCompiledGraph(f"its {stage} graph is not stored any more")
@@ -182,8 +179,10 @@ class GraphCache:
         with cache.compiling(key) as payload:
             linked = None
             if payload is not None:
-                with suppress(OtherSizes):
+                try:
                     linked = self._read(payload, key, stage, link, decode, symbols)
+                except OtherSizes:  # it stays; this one has an entry of its own
+                    key = _for_these_sizes(key, symbols)
             if linked is not None:
                 return linked
             start = time.perf_counter()
@@ -222,6 +221,8 @@ class GraphCache:
             guards, data = without_guards(payload)
             if symbols is not None:
                 check_guards(guards, symbols)
+            elif guards:  # others may have stored it anew, for other sizes than the pair's
+                raise InvalidCompiledGraph("it is not for all sizes")
             linked = link(read(data))
             if symbols is not None:
                 add_guards(guards, symbols)
@@ -269,3 +270,8 @@ def why_not_stored(graph: CompiledGraph) -> str:
             for backend, _ in segment.failures:
                 return f"the backend {backend!r} failed to compile a segment"
     return graph.not_portable()
+
+
+def _for_these_sizes(key: cache.Key, symbols: Symbols) -> cache.Key:
+    """The key of a graph whose guards hold for the sizes at hand and not for others'."""
+    return key.with_part("sizes in the example", str(symbols.hints()))

@@ -6,6 +6,7 @@ of ``dovetail.export``'s arguments (``model``, ``args``, ``kwargs``, ``dynamic_s
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import importlib.util
 import inspect
@@ -59,7 +60,8 @@ def _module(name: str) -> ModuleType:
     except Exception as error:  # a user's module may raise anything
         raise InvalidFactory(f"cannot import {name!r}: {described(error)}") from error
     finally:
-        sys.path.remove(folder)
+        with contextlib.suppress(ValueError):  # the module may have changed the path itself
+            sys.path.remove(folder)
 
 
 def _file(path: Path) -> ModuleType:
@@ -70,7 +72,11 @@ def _file(path: Path) -> ModuleType:
         raise ImportError(f"{path} is no Python file")
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module  # classes of the file find their module by name
-    spec.loader.exec_module(module)
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
     return module
 
 

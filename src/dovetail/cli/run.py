@@ -72,7 +72,7 @@ def run(arguments: argparse.Namespace) -> int:
     for path, value in zip(arguments.output, outputs, strict=False):
         _write(numpy, path, value)
     for row, value in zip(loaded.native.outputs(), outputs, strict=True):
-        print(f"{row[0]}: {_summary(numpy, numpy.asarray(value))}")
+        print(f"{row[0]}: {_summary(numpy, value, row[3])}")
     print(_times(loaded, inputs, arguments.repeat, loading, first))
     return 0
 
@@ -89,8 +89,11 @@ def _times(loaded: Loaded, inputs: list[Any], repeat: int, loading: float, first
     )
 
 
-def _summary(numpy: Any, value: Any) -> str:
+def _summary(numpy: Any, output: Any, dims: tuple[int, ...]) -> str:
     """An output in a line: what it is, its first elements, its range, what is not finite."""
+    value = numpy.asarray(output)
+    if value.dtype.kind not in "biuf":  # numpy has no bfloat16
+        return f"shape [{', '.join('?' if n < 0 else str(n) for n in dims)}]"
     text = f"{value.dtype}{list(value.shape)}"
     if not value.size:
         return text

@@ -13,6 +13,7 @@ import importlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from dovetail.errors import SizeError
 from dovetail.ir.dtypes import item_bytes
 from dovetail.ir.program import Buffer, KernelCall, Program, reads, writes
 from dovetail.ir.program_verify import extent, last_uses
@@ -20,6 +21,7 @@ from dovetail.ir.size import evaluate
 from dovetail.ir.strides import same_dims
 
 ALIGNMENT = 64
+_MOST = 2**63 - 1  # bytes that a pointer can tell apart
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +60,9 @@ def plan_memory(
 
 def plan_lifetimes(lives: Sequence[Lifetime]) -> MemoryPlan:
     """Where each piece of memory lies; offsets are multiples of what all sizes are multiples of."""
+    for life in lives:
+        if life.size > _MOST:
+            raise SizeError(f"{life.name} takes {life.size} bytes, which no memory has")
     start = min((life.first for life in lives), default=0)
     spans = [(life.size, life.first - start, life.last - start) for life in lives]
     native = importlib.import_module("dovetail._native")

@@ -36,8 +36,14 @@ def lower_attention(lower: Lower, call: OpCall) -> Any:
     dtype, rank = scores.dtype, len(scores.shape)
     highest = reduction(lower, scores, "max", (rank - 1,), dtype, dtype)
 
+    # A query that may look at no key gets nothing, and its logarithm is 0: PyTorch's choice.
+    def is_blind(b: Builder, index: Indices) -> str:
+        return b.apply("eq", "bool", b.read(highest, index), b.const(-math.inf, dtype))
+
     def power(b: Builder, index: Indices) -> str:
-        off = b.apply("sub", dtype, b.read(scores, index), b.read(highest, index[:-1]))
+        start, zero = b.read(highest, index[:-1]), b.const(0.0, dtype)
+        start = b.apply("where", dtype, is_blind(b, index[:-1]), zero, start)
+        off = b.apply("sub", dtype, b.read(scores, index), start)
         return b.apply("exp_normal", dtype, off)
 
     powers = lower.inner("powers", dtype, scores.shape, power, (scores, highest), 12)
@@ -48,14 +54,16 @@ def lower_attention(lower: Lower, call: OpCall) -> Any:
     )
 
     def result(b: Builder, index: Indices) -> str:
-        return b.apply("div", dtype, b.read(mixed, index), b.read(total, index[:-1]))
+        found = b.apply("div", dtype, b.read(mixed, index), b.read(total, index[:-1]))
+        return b.apply("where", dtype, is_blind(b, index[:-1]), b.const(0.0, dtype), found)
 
     def logarithm(b: Builder, index: Indices) -> str:
         found = b.apply("log", dtype, b.read(total, index))
-        return b.apply("add", dtype, b.read(highest, index), found)
+        found = b.apply("add", dtype, b.read(highest, index), found)
+        return b.apply("where", dtype, is_blind(b, index), b.const(0.0, dtype), found)
 
     out, sums = (tensor(desc) for desc in call.output[:2])
-    reads = {"0": (out, result, (mixed, total)), "1": (sums, logarithm, (total, highest))}
+    reads = {"0": (out, result, (mixed, total, highest)), "1": (sums, logarithm, (total, highest))}
     return tuple(
         Pointwise(f"{call.name}.{n}", d.dtype, d.shape, d.strides, body, used)
         for n, (d, body, used) in reads.items()

@@ -70,6 +70,8 @@ def lower_addmm(lower: Lower, call: OpCall) -> Value:
     beta, alpha = argument(call, 3, "beta", 1), argument(call, 4, "alpha", 1)
     if not number(beta) or not number(alpha):
         raise Refused("a factor that is no constant")
+    if alpha == 0:  # by type, PyTorch multiplies infinities by it or leaves the product out
+        raise Refused("a product times 0")
     total = matrices(lower, left, right)
     dtype, result = compute(left.dtype), compute(tensor(call.output).dtype)
 

@@ -7,13 +7,17 @@ done once, no lane outside, and what is done together may be.
 from __future__ import annotations
 
 from dovetail.errors import InvalidSchedule
+from dovetail.ir.dtypes import FLOATS
 from dovetail.ir.kernel import Apply, Const, Kernel, Load, Loop, Reduce, Scan, Store
 from dovetail.ir.kernel_analysis import without_idle_axes
 from dovetail.ir.ops import LOAD_COST
 from dovetail.ir.size import Dim
 from dovetail.ir.target import Target
+from dovetail.schedule.cpu.code_size import FUNCTIONS
 from dovetail.schedule.schedule import LOOPS, LoopSchedule, Schedule, Steps, Tile
 
+CALLED = FUNCTIONS | {"erf_plus_one"}  # what a renderer can write as a function
+_WIDEST = 8  # bytes of an element, at most
 _MASKED = ("none", "rest", "all")
 _MOST_LANES, _MOST_STEP = 256, 16  # more is no use, and much code
 
@@ -58,6 +62,8 @@ class _Verifier:
             _require(s.steps.most == 1, "a parallel vector axis goes vector by vector")
         if s.tile is not None:
             self._tile(s.tile)
+        called = {op for op, _ in s.calls}
+        _require(called <= CALLED, f"calls of {sorted(called - CALLED)}")
         self._erf_sums()
         for loop, how in zip(kernel.loops, s.loops, strict=True):
             self._loop(loop, how)
@@ -93,6 +99,8 @@ class _Verifier:
         _require(tile.rows > 0 and tile.columns > 0, "an empty tile")
         straight = not any(loop.axes for loop in kernel.loops)
         _require(straight or not tile.transposed, "transposed loads beside loops")
+        kept = tile.rows * tile.columns * _WIDEST * len(tile.transposed)
+        _require(kept <= self.target.l2_bytes, "more on the stack than a near cache holds")
         loads = {i.name: i for i in kernel.instructions() if isinstance(i, Load)}
         roles = {b.name: b.role for b in kernel.buffers}
         brought = [name for name, _ in tile.transposed]
@@ -140,6 +148,7 @@ class _Verifier:
                 i is not None and used.count(name) == 1 and sums.get(name) == i.dtype,
                 f"{name} is no product that is only summed",
             )
+            _require(sums[name] in FLOATS, f"{name} is no floating-point number")
         self._groups(loop, how)
 
     def _scans(self, loop: Loop, how: LoopSchedule) -> None:

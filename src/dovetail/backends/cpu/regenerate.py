@@ -15,6 +15,7 @@ from collections.abc import Iterator, Sequence
 from dovetail.backends.cpu.code import schedule_kernel
 from dovetail.codegen.llvm.module import Rendered, joined, rendered
 from dovetail.codegen.llvm.target import assemble, missing
+from dovetail.errors import SizeError
 from dovetail.file.encode import code_section
 from dovetail.file.kernel_decode import decode_kernels, has_names
 from dovetail.file.processors import PROCESSORS, target_here
@@ -70,7 +71,11 @@ def _modest(kernels: Sequence[Kernel], target: Target) -> Iterator[Rendered]:
         size = sum(map(_size, kernel.instructions()))
         if size > MOST_IN_KERNEL or total + size > MOST_IN_FILE or lines > MOST_LINES_IN_FILE:
             continue
-        part = rendered(f"k{n}", *schedule_kernel(kernel, target), target, guarded=True)
+        try:
+            part = rendered(f"k{n}", *schedule_kernel(kernel, target), target, guarded=True)
+        except SizeError as error:  # the others can be compiled all the same
+            log.info("the kernel %s of a file is interpreted: %s", kernel.name, error)
+            continue
         total, length = total + size, _length(part)
         lines += length  # also of one that is left out: it took time to write
         if length <= MOST_LINES_IN_KERNEL:

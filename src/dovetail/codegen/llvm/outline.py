@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dovetail.codegen.llvm import scalar
-from dovetail.codegen.llvm.emit import Code, Val, suffix, vector_type
+from dovetail.codegen.llvm.emit import Code, Val, vector_type
 from dovetail.codegen.llvm.math import error_function
 
 ERF_PLUS_ONE = "erf_plus_one"  # no operation of kernels: a sum that schedules name
@@ -19,7 +19,8 @@ def write(c: Code, op: str, dtype: str, args: tuple[Val, ...]) -> Val:
 def call(c: Code, op: str, dtype: str, args: tuple[Val, ...]) -> Val:
     """Call a function of math, and note it for the module."""
     args = c.alike(*args)
-    name, to = f"math.{op}.{suffix(dtype, args[0].lanes)}", vector_type(dtype, args[0].lanes)
+    # By dovetail's type: LLVM's are of no sign, and a power of int8 is none of uint8.
+    name, to = f"math.{op}.{dtype}.{args[0].lanes}", vector_type(dtype, args[0].lanes)
     given = tuple(Val(f"%a{n}", a.dtype, a.lanes) for n, a in enumerate(args))
     c.outline(name, to, given, lambda inside: f"{to} {write(inside, op, dtype, given).text}")
     text = ", ".join(f"{a.type} {a.text}" for a in args)
