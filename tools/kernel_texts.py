@@ -5,18 +5,18 @@ of ``benchmarks/codegen_cases.py`` and samples of PyTorch's op_db, forward and b
 symbolic sizes. ``dump`` plans each and prints the kernels, so that two versions of the compiler
 can be compared with ``diff``. ``time`` prints the processor seconds that planning takes.
 
-    python tools/kernel_texts.py capture corpus.pkl [--only bench|programs|op_db]
-    python tools/kernel_texts.py dump corpus.pkl > kernels.txt
-    python tools/kernel_texts.py time corpus.pkl [--only NAME] [--rounds N]
+    python tools/kernel_texts.py capture corpus.zip [--only bench|programs|op_db]
+    python tools/kernel_texts.py dump corpus.zip > kernels.txt
+    python tools/kernel_texts.py time corpus.zip [--only NAME] [--rounds N]
 """
 
 from __future__ import annotations
 
 import argparse
-import pickle
 import sys
 import time
 import warnings
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -121,6 +121,8 @@ def capture(path: str, only: str) -> None:
     """Write the segments of every case."""
     import torch
 
+    from dovetail.ir.encode import segment_to_bytes
+
     warnings.simplefilter("ignore")
     found: dict[str, bytes] = {}
     for group, cases in GROUPS.items():
@@ -129,17 +131,22 @@ def capture(path: str, only: str) -> None:
                 torch.manual_seed(0)
                 made = segments_of(fn, inputs, backward=backward, dynamic=dynamic)
                 for n, segment in enumerate(made):
-                    found[f"{name} #{n}"] = pickle.dumps(segment)
+                    found[f"{name} #{n}"] = segment_to_bytes(segment)
             except Exception as error:  # what cannot be captured has no kernels
                 print(f"{name}: {type(error).__name__}", file=sys.stderr)
-    Path(path).write_bytes(pickle.dumps(found))
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as corpus:
+        for name, data in found.items():
+            corpus.writestr(name, data)
     print(f"{len(found)} segments")
 
 
 def load(path: str, only: str) -> dict[str, Any]:
     """Segments by name."""
-    found = pickle.loads(Path(path).read_bytes())
-    return {name: pickle.loads(data) for name, data in found.items() if only in name}
+    from dovetail.ir.encode import segment_from_bytes
+
+    with zipfile.ZipFile(path) as corpus:
+        names = [name for name in corpus.namelist() if only in name]
+        return {name: segment_from_bytes(corpus.read(name)) for name in names}
 
 
 def text_of(segment: Any) -> str:
@@ -183,8 +190,6 @@ def measure(segments: dict[str, Any], rounds: int) -> None:
 
 def main() -> None:
     """Capture, dump or time."""
-    import dovetail.schedule.plan  # noqa: F401  # registers the rules
-
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("action", choices=("capture", "dump", "time"))
     parser.add_argument("file")

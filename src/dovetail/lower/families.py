@@ -4,47 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cache
+from importlib import import_module
 from types import MappingProxyType
 
-from dovetail.lower import (
-    attention,
-    binary,
-    convolution,
-    functions,
-    group_norm,
-    indexing,
-    norms,
-    pointwise,
-    pooling,
-    pooling_adaptive,
-    pooling_backward,
-    products,
-    reductions,
-    reindex,
-    scans,
-    scatters,
-    softmax,
-)
 from dovetail.lower.rules import Rule, declared_in
 
 FAMILIES = (
-    attention,
-    binary,
-    convolution,
-    functions,
-    group_norm,
-    indexing,
-    norms,
-    pointwise,
-    pooling,
-    pooling_adaptive,
-    pooling_backward,
-    products,
-    reductions,
-    reindex,
-    scans,
-    scatters,
-    softmax,
+    "attention",
+    "binary",
+    "convolution",
+    "functions",
+    "group_norm",
+    "indexing",
+    "norms",
+    "pointwise",
+    "pooling",
+    "pooling_adaptive",
+    "pooling_backward",
+    "products",
+    "reductions",
+    "reindex",
+    "scans",
+    "scatters",
+    "softmax",
 )
 
 
@@ -53,7 +35,8 @@ def collected() -> Mapping[str, Rule]:
     """The rules of all families, by operator."""
     rules: dict[str, Rule] = {}
     for family in FAMILIES:
-        for name, rule in declared_in(family.__name__):
+        module = import_module(f"dovetail.lower.{family}")
+        for name, rule in declared_in(module.__name__):
             if name in rules:
                 raise ValueError(f"two rules for {name}")
             rules[name] = rule
