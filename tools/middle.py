@@ -7,6 +7,7 @@ python tools/middle.py --check    exit 1 unless the page is what would be writte
 from __future__ import annotations
 
 import argparse
+import inspect
 import re
 import sys
 from pathlib import Path
@@ -90,25 +91,21 @@ class Model(nn.Module):
         return self.norm(nn.functional.gelu(self.linear(x))).softmax(-1)
 
 
-SOURCE = """\
-class Model(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.linear = nn.Linear(64, 256)
-        self.norm = nn.LayerNorm(256)
-
-    def forward(self, x):
-        return self.norm(nn.functional.gelu(self.linear(x))).softmax(-1)
+EXPORT = 'dovetail.export(Model(), (torch.randn(32, 64),), backend="cpu")'
 
 
-dovetail.export(Model(), (torch.randn(32, 64),), backend="cpu")"""
+def source() -> str:
+    """The model as a reader would write it."""
+    text = re.sub(r"(: torch\.Tensor)|( -> [\w.]+)", "", inspect.getsource(Model))
+    text = re.sub(r' *""".*?"""\n+', "", text)
+    return f"{text}\n\n{EXPORT}"
 
 
 def page() -> str:
     """The whole page."""
     *_, segment = cpu_segments(Model(), (torch.randn(32, 64),))
     (kernel,) = kernels_of(segment, TARGET)
-    parts = [HEAD.format(source=SOURCE)]
+    parts = [HEAD.format(source=source())]
     for stage in middle(segment, TARGET):
         parts += [STAGES[stage.name], _block(stage)]
     schedule, code, assembly = back(kernel, TARGET)
