@@ -276,6 +276,10 @@ class InvalidTarget(DovetailError, ValueError):
     """A text that describes no target."""
 
 
+class InvalidLayout(DovetailError, ValueError):
+    """A layout that does not give each element of a tensor a place, or a text that is none."""
+
+
 class InvalidSchedule(DovetailError, ValueError):
     """A schedule that is not one of its kernel, or a text that is none."""
 

@@ -50,7 +50,7 @@ from dovetail.ir.program import (
     Result,
     Symbol,
 )
-from dovetail.ir.size import Dim, parse_size
+from dovetail.ir.size import Dim, parse_size, split_top
 from dovetail.ir.strides import contiguous_strides
 from dovetail.ir.tensor import TensorDesc
 
@@ -299,14 +299,3 @@ def _parse_attribute(text: str) -> Attribute:
 
 def _parse_dims(text: str) -> tuple[Dim, ...]:
     return tuple(map(parse_size, split_top(text)))
-
-
-def split_top(text: str) -> list[str]:
-    """The parts between commas that stand in no bracket."""
-    parts, depth, start = [], 0, 0
-    for at, sign in enumerate(text):
-        depth += (sign in "([{") - (sign in ")]}")
-        if sign == "," and depth == 0:
-            parts.append(text[start:at].strip())
-            start = at + 1
-    return [*parts, text[start:].strip()] if text.strip() else []

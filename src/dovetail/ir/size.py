@@ -131,6 +131,17 @@ def parse_size(text: str) -> Dim:
         raise SizeError(f"{text!r} is not a size expression: {error}") from None
 
 
+def split_top(text: str) -> list[str]:
+    """The parts between commas that stand in no bracket."""
+    parts, depth, start = [], 0, 0
+    for at, sign in enumerate(text):
+        depth += (sign in "([{") - (sign in ")]}")
+        if sign == "," and depth == 0:
+            parts.append(text[start:at].strip())
+            start = at + 1
+    return [*parts, text[start:].strip()] if text.strip() else []
+
+
 class SizeProgram:
     """Several size expressions over one list of symbols, evaluated in one call."""
 
