@@ -32,7 +32,7 @@ from dovetail.errors import BackendContract, SizeError, UnsupportedGraph
 from dovetail.linking import GraphLinker
 from dovetail.options import Options
 from dovetail.passes import constants, manager, steps, strides
-from dovetail.passes.base import PassRecorder
+from dovetail.passes.base import STAGES, PassRecorder
 from dovetail.passes.text import graph_text
 from dovetail.place.placement import place
 from dovetail.recording import warn
@@ -94,6 +94,7 @@ class Compiler:
             decompositions=keeping_claimed(self.opinions),
             composites=composite_rules(first.composites, first.keeps_whole),
             keep=self.keep,
+            ours=self.runs_own_code_alone,
         )
 
     def frozen(self, kind: str) -> frozenset[int]:
@@ -227,6 +228,13 @@ class Compiler:
     def passes(self) -> manager.PassManager:
         """The passes to run: the chosen ones, then each backend's own, in the list's order."""
         return manager.with_backends(self.options.passes, self.backends)
+
+    @property
+    def runs_own_code_alone(self) -> bool:
+        """Whether every pass and every backend is one of ours."""
+        passes = (p.fn for stage in STAGES for p in self.passes.passes.at(stage))
+        modules = (getattr(each, "__module__", "") for each in (*passes, *map(type, self.backends)))
+        return all(module.startswith("dovetail.") for module in modules)
 
     @cached_property
     def recorder(self) -> PassRecorder:

@@ -1,4 +1,4 @@
-"""The pause of the cycle collector: off for PyTorch's tracing, on for everybody else's code."""
+"""The pause of the cycle collector: for PyTorch's tracing and our stages, not for others' code."""
 
 import gc
 
@@ -6,6 +6,7 @@ import pytest
 import torch
 
 import dovetail
+from dovetail.backends.cpu.backend import CpuBackend
 from dovetail.capture.collector import CollectorPause
 
 
@@ -61,3 +62,38 @@ def test_passes_of_users_run_with_the_collector_on(collector, stage):
     fn(torch.randn(4, requires_grad=True)).backward()
     assert seen
     assert all(seen)
+
+
+@pytest.mark.usefixtures("no_cache")
+def test_our_own_stages_run_with_the_collector_off(collector, monkeypatch):
+    seen = []
+    compile_ = CpuBackend.compile
+
+    def look(self, segment):
+        seen.append(gc.isenabled())
+        return compile_(self, segment)
+
+    monkeypatch.setattr(CpuBackend, "compile", look)
+    fn = torch.compile(lambda x: x.sin().sum(), backend="cpu")
+    result = fn(torch.randn(4, requires_grad=True))
+    assert seen == [False]
+    assert gc.isenabled()
+    result.backward()  # its graph is compiled now, when nothing is traced any more
+    assert seen == [False, False]
+    assert gc.isenabled()
+
+
+@pytest.mark.usefixtures("no_cache")
+def test_backends_of_users_run_with_the_collector_on(collector):
+    seen = []
+
+    @dovetail.register_backend
+    class Looking(CpuBackend):
+        name = "looking"
+
+        def compile(self, segment):
+            seen.append(gc.isenabled())
+            return super().compile(segment)
+
+    torch.compile(lambda x: x.sin(), backend="looking")(torch.randn(4))
+    assert seen == [True]

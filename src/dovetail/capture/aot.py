@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -67,7 +68,8 @@ class Capture:
     """How a Dynamo graph is turned into functional ones.
 
     ``compile_graph`` gets each functional graph; ``joint_passes`` gets the joint graph of a
-    training step before it is cut in two.
+    training step before it is cut in two. With ``ours`` neither calls code of others, so that the
+    cycle collector can stay off in them.
     """
 
     compile_graph: Callable[[FunctionalGraph], Runnable]
@@ -75,16 +77,18 @@ class Capture:
     decompositions: Mapping[Any, Callable[..., Any]]
     composites: Mapping[Any, Callable[..., Any]]
     keep: Keep | None = None
+    ours: bool = False
 
     def run(self, gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
         """Capture and compile; the result takes and returns what ``gm`` does."""
         pause = CollectorPause()
-        lifted = replace(
+        called = _pausing if self.ours else partial(_lifting, pause)
+        wrapped = replace(
             self,
-            compile_graph=_lifting(pause, self.compile_graph),
-            joint_passes=_lifting(pause, self.joint_passes),
+            compile_graph=called(self.compile_graph),
+            joint_passes=called(self.joint_passes),
         )
-        return lifted.trace(gm, example_inputs, pause)
+        return wrapped.trace(gm, example_inputs, pause)
 
     def trace(
         self, gm: fx.GraphModule, example_inputs: Sequence[Any], pause: CollectorPause
@@ -169,6 +173,16 @@ class Capture:
             return forward, backward
 
         return partition
+
+
+def _pausing(fn: Callable[..., Any]) -> Callable[..., Any]:
+    """``fn`` with the collector off, also when a backward graph is compiled long after."""
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        with CollectorPause():
+            return fn(*args, **kwargs)
+
+    return call
 
 
 def _lifting(pause: CollectorPause, fn: Callable[..., Any]) -> Callable[..., Any]:
