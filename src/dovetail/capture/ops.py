@@ -10,12 +10,15 @@ import functools
 import math
 import operator
 from collections.abc import Callable
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
 from dovetail.capture._torch.operators import operator_types, schema_of
 from dovetail.errors import UnsupportedGraph
+
+if TYPE_CHECKING:
+    from dovetail.ir.call import OpCall
 
 OpOverload, OpOverloadPacket, HigherOrderOperator = operator_types()
 
@@ -100,6 +103,23 @@ def is_write(target: Any) -> bool:
 def is_random(target: Any) -> bool:
     """Whether an operator draws random numbers."""
     return torch.Tag.nondeterministic_seeded in getattr(target, "tags", ())
+
+
+# Arguments with which an operator that can draw random numbers draws none.
+_DRAWS_NONE = {"dropout_p": 0.0, "dropout": 0.0, "train": False, "training": False}
+
+
+def draws(call: OpCall) -> bool:
+    """Whether a call draws random numbers: attention without dropout, say, does not."""
+    target = resolve_op(call.op)
+    if not is_random(target):
+        return False
+    for position, argument in enumerate(schema_of(target).arguments):
+        if argument.name in _DRAWS_NONE:
+            given = call.args[position : position + 1] or (argument.default_value,)
+            if call.kwargs.get(argument.name, given[0]) == _DRAWS_NONE[argument.name]:
+                return False
+    return True
 
 
 @functools.cache

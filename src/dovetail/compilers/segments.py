@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from dovetail.backend import Backend, Blob
-from dovetail.capture.ops import is_random, resolve_op
+from dovetail.capture.ops import draws
 from dovetail.compiled import Calls, CompiledSegment
 from dovetail.compilers.identical import first_of_its_kind
 from dovetail.compilers.local import compile_segment, compile_serialized
@@ -111,7 +111,7 @@ def _compiled(
 ) -> CompiledSegment:
     """A placed segment with its code, that of the first of ``backends``."""
     segment = placed.segment
-    calls = Calls(segment, segment.name, draws=_draws(segment))
+    calls = Calls(segment, segment.name, draws=any(map(draws, segment.all_calls())))
     return CompiledSegment(calls, backends, blob, placed.sources, placed.results, failures)
 
 
@@ -120,8 +120,3 @@ def _code_of(outcome: Outcome) -> Blob:
     if isinstance(outcome, CompileFailed):
         raise outcome
     return outcome
-
-
-def _draws(segment: Segment) -> bool:
-    """Whether a segment draws random numbers."""
-    return any(is_random(resolve_op(call.op)) for call in segment.all_calls())
