@@ -186,7 +186,7 @@ class VerificationFailed(DovetailError, RuntimeError):
 
     def __init__(self, stage: str, problem: str, value: object) -> None:
         super().__init__(f"what the stage {stage!r} made is not valid: {problem}\n{value}")
-        self.stage, self.problem = stage, problem
+        self.stage, self.problem, self.value = stage, problem, value
 
 
 class UnknownPass(DovetailError, LookupError):

@@ -10,7 +10,7 @@ from torch import nn
 import dovetail
 from dovetail import history
 from dovetail.compilers import process
-from dovetail.errors import BackendFailed, FallbackWarning
+from dovetail.errors import BackendFailed, FallbackWarning, VerificationFailed
 from tests.compilers.trouble import Trouble
 from tests.models import GPT
 
@@ -76,6 +76,16 @@ def test_trouble_is_one_warning_and_the_next_backend(trouble, options, reason):
     assert str(told.message).startswith("4 segments fall back from trouble to aten: the compiler")
     with pytest.raises(BackendFailed, match=reason):
         run(blocks, x, strict=True, **options)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_fault_of_ours_is_told_and_not_run_by_others(trouble, way):
+    options = {"backend_options": {"how": "go_wrong"}, "compile": way, "strict": False}
+    with pytest.raises(VerificationFailed, match="'schedule' made is not valid"):
+        run(blocks, torch.randn(5), debug=True, **options)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        run(blocks, torch.randn(5), debug=False, **options)
 
 
 def test_one_segment_falls_back_and_the_others_stay(trouble):

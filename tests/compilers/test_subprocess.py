@@ -14,7 +14,7 @@ import dovetail
 from dovetail.backend import Blob
 from dovetail.capture.from_fx import segment_of
 from dovetail.compilers import pool, process
-from dovetail.errors import CompileFailed
+from dovetail.errors import CompileFailed, VerificationFailed
 from dovetail.ir.verify import verifying
 from tests.compilers.conftest import children, is_running, wait_until
 from tests.compilers.trouble import Trouble, maker, segment_of_one
@@ -356,3 +356,15 @@ def test_a_worker_verifies_where_its_parent_does(workers, trouble, debug):
     with verifying(debug):
         (outcome,) = workers().compile(trouble(how="refuse_to_verify"), [PLAIN])
     assert str(outcome) == f"ValueError: {'to verify' if debug else 'not to verify'}"
+
+
+def test_what_verification_finds_in_a_worker(workers, trouble):
+    backend = trouble(how="go_wrong")
+    with verifying():
+        (outcome,) = workers().compile(backend, [PLAIN])
+        with pytest.raises(VerificationFailed) as here:
+            backend.compile(PLAIN)
+    assert isinstance(outcome, VerificationFailed)
+    assert str(outcome) == str(here.value)
+    assert outcome.stage == "schedule"
+    assert process.every_worker

@@ -6,11 +6,13 @@ import os
 import subprocess
 import sys
 import time
+from dataclasses import replace
 
 from dovetail.backend import Backend, Blob, Support
 from dovetail.ir import Input, OpCall, Ref, Segment, TensorDesc
 from dovetail.ir.encode import segment_from_bytes, segment_to_bytes
-from dovetail.ir.verify import is_verifying
+from dovetail.ir.segment_verify import verify_segment
+from dovetail.ir.verify import is_verifying, verify_stage
 
 # Each operator of a segment brings its own trouble; ``how`` brings it to every segment.
 BY_OPERATOR = {"aten.exp.default": "segfault", "aten.tanh.default": "hang"}
@@ -108,6 +110,12 @@ def refuse_to_verify():
     raise ValueError("to verify" if is_verifying() else "not to verify")
 
 
+def go_wrong():
+    """Make, by a fault of dovetail's own, what verification finds."""
+    segment = segment_of_one()
+    verify_stage("schedule", replace(segment, calls=()), verify_segment)
+
+
 def nothing():
     pass
 
@@ -133,6 +141,7 @@ TROUBLES = {
         scribble,
         close_everything,
         refuse_to_verify,
+        go_wrong,
         nothing,
     )
 }

@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+from dovetail.errors import VerificationFailed
 from dovetail.runtime.link import Linked
 
 Job = Callable[[], None]
@@ -103,13 +104,16 @@ def exchange_later(
 ) -> Linked:
     """``first``, exchanged between two calls for what ``compile_`` gives in the background.
 
-    Where that fails, ``fail`` is told and ``first`` stays; with None the next call raises.
+    Where that fails, ``fail`` is told and ``first`` stays; with None, and for what verification
+    finds, the next call raises.
     """
     switch = Switch(first.run)
 
     def exchange() -> None:
         try:
             switch.to(compile_().run)
+        except VerificationFailed as error:  # a fault of ours is not to be passed over
+            switch.fail(error)
         except Exception as error:  # a vendor's compiler may raise anything
             if fail is None:
                 switch.fail(error)

@@ -13,6 +13,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from dovetail.backend import Backend, Blob
 from dovetail.compilers import process
@@ -21,7 +22,7 @@ from dovetail.compilers.identical import Job, first_of_its_kind
 from dovetail.compilers.local import compile_segment
 from dovetail.compilers.pool import Pool, pool
 from dovetail.compilers.recipe import NotElsewhere, Recipe, recipe_of
-from dovetail.errors import CompileFailed
+from dovetail.errors import CompileFailed, VerificationFailed
 from dovetail.ir.encode import segment_to_bytes
 from dovetail.ir.segment import Segment
 from dovetail.ir.verify import is_verifying
@@ -29,7 +30,7 @@ from dovetail.ir.verify import is_verifying
 _TICK_SECONDS = 0.05  # how often memory is looked at: a process fills about 0.1 GB in that time
 _START_SECONDS = 60.0  # for a worker to come up, before anything of a backend runs in it
 _MB = 1 << 20
-Outcome = Blob | CompileFailed
+Outcome = Blob | CompileFailed | VerificationFailed
 
 
 @dataclass(frozen=True)
@@ -126,6 +127,8 @@ class Subprocess:
     def _compile_here(self, backend: Backend, segment: Segment) -> Outcome:
         try:
             return compile_segment(backend, segment)
+        except VerificationFailed as error:
+            return error
         except Exception as error:  # a vendor's compiler may raise anything
             failed = CompileFailed(f"{type(error).__name__}: {error}")
             failed.__cause__ = error
@@ -179,6 +182,8 @@ class _Exchange:
                 self.request.outcome = Blob(frame.body)
             elif "failed" in head:
                 self.request.outcome = CompileFailed(str(head["failed"]))
+            elif "invalid" in head:
+                self.request.outcome = _invalid(head["invalid"], frame.body)
             elif "elsewhere" in head:
                 self.request.elsewhere = str(head["elsewhere"])
             else:
@@ -217,6 +222,14 @@ class _Exchange:
             self.request.outcome = failed
         else:
             self.request.elsewhere = f"a worker does not start: {failed}"
+
+
+def _invalid(told: Any, value: bytes) -> VerificationFailed:
+    """What a worker's verification found, which is dovetail's fault and no backend's."""
+    if not isinstance(told, dict):
+        raise BadFrame("a fault that is no table")
+    stage, problem = (str(told.get(word, "")) for word in ("stage", "problem"))
+    return VerificationFailed(stage, problem, value.decode(errors="replace"))
 
 
 class _Round:

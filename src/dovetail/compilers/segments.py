@@ -13,7 +13,7 @@ from dovetail.compiled import Calls, CompiledSegment
 from dovetail.compilers.identical import first_of_its_kind
 from dovetail.compilers.local import compile_segment, compile_serialized
 from dovetail.compilers.remote import CompileLimits, Outcome, Subprocess
-from dovetail.errors import CompileFailed
+from dovetail.errors import CompileFailed, VerificationFailed
 from dovetail.ir import Segment
 from dovetail.options import Options
 from dovetail.place.cut import PlacedSegment
@@ -98,6 +98,8 @@ class SegmentCompiler:
             try:
                 blob = compile_segment(quick, placed.segment)
                 return _compiled(placed, (first.name, last.name), blob)
+            except VerificationFailed:
+                raise
             except Exception as error:  # a vendor's compiler may raise anything
                 log.info("no quick code for %s: %s", placed.segment.name, error)
         return _compiled(placed, (last.name,), compile_segment(last, placed.segment))
@@ -117,6 +119,6 @@ def _compiled(
 
 def _code_of(outcome: Outcome) -> Blob:
     """The code that came of a compilation; what failed is raised."""
-    if isinstance(outcome, CompileFailed):
+    if isinstance(outcome, CompileFailed | VerificationFailed):
         raise outcome
     return outcome

@@ -20,6 +20,7 @@ from typing import Any
 from dovetail.backend import Backend, Blob
 from dovetail.compilers import recipe
 from dovetail.compilers.frames import CHUNK, Frame, FrameReader, pack
+from dovetail.errors import VerificationFailed
 from dovetail.ir.encode import segment_from_bytes
 from dovetail.ir.verify import verifying
 
@@ -119,6 +120,9 @@ def answer_to(request: Frame, backends: dict[str, Backend]) -> tuple[dict[str, A
     try:
         with verifying(request.head.get("debug", False)):
             blob: object = backend.compile(segment_from_bytes(request.body))
+    except VerificationFailed as error:
+        told = {"stage": error.stage, "problem": error.problem[:_LONGEST_MESSAGE]}
+        return {"invalid": told}, str(error.value).encode()
     except (Exception, SystemExit, KeyboardInterrupt) as error:  # so may its compiler
         return {"failed": _told(error)}, b""
     if not isinstance(blob, Blob) or not isinstance(blob.data, bytes):
