@@ -236,7 +236,11 @@ class BreaksAsIn211(nn.Module):
     """Leaves PyTorch's hook on buffers behind, as an export of PyTorch 2.11 does that fails."""
 
     def forward(self, x):
-        register_buffer_assignment_hook(self, {})
+        hook = register_buffer_assignment_hook(self, {})
+        self.trace(x)
+        hook.remove()
+
+    def trace(self, x):
         raise ValueError("no graph")
 
 

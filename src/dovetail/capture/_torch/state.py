@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import traceback
 from collections.abc import Iterator
+from types import FrameType
+from typing import Any
 
 
 def autocast_is_on() -> bool:
@@ -122,15 +125,36 @@ def no_buffer_hooks_left() -> Iterator[None]:
     """Remove PyTorch's own hooks on assignments to buffers where what set them up failed.
 
     An export that fails in PyTorch 2.11 leaves one behind. Dynamo cannot trace it, and breaks
-    every later graph of the process in which a module assigns to a buffer.
+    every later graph of the process in which a module assigns to a buffer. Those of other threads
+    stay: what is removed is what the functions that failed here still hold.
     """
-    from torch.nn.modules.module import _global_buffer_registration_hooks as hooks
-
-    before = set(hooks)
     try:
         yield
-    except BaseException:
-        left = [key for key, hook in hooks.items() if hook.__module__.startswith("torch.")]
-        for key in set(left) - before:
-            del hooks[key]
+    except BaseException as error:
+        for handle in _buffer_hooks_held(error):
+            handle.remove()
         raise
+
+
+def _buffer_hooks_held(error: BaseException) -> Iterator[Any]:
+    """Handles of PyTorch's own hooks on buffers, in the functions that an error went through."""
+    from torch.nn.modules.module import _global_buffer_registration_hooks as hooks
+    from torch.utils.hooks import RemovableHandle
+
+    for frame in _frames(error):
+        for held in frame.f_locals.values():
+            if isinstance(held, RemovableHandle) and held.hooks_dict_ref() is hooks:
+                if getattr(hooks.get(held.id), "__module__", "").startswith("torch."):
+                    yield held
+
+
+def _frames(error: BaseException) -> Iterator[FrameType]:
+    """Every function call that an error ended, and those that it came of."""
+    seen: list[BaseException] = []
+    told: list[BaseException | None] = [error]
+    while told:
+        each = told.pop()
+        if each is not None and each not in seen:
+            seen.append(each)
+            told += [each.__cause__, each.__context__]
+            yield from (frame for frame, _ in traceback.walk_tb(each.__traceback__))
