@@ -19,11 +19,11 @@ from dovetail.compiled.tensors import tensor_from_bytes, tensor_to_bytes
 from dovetail.compiled.verify import verify
 from dovetail.errors import DovetailError, InvalidCompiledGraph
 from dovetail.ir.encode import (
-    arg_from_json,
     arg_to_json,
     desc_from_json,
     desc_to_json,
     segment_to_bytes,
+    unbound_from_json,
 )
 from dovetail.ir.segment import Input, ValueKey
 from dovetail.place.verdicts import Verdict
@@ -148,7 +148,7 @@ def _read_part(data: dict[str, Any], chunks: Sequence[memoryview]) -> CompiledPa
     verdicts = bytes(_chunk(chunks, data["verdicts"]))
     return CompiledPart(
         inputs=inputs,
-        outputs=tuple(map(arg_from_json, data["outputs"])),
+        outputs=tuple(map(unbound_from_json, data["outputs"])),
         segments=tuple(_read_segment(each, chunks) for each in data["segments"]),
         symbols={
             str(name): (int(position), None if dim is None else int(dim))

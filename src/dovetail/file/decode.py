@@ -157,6 +157,8 @@ class _Decoder:
         self, index: int, outs: tuple[str, ...], ins: tuple[str, ...], given: list[Attribute]
     ) -> HostCall:
         def read(tag: str, number: Any) -> Arg:
+            if tag not in ("tensor", "number"):
+                raise ValueError(f"a host call with an argument {tag!r}")
             return Ref(ins[number]) if tag == "tensor" else given[number]
 
         rows = struct.unpack_from("<4I", self.sections[container.HOST_CALLS], 8 + 16 * index)

@@ -7,12 +7,12 @@ import struct
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from dovetail.errors import CannotSave
+from dovetail.errors import CannotSave, InvalidProgram
 from dovetail.file import container
 from dovetail.file.container import Section, section
 from dovetail.file.encode_devices import Blobs, DeviceTables
 from dovetail.ir.argument_json import arg_to_json
-from dovetail.ir.call import Arg, Ref
+from dovetail.ir.call import Ref
 from dovetail.ir.dtypes import DTYPES
 from dovetail.ir.program import (
     VALUE,
@@ -221,19 +221,17 @@ class _Encoder:
         inputs: list[int] = []
         sizes: list[Attribute] = []
 
-        def written(arg: Arg) -> Any:
+        def operand(arg: Any) -> Any:
             if isinstance(arg, Ref):
                 inputs.append(self.index[arg.name])
                 return {"tensor": len(inputs) - 1}
             if isinstance(arg, Size):
                 sizes.append(arg)
                 return {"number": len(sizes) - 1}
-            if isinstance(arg, tuple):
-                return [written(a) for a in arg]
-            return arg_to_json(arg)
+            raise InvalidProgram(f"no file holds an argument of type {type(arg).__name__}")
 
-        args = [written(a) for a in call.args]
-        kwargs = {key: written(value) for key, value in call.kwargs.items()}
+        args = [arg_to_json(a, operand) for a in call.args]
+        kwargs = {key: arg_to_json(value, operand) for key, value in call.kwargs.items()}
         text = json.dumps({"args": args, "kwargs": kwargs}, separators=(",", ":"))
         self.hosts.append((*self.text(call.op), *self.text(text)))
         return self.pack(2, len(self.hosts) - 1, call.outputs, inputs, sizes)

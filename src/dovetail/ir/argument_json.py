@@ -1,4 +1,8 @@
-"""Arguments of a Program's host calls as JSON, each kind that JSON has no form for under a tag."""
+"""Arguments of calls as JSON, each kind that JSON has no form for under a tag.
+
+What names a value, and what else a form of its own needs, is written and read by the functions
+that callers give; a Program names its buffers.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +14,27 @@ from dovetail.ir.call import Arg, Attr, Ref
 from dovetail.ir.size import Size, parse_size
 
 
-def arg_to_json(arg: Arg, ref: Callable[[Ref], Any] | None = None) -> Any:
-    """An argument as JSON; ``ref`` says how a buffer is written (by default its name)."""
+def size_to_json(size: Size) -> dict[str, str]:
+    """A size expression, as ``arg_from_json`` reads it."""
+    return {"size": str(size)}
+
+
+def _write_for_program(arg: Any) -> Any:
+    if isinstance(arg, Ref):
+        return {"buffer": arg.name}
+    if isinstance(arg, Size):
+        return size_to_json(arg)
+    raise InvalidProgram(f"a host call cannot take an argument of type {type(arg).__name__}")
+
+
+def _read_for_program(tag: str, value: Any) -> Arg:
+    if tag != "buffer":
+        raise ValueError(f"unknown tag {tag!r}")
+    return Ref(str(value))
+
+
+def arg_to_json(arg: Any, write: Callable[[Any], Any] = _write_for_program) -> Any:
+    """An argument as JSON; ``write`` is asked for references, sizes and kinds unknown here."""
     if arg is None or isinstance(arg, bool | int | str):
         return arg
     if isinstance(arg, float):
@@ -19,20 +42,16 @@ def arg_to_json(arg: Arg, ref: Callable[[Ref], Any] | None = None) -> Any:
     if isinstance(arg, complex):
         return {"complex": [arg.real.hex(), arg.imag.hex()]}
     if isinstance(arg, tuple | list):
-        return [arg_to_json(a, ref) for a in arg]
-    if isinstance(arg, Ref):
-        return ref(arg) if ref else {"buffer": arg.name}
-    if isinstance(arg, Size):
-        return {"size": str(arg)}
+        return [arg_to_json(a, write) for a in arg]
     if isinstance(arg, Attr):
         return {"attr": [arg.kind, arg.value]}
-    raise InvalidProgram(f"a host call cannot take an argument of type {type(arg).__name__}")
+    return write(arg)
 
 
-def arg_from_json(data: Any, read: Callable[[str, Any], Arg] | None = None) -> Arg:
-    """What ``arg_to_json`` wrote; ``read`` turns other tags into values."""
+def arg_from_json(data: Any, read: Callable[[str, Any], Arg] = _read_for_program) -> Arg:
+    """What ``arg_to_json`` wrote; ``read`` turns tags unknown here into values."""
     if isinstance(data, list):
-        return tuple(arg_from_json(item, read) for item in data)
+        return tuple([arg_from_json(item, read) for item in data])
     if not isinstance(data, dict):
         return data
     ((tag, value),) = data.items()
@@ -45,8 +64,4 @@ def arg_from_json(data: Any, read: Callable[[str, Any], Arg] | None = None) -> A
             return parse_size(value)
         case "attr":
             return Attr(str(value[0]), str(value[1]))
-        case "buffer":
-            return Ref(str(value))
-    if read is None:
-        raise ValueError(f"unknown tag {tag!r}")
     return read(tag, value)

@@ -6,7 +6,9 @@ import json
 from typing import Any
 
 from dovetail.errors import SizeError, UnsupportedGraph
-from dovetail.ir.call import Arg, Attr, OpCall, Ref, Table
+from dovetail.ir import argument_json
+from dovetail.ir.argument_json import arg_from_json, size_to_json
+from dovetail.ir.call import Arg, OpCall, Ref, Table
 from dovetail.ir.segment import Input, Segment
 from dovetail.ir.size import Dim, Size, parse_size
 from dovetail.ir.tensor import Desc, ScalarDesc, TensorDesc
@@ -41,9 +43,9 @@ def segment_from_bytes(data: bytes) -> Segment:
         raise UnsupportedGraph(f"these bytes hold no segment: {error!r}") from None
 
 
-def arg_from_json(data: Any) -> Arg:
+def unbound_from_json(data: Any) -> Arg:
     """The argument that ``arg_to_json`` wrote; a reference has no descriptor."""
-    return _Unbound().arg(data)
+    return arg_from_json(data, _Unbound().tagged)
 
 
 def desc_from_json(data: Any) -> Desc:
@@ -74,21 +76,15 @@ def _call(call: OpCall) -> dict[str, Any]:
 
 
 def arg_to_json(arg: Arg) -> Any:
-    """An argument of a call as JSON has it."""
-    if arg is None or isinstance(arg, bool | int | str):
-        return arg
-    if isinstance(arg, float):
-        return {"float": arg.hex()}
-    if isinstance(arg, complex):
-        return {"complex": [arg.real.hex(), arg.imag.hex()]}
-    if isinstance(arg, tuple):
-        return [arg_to_json(a) for a in arg]
+    """An argument of a segment's call as JSON has it."""
+    return argument_json.arg_to_json(arg, _tagged)
+
+
+def _tagged(arg: Any) -> Any:
     if isinstance(arg, Ref):
         return {"ref": [arg.name, *arg.path]}
     if isinstance(arg, Size):
-        return {"size": str(arg)}
-    if isinstance(arg, Attr):
-        return {"attr": [arg.kind, arg.value]}
+        return size_to_json(arg)
     if isinstance(arg, Table):
         return {"table": [[key, arg_to_json(value)] for key, value in arg.items]}
     if isinstance(arg, Segment):
@@ -140,27 +136,17 @@ class _SegmentReader:
         return OpCall(str(data["name"]), str(data["op"]), args, kwargs, output, binds)
 
     def arg(self, data: Any) -> Arg:
-        if isinstance(data, list):
-            return tuple(map(self.arg, data))
-        if not isinstance(data, dict):
-            return data
-        ((kind, value),) = data.items()
-        match kind:
-            case "float":
-                return float.fromhex(value)
-            case "complex":
-                return complex(*map(float.fromhex, value))
+        return arg_from_json(data, self.tagged)
+
+    def tagged(self, tag: str, value: Any) -> Arg:
+        match tag:
             case "ref":
                 return self.ref(str(value[0]), tuple(map(int, value[1:])))
-            case "size":
-                return parse_size(value)
-            case "attr":
-                return Attr(str(value[0]), str(value[1]))
             case "table":
                 return Table(tuple((str(key), self.arg(item)) for key, item in value))
             case "segment":
                 return self.segment(value)
-        raise ValueError(f"unknown argument kind {kind!r}")
+        raise ValueError(f"unknown argument kind {tag!r}")
 
     def ref(self, name: str, path: tuple[int, ...]) -> Ref:
         desc = self.descs[name]
