@@ -14,9 +14,9 @@ from torch import nn
 
 import dovetail
 from dovetail import cache, history
-from dovetail.backend import Backend, Blob, Support
 from dovetail.cache import flight
 from dovetail.compiled import decode, encode
+from tests.held_here import REASON, HeldHere
 
 
 @pytest.fixture(autouse=True)
@@ -187,22 +187,7 @@ def test_random_numbers_are_drawn_anew():
     assert torch.equal(results[0], results[1])
 
 
-class Live(Backend):
-    """Code that is an object of this process."""
-
-    name = "live_objects"
-
-    def supports(self, call):
-        return Support.yes() if call.op == "aten.sin.default" else Support.no("sin alone")
-
-    def compile(self, segment):
-        return Blob(live=segment)
-
-    def load(self, blob):
-        return lambda inputs: [torch.sin(inputs[0])]
-
-
-class Broken(Live):
+class Broken(HeldHere):
     name = "broken_compiler"
 
     def compile(self, segment):
@@ -212,7 +197,7 @@ class Broken(Live):
 @pytest.mark.parametrize(
     ("backend", "reason"),
     [
-        (Live, "the code of the backend 'live_objects' is an object of this process"),
+        (HeldHere, REASON),
         (Broken, "the backend 'broken_compiler' failed to compile a segment"),
     ],
 )

@@ -6,27 +6,11 @@ import pytest
 import torch
 
 from dovetail import history, registry
-from dovetail.backend import Backend, Blob, Support
 from dovetail.errors import NotKept, PrecompileWarning
+from tests.held_here import REASON, HeldHere
 from tests.marks import needs_precompile
 
 pytestmark = needs_precompile
-REASON = "the code of the backend 'held_here' is an object of this process"
-
-
-class HeldHere(Backend):
-    """Code that cannot be written to a file."""
-
-    name = "held_here"
-
-    def supports(self, call):
-        return Support.yes() if call.op == "aten.sin.default" else Support.no("sin alone")
-
-    def compile(self, segment):
-        return Blob(live=segment)
-
-    def load(self, blob):
-        return lambda inputs: [torch.sin(inputs[0])]
 
 
 def inferred(x):
