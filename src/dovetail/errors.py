@@ -321,6 +321,10 @@ class CannotSave(DovetailError, RuntimeError):
     """A compiled model holds something that a file cannot carry."""
 
 
+class CannotWrite(DovetailError, OSError):
+    """A file that a command was told to write cannot be written."""
+
+
 class RunFailed(DovetailError, RuntimeError):
     """A kernel or a host operation failed while an artifact ran."""
 

@@ -8,15 +8,17 @@ import math
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from dovetail.locks import ForkLock
 
 _numbers = itertools.count()
 _recent: deque[Compilation] = deque(maxlen=256)
 _lock = ForkLock()
+_observer: ContextVar[Observer | None] = ContextVar("observer", default=None)
 _here = threading.local()  # ``steps``: milliseconds of each step of the stage this thread is in
 
 
@@ -144,6 +146,16 @@ class CacheVerdict(NamedTuple):
 Details = tuple[tuple[Any, ...], tuple[SegmentRecord, ...]]  # verdicts, segments
 
 
+class Observer(Protocol):
+    """Is shown what a compilation lets go otherwise; ``explain`` has one, nobody else."""
+
+    def saw_graph(self, number: int, kind: str, gm: Any, names: Sequence[str]) -> None:
+        """A graph of FX as it is about to be placed; ``names`` as users call its inputs."""
+
+    def saw_part(self, number: int, part: Any) -> None:
+        """A LinkedPart, ready to run."""
+
+
 @dataclass(eq=False)
 class Compilation:
     """Everything kept of one Dynamo graph or exported program."""
@@ -155,6 +167,7 @@ class Compilation:
     graphs: list[GraphRecord] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     cache: list[CacheVerdict] = field(default_factory=list)
+    observer: Observer | None = field(default_factory=_observer.get)
 
     @contextlib.contextmanager
     def stage(self, name: str, graph: str) -> Iterator[Stage]:
@@ -211,6 +224,16 @@ def begin(*backends: str) -> Compilation:
     with _lock:
         _recent.append(compilation)
     return compilation
+
+
+@contextlib.contextmanager
+def observed_by(observer: Observer) -> Iterator[None]:
+    """Have compilations that begin in the context, whenever they end, shown to ``observer``."""
+    token = _observer.set(observer)
+    try:
+        yield
+    finally:
+        _observer.reset(token)
 
 
 def discard(compilation: Compilation) -> None:

@@ -179,6 +179,8 @@ class Compiler:
             gm = steps.run_step(steps.REINPLACE, gm, kind, self.recorder)
         trace_artifact(f"dovetail_{kind.replace(', ', '_')}_graph", lambda: graph_text(gm))
         log.debug("%s graph:\n%s", kind, graph_text(gm) if log.isEnabledFor(10) else "")
+        if self.record.observer is not None:
+            self.record.observer.saw_graph(self.record.number, kind, gm, self.input_names)
         try:
             with self.record.stage("place", kind):
                 placement = place(gm, self.backends, keep_small=self.options.keep_small)

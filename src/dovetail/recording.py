@@ -14,6 +14,8 @@ from dovetail.runtime.link import LinkedPart
 def record_part(record: Compilation, part: LinkedPart, *, keep_graphs: bool) -> None:
     """Say in the report what runs where; where segments fell back, one warning a reason."""
     kind, compiled = part.kind, part.compiled
+    if record.observer is not None:
+        record.observer.saw_part(record.number, part)
     if compiled.captured is not None:
         record.graphs.append(GraphRecord(kind))
         why = compiled.why_captured

@@ -6,9 +6,11 @@ The model is compiled and run as under ``torch.compile``.
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
 from typing import Any
 
 from dovetail.cli.factory import FACTORY, load_factory
+from dovetail.cli.files import write_text
 from dovetail.errors import InvalidOption
 
 
@@ -37,7 +39,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--target", metavar="NAME", help="with --stages, the processor to show them for (this one)"
     )
-    parser.add_argument("--json", action="store_true", help="as JSON, with every field")
+    parser.add_argument(
+        "--json",
+        metavar="FILE",
+        nargs="?",
+        const="-",
+        help="as JSON, with every field: printed, or written to FILE",
+    )
+    parser.add_argument("--html", metavar="FILE", help="write a page that shows it all")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -60,10 +69,28 @@ def run(arguments: argparse.Namespace) -> int:
             options=_options(arguments),
             **(given.get("kwargs") or {}),
         )
-    print(report.to_json() if arguments.json else report)
-    if arguments.calls and not arguments.json:
+    written = _write(report, arguments)
+    if arguments.json == "-":
+        print(report.to_json())
+    elif not written:
+        print(report)
+    if arguments.calls and arguments.json != "-":
         print(report.calls())
     return 0
+
+
+def _write(report: Any, arguments: argparse.Namespace) -> bool:
+    """Write the files that were asked for, and say so; whether there were any."""
+    texts: dict[str, Callable[[], str]] = {}
+    if arguments.html is not None:
+        texts[arguments.html] = lambda: report.html(title=arguments.factory)
+    if arguments.json not in (None, "-"):
+        texts[arguments.json] = report.to_json
+    for path, text in texts.items():
+        write_text(path, text())
+        if arguments.json != "-":
+            print(f"wrote {path}")
+    return bool(texts)
 
 
 def _print_stages(given: dict[str, Any], name: str | None) -> None:

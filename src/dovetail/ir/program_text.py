@@ -77,7 +77,7 @@ def print_program(program: Program) -> str:
     lines += [_print_symbol(s) for s in program.symbols]
     lines += [_print_buffer(b) for b in program.buffers]
     lines += [f"guard {g.left} == {g.right}" for g in program.guards]
-    lines += [_print_instruction(i) for i in program.instructions]
+    lines += [print_instruction(i) for i in program.instructions]
     lines.append("return " + ", ".join(map(_print_result, program.outputs)))
     return "\n".join(lines) + "\n"
 
@@ -110,7 +110,8 @@ def _print_buffer(buffer: Buffer) -> str:
     return text
 
 
-def _print_instruction(instruction: Instruction) -> str:
+def print_instruction(instruction: Instruction) -> str:
+    """One instruction, as it stands in the text of its program."""
     if isinstance(instruction, Copy):
         return f"copy %{instruction.target} = %{instruction.source}"
     outputs = ", ".join(f"%{n}" if n else "_" for n in instruction.outputs)

@@ -28,6 +28,16 @@ def print_values(order: Iterable[Value | LibraryCall]) -> str:
     return "\n".join(parts) + "\n"
 
 
+def values_by_origin(values: Iterable[Value]) -> dict[str, str]:
+    """The values that each call of the graph became, as text, by the call's name."""
+    known: set[Value] = set()
+    parts: dict[str, list[str]] = {}
+    for item in values:
+        for value in _made(item, known):
+            parts.setdefault(value.origin, []).append(print_value(value))
+    return {origin: "\n".join(lines) for origin, lines in parts.items()}
+
+
 def _made(value: Value, known: set[Value]) -> Iterator[Value]:
     if value in known:
         return

@@ -2,25 +2,48 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from dovetail import __version__
 from dovetail.history import CacheVerdict, Compilation, Copies, GraphRecord, SegmentRecord, Stage
+from dovetail.page.program import count_kinds
+
+if TYPE_CHECKING:
+    from dovetail.report.collect import CompilationDetails, GraphDetails
 
 FORMAT = "dovetail.report/1"  # the number changes when a field changes its meaning or goes
 
 
-def report_data(compilations: Iterable[Compilation]) -> dict[str, Any]:
-    """Everything that is known of these compilations."""
+# What is said of a call, beside its placement, where nobody watched the compilation.
+_UNSEEN: Mapping[str, Any] = {
+    "text": "",
+    "reads": [],
+    "source": None,
+    "module": "",
+    "estimated_seconds": None,
+    "expression": "",
+    "instructions": [],
+}
+
+
+def report_data(
+    compilations: Iterable[Compilation],
+    details: Mapping[int, CompilationDetails] | None = None,
+    graph_breaks: Sequence[dict[str, Any]] = (),
+) -> dict[str, Any]:
+    """Everything that is known of these compilations; ``details`` by their numbers."""
+    known = details or {}
     return {
         "format": FORMAT,
         "dovetail": __version__,
-        "compilations": [_compilation(c) for c in compilations],
+        "graph_breaks": list(graph_breaks),
+        "compilations": [_compilation(c, known.get(c.number)) for c in compilations],
     }
 
 
-def _compilation(compilation: Compilation) -> dict[str, Any]:
+def _compilation(compilation: Compilation, details: CompilationDetails | None) -> dict[str, Any]:
+    graphs = details.graphs if details else {}
     return {
         "number": compilation.number,
         "backends": list(compilation.backends or (compilation.backend,)),
@@ -28,7 +51,8 @@ def _compilation(compilation: Compilation) -> dict[str, Any]:
         "notes": list(compilation.notes),
         "cache": [_cache(found) for found in compilation.cache],
         "stages": [_stage(stage) for stage in compilation.stages],
-        "graphs": [_graph(graph) for graph in compilation.graphs],
+        "graphs": [_graph(graph, graphs.get(graph.kind)) for graph in compilation.graphs],
+        "kernels": details.kernels if details else [],
     }
 
 
@@ -42,14 +66,36 @@ def _stage(stage: Stage) -> dict[str, Any]:
     return _fields(stage, "name", "graph") | times | _fields(stage, "changed", "before", "after")
 
 
-def _graph(graph: GraphRecord) -> dict[str, Any]:
+def _graph(graph: GraphRecord, details: GraphDetails | None) -> dict[str, Any]:
     home = {call: segment.name for segment in graph.segments for call in segment.calls}
+    about = details.calls if details else {}
+    programs = details.programs if details else {}
     return {
         "kind": graph.kind,
-        "calls": [_call(verdict, home.get(verdict.call)) for verdict in graph.verdicts],
-        "segments": [_segment(segment) for segment in graph.segments],
+        "inputs": details.inputs if details else [],
+        "outputs": details.outputs if details else [],
+        "calls": [
+            {**_call(verdict, home.get(verdict.call)), **about.get(verdict.call, _UNSEEN)}
+            for verdict in graph.verdicts
+        ],
+        "segments": [_segment(s) | {"program": programs.get(s.name)} for s in graph.segments],
+        "counts": graph_counts(graph, details),
         "copies": [_copies(copies) for copies in graph.copies()],
     }
+
+
+def graph_counts(graph: GraphRecord, details: GraphDetails | None) -> dict[str, int] | None:
+    """What one run of a graph consists of, by kind; None where nobody watched.
+
+    ``elsewhere``: calls in segments of backends whose code cannot be read.
+    """
+    if details is None:
+        return None
+    programs = details.programs
+    rows = (program["instructions"] for program in programs.values() if program)
+    counts = count_kinds(row["kind"] for each in rows for row in each)
+    unread = (len(s.calls) for s in graph.segments if not programs.get(s.name))
+    return {**counts, "elsewhere": sum(unread)}
 
 
 def _call(verdict: Any, segment: str | None) -> dict[str, Any]:

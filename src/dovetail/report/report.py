@@ -4,29 +4,45 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, cast
 
 from dovetail import history, registry
+from dovetail.capture._torch.dynamo import graph_breaks
 from dovetail.capture._torch.tensors import pytree
+from dovetail.page.html import page_html
+from dovetail.report.collect import Collector, CompilationDetails
 from dovetail.report.data import report_data
+from dovetail.report.lines import source_of_frames
 from dovetail.report.text import call_lines, compilation_lines
 
 
 @dataclass(frozen=True)
 class Report:
-    """The compilations that one call of a model caused."""
+    """The compilations that one call of a model caused; ``details`` of each, by its number."""
 
     compilations: tuple[history.Compilation, ...]
+    details: Mapping[int, CompilationDetails] = field(default_factory=dict, repr=False)
+    graph_breaks: tuple[dict[str, Any], ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """Everything, as plain data; ``docs/report.md`` says what each field means."""
-        return report_data(self.compilations)
+        return report_data(self.compilations, self.details, self.graph_breaks)
 
     def to_json(self, *, indent: int | None = 2) -> str:
         """The same as JSON text, which ``schema.json`` beside this file describes."""
         return json.dumps(self.to_dict(), indent=indent)
+
+    def to_html(self, path: str | os.PathLike[str], *, title: str = "dovetail explain") -> None:
+        """Write one page that shows it all: a file of its own, with no network and no server."""
+        Path(path).write_text(self.html(title=title), encoding="utf-8", newline="\n")
+
+    def html(self, *, title: str = "dovetail explain") -> str:
+        """The page as text."""
+        return page_html(self.to_dict(), title)
 
     def placements(self) -> dict[str, int]:
         """How many calls each backend runs, over all graphs."""
@@ -44,7 +60,17 @@ class Report:
     def __str__(self) -> str:
         if not self.compilations:
             return "nothing was compiled"
-        return "\n".join(line for c in self.compilations for line in compilation_lines(c))
+        lines = [_graph_break_line(each) for each in self.graph_breaks]
+        for compilation in self.compilations:
+            lines += compilation_lines(compilation, self.details.get(compilation.number))
+        return "\n".join(lines)
+
+
+def _graph_break_line(found: Mapping[str, Any]) -> str:
+    """The first line of the reason, and where; the data has the rest."""
+    reason, source = found["reason"].strip().partition("\n")[0], found["source"]
+    where = f" ({source['file']}, line {source['line']}: {source['code']})" if source else ""
+    return f"graph break: {reason}{where}"
 
 
 def explain(
@@ -66,16 +92,23 @@ def explain(
     from dovetail.cache.graphs import told_only
     from dovetail.compilers.background import background
 
-    before = {c.number for c in history.recent()}
+    before, breaks = {c.number for c in history.recent()}, len(graph_breaks())
+    collector = Collector()
     compiler = registry.lookup_backend(backend)
     given = {} if options is None else {"options": dict(options)}
     # A function of its own: Dynamo compiles anew for it and keeps what others compiled.
     anew = torch.compile(model, backend=lambda gm, inputs: compiler(gm, inputs, **given))
-    with told_only():
+    with told_only(), history.observed_by(collector):
         for _ in range(2 if options and options.get("profile") else 1):
             _run_backward(anew(*args, **kwargs), model, (args, kwargs))
     background.wait()
-    return since(before)
+    compilations = since(before).compilations
+    for compilation in compilations:
+        compilation.observer = None  # what runs is not to be held by its record
+    details = {c.number: collector.details(c.number) for c in compilations}
+    met = graph_breaks()[breaks:]
+    reasons = [{"reason": b.reason, "source": source_of_frames(b.frames)} for b in met]
+    return Report(compilations, details, tuple(reasons))
 
 
 def gradients(wanted: bool) -> contextlib.AbstractContextManager[None]:

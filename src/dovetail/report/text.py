@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dovetail.history import Compilation, Copies, GraphRecord, SegmentRecord
 from dovetail.place.worth import show_seconds
+from dovetail.report.data import graph_counts
+
+if TYPE_CHECKING:
+    from dovetail.report.collect import CompilationDetails, GraphDetails
 
 MAX_SEGMENTS = 40  # the data has the rest
 MAX_OPS = 4
 
 
-def compilation_lines(compilation: Compilation) -> Iterator[str]:
+def compilation_lines(
+    compilation: Compilation, details: CompilationDetails | None = None
+) -> Iterator[str]:
     """A compilation: its graphs, with segments and refusals, then notes and stages."""
     names = ", ".join(compilation.backends or (compilation.backend,))
     yield f"compilation {compilation.number}: backends {names}"
@@ -21,6 +27,7 @@ def compilation_lines(compilation: Compilation) -> Iterator[str]:
         where = ", ".join(f"{n} on {b}" for b, n in counts.items()) or "no calls"
         segments = _plural(len(graph.segments), "segment")
         yield f"  {graph.kind} graph: {_plural(sum(counts.values()), 'call')}, {segments}: {where}"
+        yield from _runs(graph, details.graphs.get(graph.kind) if details else None)
         yield from _segments(graph)
         yield from _copies(graph.copies())
         yield from _refusals(graph)
@@ -33,6 +40,27 @@ def compilation_lines(compilation: Compilation) -> Iterator[str]:
     for stage in compilation.stages:
         changed = "yes" if stage.changed else ""
         yield f"  {stage.name:<14}{stage.graph:<16}{stage.ms:>8.2f}  {changed}".rstrip()
+
+
+def _runs(graph: GraphRecord, details: GraphDetails | None) -> Iterator[str]:
+    """What one run consists of: who does the work that the calls stand for."""
+    counts = graph_counts(graph, details)
+    if not counts or not any(counts.values()):
+        return
+    parts = [
+        _plural(counts[kind], noun)
+        for kind, noun in (
+            ("kernel", "generated kernel"),
+            ("library", "library call"),
+            ("host", "host call"),
+            ("copy", "copy"),
+            ("device", "device call"),
+        )
+        if counts[kind] or kind in ("kernel", "library", "host")
+    ]
+    if counts["elsewhere"]:
+        parts.append(f"{_plural(counts['elsewhere'], 'call')} as its backend runs them")
+    yield f"    a run: {', '.join(parts)}"
 
 
 def call_lines(compilation: Compilation) -> Iterator[str]:
@@ -137,4 +165,6 @@ def show_bytes(size: int) -> str:
 
 
 def _plural(number: int, noun: str) -> str:
-    return f"{number} {noun}{'s' * (number != 1)}"
+    if number == 1:
+        return f"1 {noun}"
+    return f"{number} {noun.removesuffix('y')}ies" if noun.endswith("y") else f"{number} {noun}s"

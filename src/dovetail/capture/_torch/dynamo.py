@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from typing import Any
+from traceback import FrameSummary
+from typing import Any, NamedTuple
 
 
 def pass_through_dynamo(error: Exception) -> Exception:
@@ -51,3 +52,17 @@ def _module_path(source: Any) -> str:
 def static_kind(node: Any) -> str:
     """How Dynamo marks an input that is the same tensor at every call; empty: it does not."""
     return str((node.meta.get("tensor_dict") or {}).get("_dynamo_static_input_type") or "")
+
+
+class GraphBreak(NamedTuple):
+    """Where Dynamo ended a graph within a function, and why."""
+
+    reason: str
+    frames: tuple[FrameSummary, ...]  # the user's stack, innermost last
+
+
+def graph_breaks() -> list[GraphBreak]:
+    """Every one that Dynamo has met in this process since it was last reset, in order."""
+    from torch._dynamo.output_graph import graph_break_reasons
+
+    return [GraphBreak(each.reason, tuple(each.user_stack)) for each in graph_break_reasons]

@@ -1,0 +1,140 @@
+"""A Program as the report has it: instructions by kind, counted, and its memory over time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from dovetail.errors import SizeError
+from dovetail.ir.call import OpCall
+from dovetail.ir.memory import lifetimes, plan_lifetimes
+from dovetail.ir.program import (
+    Copy,
+    HostCall,
+    Instruction,
+    KernelCall,
+    Launch,
+    Program,
+    reads,
+    writes,
+)
+from dovetail.ir.program_text import print_instruction, print_program
+from dovetail.ir.segment import Segment
+from dovetail.schedule.program import PREFIX
+
+# What an instruction is: a generated kernel; a call of a library's kernel (PyTorch's for products,
+# convolutions and attention, the C runtime's own for the rest); any other operator of PyTorch; a
+# copy; a kernel or compiled segment of a device.
+KINDS = ("kernel", "library", "host", "copy", "device")
+_LIBRARY = (
+    "addmm",
+    "addmv",
+    "baddbmm",
+    "bmm",
+    "convolution",
+    "dot",
+    "linear",
+    "matmul",
+    "mm",
+    "mv",
+)
+_ATTENTION = "scaled_dot_product"
+
+
+def operator_kind(op: str) -> str:
+    """Whether a call of PyTorch is one of a library's kernel ("library") or not ("host")."""
+    name = op.removeprefix("aten.").partition(".")[0].removesuffix("_backward")
+    return "library" if name in _LIBRARY or _ATTENTION in name else "host"
+
+
+def count_kinds(kinds: Iterable[str]) -> dict[str, int]:
+    """How many of each kind."""
+    counts = dict.fromkeys(KINDS, 0)
+    for kind in kinds:
+        counts[kind] += 1
+    return counts
+
+
+def program_data(
+    program: Program,
+    symbols: Mapping[str, int] | None = None,
+    calls: Mapping[int, Iterable[str]] | None = None,
+) -> dict[str, Any]:
+    """A program; ``symbols`` have the values of the example call.
+
+    ``calls``: the calls of the graph that an instruction computes, by its number.
+    """
+    computes = calls or {}
+    rows = [
+        _row(_kind(each), _name(each), reads(each), writes(each), print_instruction(each))
+        | {"calls": list(computes.get(number, ()))}
+        for number, each in enumerate(program.instructions)
+    ]
+    return {
+        "instructions": rows,
+        "counts": count_kinds(row["kind"] for row in rows),
+        "memory": memory_data(program, symbols or {}),
+        "text": print_program(program),
+    }
+
+
+def call_by_call_data(segment: Segment) -> dict[str, Any]:
+    """A segment that PyTorch runs call by call."""
+    rows = [_call_row(call) for call in segment.calls]
+    return {
+        "instructions": rows,
+        "counts": count_kinds(row["kind"] for row in rows),
+        "memory": None,
+        "text": f"{segment}\n",
+    }
+
+
+def memory_data(program: Program, symbols: Mapping[str, int]) -> dict[str, Any] | None:
+    """The arena: where each temporary lies and from when to when; None: its sizes are not known."""
+    try:
+        lives = lifetimes(program, symbols)
+        plan = plan_lifetimes(lives)
+    except (SizeError, KeyError):
+        return None
+    buffers = [
+        {
+            "name": life.name,
+            "bytes": life.size,
+            "offset": plan.offsets[life.name],
+            "first": life.first,
+            "last": life.last,
+        }
+        for life in lives
+    ]
+    return {"peak": plan.peak, "sum": plan.total, "bound": plan.bound, "buffers": buffers}
+
+
+def _call_row(call: OpCall) -> dict[str, Any]:
+    taken = [ref.name for ref in call.refs()]
+    return _row(operator_kind(call.op), call.op, taken, [call.name], str(call)) | {
+        "calls": [call.name]
+    }
+
+
+def _row(
+    kind: str, name: str, taken: Iterable[str], made: Iterable[str], text: str
+) -> dict[str, Any]:
+    return {"kind": kind, "name": name, "reads": list(taken), "writes": list(made), "text": text}
+
+
+def _kind(instruction: Instruction) -> str:
+    if isinstance(instruction, KernelCall):
+        return "kernel" if instruction.kernel.startswith(PREFIX) else "library"
+    if isinstance(instruction, HostCall):
+        return operator_kind(instruction.op)
+    return "copy" if isinstance(instruction, Copy) else "device"
+
+
+def _name(instruction: Instruction) -> str:
+    if isinstance(instruction, KernelCall):
+        return instruction.kernel.rpartition("@")[0]
+    if isinstance(instruction, HostCall):
+        return instruction.op
+    if isinstance(instruction, Copy):
+        return "copy"
+    return instruction.kernel if isinstance(instruction, Launch) else instruction.blob

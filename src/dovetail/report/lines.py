@@ -1,0 +1,44 @@
+"""Lines of the user's code that calls come from."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from traceback import FrameSummary
+from typing import Any
+
+from torch import fx
+
+_FRAME = re.compile(r'File "(.*?)", line (\d+), in (.*)\n?(?: {4}(.*))?')
+_LIBRARY = str(Path(fx.__file__).resolve().parents[1])  # PyTorch's own code is no line of a user's
+
+
+def source_of(node: fx.Node) -> dict[str, Any] | None:
+    """The innermost line outside PyTorch that a node comes from; None where it is not known."""
+    frames = _FRAME.findall(node.meta.get("stack_trace") or "")
+    return _innermost(_line(file, int(line), name, code) for file, line, name, code in frames)
+
+
+def source_of_frames(frames: Iterable[FrameSummary]) -> dict[str, Any] | None:
+    """The same of a stack."""
+    return _innermost(_line(f.filename, f.lineno or 0, f.name, f.line or "") for f in frames)
+
+
+def module_of(node: fx.Node) -> str:
+    """The path of the module that a node comes from, such as ``layers.0.linear``; "" for none."""
+    stack = node.meta.get("nn_module_stack") or node.meta.get("fwd_nn_module_stack") or {}
+    entries = list(stack.values())
+    path = str(entries[-1][0]) if entries else ""
+    plain = re.sub(r"^L\['\w+'\]\.?", "", path)
+    return re.sub(r"_modules\['([^']+)'\]|\['([^']+)'\]|\[(\d+)\]", r"\1\2\3", plain)
+
+
+def _line(file: str, line: int, function: str, code: str) -> dict[str, Any]:
+    return {"file": file, "line": line, "function": function, "code": code.strip()}
+
+
+def _innermost(lines: Iterable[dict[str, Any]]) -> dict[str, Any] | None:
+    found = list(lines)
+    own = [line for line in found if not line["file"].startswith(_LIBRARY)]
+    return (own or found)[-1] if found else None
