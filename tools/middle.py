@@ -50,21 +50,23 @@ know nothing of loops, memory or machines.""",
     "fuse": """\
 ## Fuse: kernels
 
-Who computes a contraction (`schedule/cpu/library.py`: this one a library, whose call stands
-between kernels), which values share a kernel, which are stored, which are computed again where
+Who computes a contraction (`schedule/cpu/library.py`: this one a kernel, which others are left to a
+library, and why), which values share a kernel, which are stored, which are computed again where
 they are read (`schedule/cluster.py`, `schedule/plan.py`). A kernel is a parallel iteration space
-and the loops at each of its points; memory is addressed by affine expressions. Gelu, layer norm and
-softmax are one kernel: five walks over a row that stays in the nearest cache. Kernel IR has no
-target in it, and is what a `.dvt` file carries for machines that its code is not made for.
-`ir/kernel.py`""",
+and the loops at each of its points; memory is addressed by affine expressions. The product, its
+bias and gelu are one kernel, layer norm and softmax another: five walks over a row that stays in
+the nearest cache. Kernel IR has no target in it, and is what a `.dvt` file carries for machines
+that its code is not made for. `ir/kernel.py`""",
     "schedule": """\
 ## Schedule
 
-How that kernel is done on one target ({target}): the axis of vectors (`*`: the last one of every
-loop) and their lanes, what is masked, how sums are kept exact, which functions are called rather
-than written out, and what a point costs, in picoseconds, of what is worth another thread.
-Strategies in `schedule/cpu/` make it from the kernel and the target; any other schedule that the
-verifier accepts gives the same results. `schedule/schedule.py`""",
+How those kernels are done on one target ({target}): the axis of vectors (`*`: the last one of
+every loop) and their lanes, what is masked, how sums are kept exact, which functions are called
+rather than written out, and what a point costs, in picoseconds, of what is worth another thread.
+The product's accumulators stay in registers, in tiles of so many rows by so many vectors; columns
+that do not lie together are copied to the stack first (`schedule/cpu/product.py`). Strategies in
+`schedule/cpu/` make it from the kernel and the target; any other schedule that the verifier
+accepts gives the same results. `schedule/schedule.py`""",
     "codegen": """\
 ## Code
 
@@ -104,15 +106,16 @@ def source() -> str:
 def page() -> str:
     """The whole page."""
     *_, segment = cpu_segments(Model(), (torch.randn(32, 64),))
-    (kernel,) = kernels_of(segment, TARGET)
+    product, kernel = kernels_of(segment, TARGET)
     parts = [HEAD.format(source=source())]
     for stage in middle(segment, TARGET):
         parts += [STAGES[stage.name], _block(stage)]
     schedule, code, assembly = back(kernel, TARGET)
-    parts += [STAGES["schedule"].format(target=TARGET.name), _block(schedule)]
+    parts += [STAGES["schedule"].format(target=TARGET.name)]
+    parts += [_block(next(iter(back(product, TARGET)))), _block(schedule)]
     for name in OTHERS:
-        other = next(iter(back(kernel, TARGETS[name])))
-        parts += [f"The same kernel on {name}:", _block(other)]
+        others = [next(iter(back(each, TARGETS[name]))) for each in (product, kernel)]
+        parts += [f"The same kernels on {name}:", *map(_block, others)]
     for stage, end in ((code, "ret void"), (assembly, "retq")):
         count = len(stage.text.splitlines())
         parts += [STAGES[stage.name].format(count=count), _excerpt(stage, kernel.name, end)]

@@ -28,10 +28,14 @@ class Stage:
 
     name: str
     graph: str  # which graph it worked on: "dynamo", "joint", "forward", "backward", …
-    before: str = ""  # where graphs are kept
+    before: str = ""
     after: str = ""
     ms: float = 0.0
-    changed: bool = False  # whether the graph came out different
+
+    @property
+    def changed(self) -> bool:
+        """Whether the graph came out different."""
+        return self.before != self.after
 
 
 @dataclass

@@ -241,8 +241,7 @@ class Compiler:
     @cached_property
     def recorder(self) -> PassRecorder:
         """Where passes are recorded."""
-        keep = self.options.keep_graphs or self.record.observer is not None
-        return PassRecorder(self.record, self.options.debug, keep)
+        return PassRecorder(self.record, self.options.debug, self.options.keep_graphs)
 
     @cached_property
     def opinions(self) -> list[Opinion]:

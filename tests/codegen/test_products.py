@@ -1,4 +1,4 @@
-"""Products with one row, as generated sums: beside eager's error, fused, and never wrong."""
+"""Products with one row, as generated sums, and of many layouts: beside eager's error, fused."""
 
 import pytest
 import torch
@@ -78,10 +78,6 @@ def test_a_layer_reads_the_one_before_from_memory():
     first, second = plan_of(model, data(1, 64)).steps
     assert len(second.kernel.buffers) == 4
     assert "max" in {getattr(i, "op", "") for i in first.kernel.instructions()}
-
-
-def test_many_rows_stay_with_the_library():
-    assert not any(isinstance(s, Built) for s in plan_of(F.linear, data(8, 64), data(9, 64)).steps)
 
 
 def test_training_with_one_row():

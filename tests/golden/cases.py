@@ -1,4 +1,4 @@
-"""What the golden files show: thirty kernels and five models, small enough to read."""
+"""What the golden files show: thirty-five kernels and five models, small enough to read."""
 
 from __future__ import annotations
 
@@ -62,6 +62,17 @@ KERNELS: dict[str, Callable[[], Case]] = {
     "max_pool": lambda: _of(lambda x: F.max_pool2d(x, 3, 2, 1), (1, 16, 28, 28)),
     "cumsum": lambda: _of(lambda x: x.cumsum(-1), ROWS),
     "embedding": lambda: _gathered(lambda w, i: F.embedding(i, w) * 2, (1000, 64), (8, 16)),
+    "product": lambda: _of(torch.mm, (64, 512), (512, 200)),
+    "product_odd": lambda: _of(lambda x, w: x @ w.t(), (37, 100), (301, 100)),
+    "product_deep": lambda: _of(torch.mm, (24, 5000), (5000, 96)),
+    "linear_gelu": lambda: _of(
+        lambda x, w, b, r: F.gelu(F.linear(x, w, b)) + r,
+        (2, 64, 256),
+        (512, 256),
+        (512,),
+        (2, 64, 512),
+    ),
+    "products_float64": lambda: _of(torch.bmm, (8, 20, 64), (8, 64, 20), dtype=torch.float64),
     "one_row_product": lambda: _of(lambda x, w: (x @ w).relu(), (1, 256), (256, 512)),
 }
 

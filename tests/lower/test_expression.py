@@ -10,6 +10,7 @@ from dovetail.ir.affine import Affine
 from dovetail.ir.call import OpCall, Ref
 from dovetail.ir.size import Size
 from dovetail.ir.strides import contiguous_strides
+from dovetail.ir.target import TARGETS
 from dovetail.ir.tensor import TensorDesc
 from dovetail.lower import all_rules, calls
 from dovetail.lower.expression import (
@@ -30,6 +31,7 @@ from dovetail.lower.rules import Lower
 from dovetail.lower.values import LibraryCall, Pointwise, Reduction, Source, View
 from dovetail.schedule.plan import verdict
 
+TARGET = TARGETS["x86-64-v4"]
 X = Source("x", "float32", (4, 6))
 PLACES = Source("places", "int64", (4,))
 
@@ -248,7 +250,7 @@ def test_a_rule_runs_once_for_calls_that_agree(rules):
     rules["neg.default"] = lambda *args: (runs.append(1), original(*args))[1]
     lower = Lower({("x", ()): X})
     x = Ref("x", desc(4, 6))
-    assert verdict(call("neg.default", x, name="first")) == ""
+    assert verdict(call("neg.default", x, name="first"), TARGET) == ""
     (first,) = lower_call(lower, call("neg.default", x, name="first"))
     (second,) = lower_call(lower, call("neg.default", Ref("first", desc(4, 6)), name="second"))
     assert len(runs) == 1
@@ -292,13 +294,13 @@ def test_a_rule_that_fails_is_a_refusal_with_its_reason(rules):
         call, lambda b, _: b.cast("%7", "float32"), ()
     )
     made = call("broken", Ref("x", desc(4, 6)))
-    assert verdict(made) == "its rule fails: KeyError: '%7'"
+    assert verdict(made, TARGET) == "its rule fails: KeyError: '%7'"
     assert isinstance(lower_call(Lower({("x", ()): X}), made), LibraryCall)
 
 
 def test_a_rule_whose_expression_is_invalid_is_a_refusal(rules):
     rules["invalid"] = lambda lower, call: lower.pointwise(call, lambda b, i: b.position(i[0]), ())
-    assert "is computed as int64" in verdict(call("invalid", Ref("x", desc(4, 6))))
+    assert "is computed as int64" in verdict(call("invalid", Ref("x", desc(4, 6))), TARGET)
 
 
 # ---- properties --------------------------------------------------------------------------------

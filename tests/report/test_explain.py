@@ -27,7 +27,8 @@ class Model(nn.Module):
 def data():
     torch.compiler.reset()
     with torch.no_grad():
-        found = dovetail.explain(Model().eval(), torch.randn(8, 16), backend="cpu")
+        # A product of three rows by a transposed matrix is left to a library.
+        found = dovetail.explain(Model().eval(), torch.randn(3, 16), backend="cpu")
     return found.to_dict()
 
 

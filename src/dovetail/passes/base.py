@@ -75,7 +75,7 @@ class PassRecorder(NamedTuple):
 
     record: Compilation
     debug: bool = False
-    keep_graphs: bool = False
+    keep_graphs: bool = True
 
 
 def _name(fn: PassFn) -> str:

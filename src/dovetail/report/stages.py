@@ -19,8 +19,9 @@ from dovetail.ir.kernel import Kernel
 from dovetail.ir.kernel_text import print_kernel
 from dovetail.lower.calls import lower_segment
 from dovetail.lower.text import print_values
+from dovetail.lower.values import LibraryCall
 from dovetail.schedule.build import Built
-from dovetail.schedule.plan import make_plan
+from dovetail.schedule.plan import make_plan, verdict
 from dovetail.schedule.text import print_schedule
 
 if TYPE_CHECKING:
@@ -62,8 +63,14 @@ def middle(segment: Segment, target: Target) -> Iterator[StageText]:
     _, order = lower_segment(segment, lambda found: found)  # products too, whoever computes them
     yield StageText("lower", print_values(order))
     steps = make_plan(segment, target).steps
-    texts = [print_kernel(s.kernel) if isinstance(s, Built) else f"{s.call}\n" for s in steps]
-    yield StageText("fuse", "\n".join(texts))
+    yield StageText("fuse", "\n".join(_step(step, target) for step in steps))
+
+
+def _step(step: Built | LibraryCall, target: Target) -> str:
+    """A kernel, or a library's call and why it is one."""
+    if isinstance(step, Built):
+        return print_kernel(step.kernel)
+    return f"{step.call}  # {verdict(step.call, target)}\n"
 
 
 def back(kernel: Kernel, target: Target) -> Iterator[StageText]:

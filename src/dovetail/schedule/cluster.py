@@ -28,8 +28,9 @@ from dovetail.lower.values import (
     root_of,
 )
 from dovetail.schedule.cpu.cut import FEW_SCANS, LONG_SCAN
-from dovetail.schedule.domain import Domain, reduce_flags, refine, scan_flags
+from dovetail.schedule.domain import Domain, reduce_flags, refine, refine_kept, scan_flags
 from dovetail.schedule.limits import Limits
+from dovetail.schedule.tiled import is_matrix_product
 
 WIDE = 2.0  # what a function of float64 is beside one of float32
 
@@ -194,7 +195,8 @@ class Clusterer:
     def _find(self, value: Value, first: int) -> None:
         window = self.limits.window
         latest = max(first + window, len(self.clusters) - window)
-        for cluster in (*self.clusters[first : first + window], *self.clusters[latest:]):
+        near = (*self.clusters[first : first + window], *self.clusters[latest:])
+        for cluster in () if is_matrix_product(value) else near:
             room = len(cluster.members) < self.limits.members and cluster.work.takes(value)
             if cluster.library is None and room and self._join(cluster, value):
                 return
@@ -204,7 +206,9 @@ class Clusterer:
             raise AssertionError(f"{value} fits no cluster of its own")
 
     def _join(self, cluster: Cluster, value: Value, *, alone: bool = False) -> bool:
-        for domain, kind in self._fits(cluster, value):
+        product = bool(cluster.members) and is_matrix_product(cluster.members[0])
+        fits = _beside_product(cluster, value) if product else self._fits(cluster, value)
+        for domain, kind in fits:
             reach = Reach(cluster, domain, self._home_number)
             if alone or self._compatible(cluster, value, domain, kind, reach):
                 cluster.domain = domain
@@ -258,6 +262,14 @@ class Clusterer:
         except (Conflict, NotAffine):
             return False
         return True
+
+
+def _beside_product(cluster: Cluster, value: Value) -> Iterable[tuple[Domain, str]]:
+    """A product of matrices is joined by what is done with each of its sums."""
+    if isinstance(value, Pointwise):
+        refined = refine_kept(cluster.domain, value.shape)
+        if refined is not None and refined.index(value.shape, row=True) is not None:
+            yield refined, "row"
 
 
 def _share(members: Sequence[Value], value: Value) -> bool:

@@ -93,6 +93,19 @@ def refine(domain: Domain, shape: Sequence[Dim]) -> Domain | None:
     return _merge(domain, left[::-1], right[::-1], result)
 
 
+def refine_kept(domain: Domain, shape: Sequence[Dim]) -> Domain | None:
+    """The domain with the sizes that are not reduced refined for ``shape``."""
+    reduced = domain.reduced or (False,) * len(domain.sizes)
+    last = len(domain.kept)
+    if any(reduced[:last]):  # those that are kept come first, as in a product
+        return None
+    kept = refine(Domain(domain.sizes[:last]), shape)
+    if kept is None:
+        return None
+    sizes = (*kept.sizes, *domain.sizes[last:])
+    return Domain(sizes, (*[False] * len(kept.sizes), *reduced[last:]))
+
+
 def _merge(
     domain: Domain, left: list[tuple[int, int]], right: list[int], result: _Refined
 ) -> Domain | None:

@@ -30,6 +30,7 @@ from dovetail.schedule.cpu.adapt import adapter
 from dovetail.schedule.cpu.library import library_reason
 from dovetail.schedule.limits import limits_of
 from dovetail.schedule.simplify import simplify
+from dovetail.schedule.tiled import is_matrix_product
 
 
 class Unschedulable(DovetailError):
@@ -142,7 +143,7 @@ class _Storage:
                 if read in self.stored and read not in members and read not in cluster.inlined:
                     continue
                 room = len(seen) < self.limits.values and work.takes(read)
-                again = self._recompute(read, cluster, room=room)
+                again = not is_matrix_product(value) and self._recompute(read, cluster, room=room)
                 if read in members or read in cluster.inlined or again:
                     stack.append(read)
                 else:
@@ -151,6 +152,9 @@ class _Storage:
     def _recompute(self, value: Value, cluster: Cluster, *, room: bool) -> bool:
         if isinstance(value, Reduction | Scanned) or self._written_between(value, cluster):
             return False
+        home = self.clusterer.home[value]
+        if home is not cluster and is_matrix_product(home.members[0]):
+            return False  # what is done with a product's sums is done where they are
         if self._cost(value, self.limits.inline) <= self.limits.inline:
             return not self._is_read_often(value, cluster)
         if is_expensive(value, self.limits) and is_serial(cluster.domain, cluster.members):
@@ -184,7 +188,7 @@ class _Storage:
         return total
 
 
-def verdict(call: OpCall) -> str:
-    """Why a call has no generated code; empty when it has. It is the same for all targets."""
+def verdict(call: OpCall, target: Target) -> str:
+    """Why a call has no generated code for a target; empty when it has."""
     found = lowered_alone(call)
-    return found.refusal or library_reason(found.contractions)
+    return found.refusal or library_reason(found.contractions, target)

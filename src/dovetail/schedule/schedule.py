@@ -72,6 +72,36 @@ class Tile:
 
 
 @dataclass(frozen=True, slots=True)
+class ProductTile:
+    """A sum of products in tiles of accumulators that stay in registers.
+
+    A tile is some rows of the axis ``rows`` by ``vectors`` vectors of columns. A unit of work is
+    ``block`` rows by the columns of one tile; it is cut into as few tiles as their heights allow,
+    which differ by one row at most. What varies with the rows is broadcast, what varies with the
+    columns is loaded in vectors: from where it lies, or, where it is ``packed``, from a copy on the
+    stack in which the columns of a tile lie together.
+    """
+
+    rows: str
+    heights: tuple[int, ...]  # the rows that a tile may have, the most first
+    vectors: int
+    block: int
+    unroll: int  # steps of the sum that are written out
+    chunk: int  # products summed in registers before their sum enters the total; 0: all of them
+    depth: int  # steps of the sum done for all rows of a unit before the next; 0: all of them
+    packed: bool
+
+    def tiles(self, rows: int) -> set[int]:
+        """The heights of the tiles that so many rows are cut into."""
+        count = -(-rows // self.heights[0])
+        return {(n + 1) * rows // count - n * rows // count for n in range(count)}
+
+    def outer(self, kernel: Kernel, along: str | None) -> list[Axis]:
+        """The axes of units beside those of a tile."""
+        return [a for a in kernel.axes if a.name not in (self.rows, along)]
+
+
+@dataclass(frozen=True, slots=True)
 class Schedule:
     """How a kernel is done. ``target`` is the name of the one it was made for."""
 
@@ -82,6 +112,7 @@ class Schedule:
     block: int = 0  # elements of a parallel vector axis in a unit of work
     steps: Steps | None = None  # along a parallel vector axis, inside a unit
     tile: Tile | None = None
+    product: ProductTile | None = None
     calls: tuple[tuple[str, str], ...] = ()  # functions of vectors, by type, that are called
     erf_plus_one: tuple[str, ...] = ()  # sums computed as one function, to their own accuracy
     cost: int = 0  # picoseconds of one point of the parallel axes, with its loops
@@ -93,6 +124,11 @@ class Schedule:
             return 0
         if self.tile is not None:
             return self.tile.units(kernel)
+        if self.product is not None:
+            p, extents = self.product, {a.name: a.extent for a in kernel.axes}
+            outer = product(a.extent for a in p.outer(kernel, self.vector))
+            rows = _parts(extents[p.rows], p.block)
+            return mul(outer, mul(rows, _parts(extents[str(self.vector)], p.vectors * self.lanes)))
         outer = product(a.extent for a in kernel.axes if a.name != self.vector)
         along = next((a for a in kernel.axes if a.name == self.vector), None)
         return outer if along is None else mul(outer, _parts(along.extent, self.block))

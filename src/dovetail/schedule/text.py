@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
 from dovetail.errors import InvalidSchedule
-from dovetail.schedule.schedule import LoopSchedule, Schedule, Steps, Tile
+from dovetail.schedule.schedule import LoopSchedule, ProductTile, Schedule, Steps, Tile
 
 Pairs = tuple[tuple[str, int], ...]
 
@@ -24,6 +25,8 @@ def print_schedule(schedule: Schedule) -> str:
         lines.append(f"  tile {tile.across} by {tile.rows}, {tile.along} by {tile.columns}")
         if tile.transposed:
             lines.append(f"  transposed {_pairs(tile.transposed)}")
+    if s.product is not None:
+        lines.append(f"  product {_product(s.product)}")
     if s.calls:
         lines.append(f"  calls {', '.join(f'{op} of {dtype}' for op, dtype in s.calls)}")
     if s.erf_plus_one:
@@ -47,6 +50,12 @@ def _loop(loop: LoopSchedule) -> Iterator[str]:
         yield f"scans {_pairs(loop.scans)}"
     if loop.interleaved:
         yield f"interleaved {', '.join(' '.join(map(str, group)) for group in loop.interleaved)}"
+
+
+def _product(p: ProductTile) -> str:
+    heights, packed = " or ".join(map(str, p.heights)), " packed" if p.packed else ""
+    sums = f"unroll {p.unroll} chunk {p.chunk} depth {p.depth}"
+    return f"{p.rows} by {heights} of {p.block}, {p.vectors} vectors, {sums}{packed}"
 
 
 def _steps(steps: Steps) -> str:
@@ -120,6 +129,22 @@ def _tile(text: str) -> Tile:
     return Tile(across, along, int(rows), int(columns))
 
 
+_PRODUCT = re.compile(
+    r"(\w+) by (\d+(?: or \d+)*) of (\d+), (\d+) vectors, "
+    r"unroll (\d+) chunk (\d+) depth (\d+)( packed)?"
+)
+
+
+def _parse_product(text: str) -> ProductTile:
+    found = _PRODUCT.fullmatch(text)
+    if found is None:
+        raise ValueError(f"cannot read {text!r}")
+    rows, heights, *numbers, packed = found.groups()
+    block, vectors, unroll, chunk, depth = map(int, numbers)
+    tall = tuple(map(int, heights.split(" or ")))
+    return ProductTile(rows, tall, vectors, block, unroll, chunk, depth, packed is not None)
+
+
 def _vector(text: str) -> dict[str, Any]:
     ((vector, lanes),) = _parse_pairs(text)
     return {"vector": vector, "lanes": int(lanes)}
@@ -143,6 +168,7 @@ _SCHEDULE: dict[str, Reader] = {
     "steps": lambda text: {"steps": _parse_steps(text)},
     "tile": lambda text: {"tile": _tile(text)},
     "transposed": lambda text: {"transposed": _counted(text)},
+    "product": lambda text: {"product": _parse_product(text)},
     "calls": lambda text: {"calls": tuple((op, dtype) for op, dtype in _parse_pairs(text, " of "))},
     "erf_plus_one": lambda text: {"erf_plus_one": tuple(text.split(", "))},
     "cost": _cost,

@@ -25,7 +25,7 @@ def refusal(call: OpCall) -> str:
         return "it defines a size that depends on data"
     if any(True for _ in call.subgraphs()):
         return "it has subgraphs"
-    reason = verdict(call)
+    reason = verdict(call, TARGETS["opencl"])
     if reason == "no rule" and stays_whole(call):
         return "a library's operation, which is not rendered"
     return "no lowering rule" if reason == "no rule" else reason

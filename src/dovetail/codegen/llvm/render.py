@@ -10,7 +10,7 @@ import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from dovetail.codegen.llvm import guard, memory, outline, ranges, scalar, tile
+from dovetail.codegen.llvm import guard, memory, outline, product, ranges, scalar, tile
 from dovetail.codegen.llvm.emit import Code, Val
 from dovetail.codegen.llvm.math import integers
 from dovetail.codegen.llvm.reduce import Accumulators, met_in_order
@@ -39,7 +39,7 @@ Group = tuple[Load | Store, ...]
 
 
 @dataclass(frozen=True)
-class TableLayout:
+class Layout:
     """Where a kernel finds its pointers and sizes in the table it is given."""
 
     pointers: Mapping[str, int]
@@ -57,7 +57,7 @@ class Renderer:
         schedule: Schedule,
         target: Target,
         name: str,
-        layout: TableLayout,
+        layout: Layout,
         *,
         guarded: bool = False,
     ) -> None:
@@ -91,7 +91,10 @@ class Renderer:
         self._load_table()
         if self.schedule.tile is not None:
             self.transposed = tile.buffers(self, self.schedule.tile)
-        self.c.each(Val("%begin", "int64"), Val("%end", "int64"), 1, self._unit)
+        unit = self._unit
+        if self.schedule.product is not None:
+            unit = product.Tiles(self, self.schedule.product).unit
+        self.c.each(Val("%begin", "int64"), Val("%end", "int64"), 1, unit)
         c.line("ret void")
         head = f"define internal void @{self.name}(ptr %table, i64 %begin, i64 %end) #0 {{"
         return "\n".join([head, "entry:", *c.slots, *c.lines, "}"])
@@ -255,9 +258,9 @@ class Renderer:
         for loop, how in zip(self.kernel.loops, self.schedule.loops, strict=True):
             groups = [_accesses(loop, places) for places in how.interleaved]
             self.groups = {i: group for group in groups for i in group}
-            if loop.axes:
+            if loop.axes and self.schedule.product is None:
                 self._nest(loop, how)
-            else:
+            elif not loop.axes:
                 self._run(loop.body)
 
     def _nest(self, loop: Loop, how: LoopSchedule) -> None:

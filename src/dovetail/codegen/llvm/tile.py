@@ -44,8 +44,8 @@ def _stored(r: Renderer, load: Load) -> str:
 def unit(r: Renderer, tile: Tile, number: Val) -> None:
     """One tile: bring what lies across, then run the kernel row by row."""
     c = r.c
-    number, columns = _span(r, number, _axis(r, tile.along), tile.columns)
-    number, rows = _span(r, number, _axis(r, tile.across), tile.rows)
+    number, columns = span(r, number, _axis(r, tile.along), tile.columns)
+    number, rows = span(r, number, _axis(r, tile.across), tile.rows)
     r.decode(number, tile.outer(r.kernel))
     for load, band in _loads(r, tile):
         _bring(r, tile, load, band, rows, columns)
@@ -60,7 +60,7 @@ def unit(r: Renderer, tile: Tile, number: Val) -> None:
     c.each(*rows, 1, row)
 
 
-def _span(r: Renderer, number: Val, axis: Axis, length: int) -> tuple[Val, Span]:
+def span(r: Renderer, number: Val, axis: Axis, length: int) -> tuple[Val, Span]:
     """A unit's number without this axis, and the part of the axis that it is at."""
     c, extent = r.c, r.size(axis.extent)
     if isinstance(axis.extent, int) and axis.extent <= length:

@@ -19,7 +19,7 @@ def adapter(target: Target) -> Adapt:
             return found
         known = found.adapted.get(adapt)
         if known is None:
-            reason = library_reason(found.contractions)
+            reason = library_reason(found.contractions, target)
             known = found.adapted[adapt] = Lowered(reason) if reason else cut(found, target)
         return known
 

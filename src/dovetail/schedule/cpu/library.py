@@ -10,11 +10,12 @@ from dovetail.ir.dtypes import COMPUTE, FLOATS
 from dovetail.ir.target import Target
 from dovetail.ir.tensor import TensorDesc
 from dovetail.lower.contraction import Contraction
+from dovetail.lower.index_map import variables_of
+from dovetail.schedule.tiled import is_matrix_product
 
-# Rows, or columns, up to which a product is a sum in a kernel, where what surrounds it fuses and
-# nothing is packed: it reads each weight once, so that memory sets the pace. A library uses each
-# weight it has loaded for many rows.
-MOST_ROWS = 1
+# Rows of a product for which its columns are worth copying to where vectors of them are dense: the
+# copy takes about as long as three rows (benchmarks/gemm.py, transposed weights).
+_PACKING_ROWS = 4
 # Library calls that write their result where they are told.
 FILLING = frozenset(f"aten.{name}.default" for name in ("mm", "addmm", "bmm", "baddbmm"))
 # From so many multiplications on a product may be left to oneDNN (native/python/aten_product.c),
@@ -23,14 +24,18 @@ _LARGE_PRODUCT = 2**23
 _LONGEST_SUM = 1024
 
 
-def library_reason(contractions: Sequence[Contraction]) -> str:
-    """Why a library had better compute a call with these; empty where kernels had."""
+def library_reason(contractions: Sequence[Contraction], target: Target) -> str:
+    """Why a library had better compute a call with these; empty where kernels had.
+
+    A product of one row, or one column, is a sum in a kernel: it reads each weight once, so that
+    memory sets the pace, and nothing is packed.
+    """
     if len(contractions) > 1:
         return "several products, which a library fuses"
-    return _reason(contractions[0]) if contractions else ""
+    return _reason(contractions[0], target) if contractions else ""
 
 
-def _reason(value: Contraction) -> str:
+def _reason(value: Contraction, target: Target) -> str:
     if not all(factor.is_plain for factor in value.factors):
         return "a convolution, which a library is better at"
     if not all(isinstance(size, int) and size > 0 for size in value.source_shape):
@@ -40,9 +45,28 @@ def _reason(value: Contraction) -> str:
         return "a product that is not of floating-point numbers"
     if not value.shape:
         return "a product of vectors, which a library is better at"
-    if all(int(value.extent(role)) > MOST_ROWS for role in ("rows", "columns")):  # type: ignore[arg-type]
-        return "a product that a library is better at"
+    if is_matrix_product(value):
+        return _matrix_reason(value, target)
     return ""
+
+
+def _matrix_reason(value: Contraction, target: Target) -> str:
+    """Why a library had better compute a product of matrices."""
+    if target.kind != "cpu" or "fma" not in target.features:
+        return "a product that a library is better at"
+    if any(operand.dtype not in FLOATS for operand in value.reads):
+        return "a product in half precision, for which libraries have instructions of their own"
+    if int(value.extent("rows")) < _PACKING_ROWS and not _has_dense_columns(value):  # type: ignore[arg-type]
+        return "a product of too few rows to lay out its columns for"
+    return ""
+
+
+def _has_dense_columns(value: Contraction) -> bool:
+    """Whether vectors of columns can be read from where they lie."""
+    _, right = value.factors
+    dims = variables_of(right.index.results[-1:])
+    last = value.reads[right.operand].strides[-1:]
+    return last == (1,) and all(value.roles[d] == "columns" for d in dims)
 
 
 def fills(call: OpCall, target: Target) -> bool:

@@ -28,9 +28,10 @@ from dovetail.ir.target import Target
 from dovetail.schedule.cpu import patterns
 from dovetail.schedule.cpu.code_size import FUNCTIONS
 from dovetail.schedule.cpu.cost import cost, grain
+from dovetail.schedule.cpu.product import lanes_of, product_cost, product_of, product_tile
 from dovetail.schedule.cpu.tile import tile_of
 from dovetail.schedule.cpu.volume import Budget, Form, Volume, divides, step_counts
-from dovetail.schedule.schedule import LOOPS, LoopSchedule, Schedule, Steps
+from dovetail.schedule.schedule import LOOPS, LoopSchedule, ProductTile, Schedule, Steps
 
 _ELEMENT = 4  # bytes, of most
 NARROWEST = 64  # elements of a vector axis in a unit of work, at least: WIDE of the widest vectors
@@ -111,7 +112,8 @@ def is_light(kernel: Kernel) -> bool:
 class _Strategy:
     def __init__(self, kernel: Kernel, target: Target, budget: Budget) -> None:
         self.kernel, self.target, self.budget = kernel, target, budget
-        self.axis = vector_axis(kernel)
+        self.product = product_of(kernel, target)
+        self.axis = vector_axis(kernel) if self.product is None else self.product.columns
         self.is_row = self.axis is not None and self.axis not in kernel.axes
         self.name = None if self.axis is None else self.axis.name
         self.vector = LOOPS if self.is_row else self.name
@@ -126,6 +128,9 @@ class _Strategy:
         self.form = volume.form(self.budget)
         is_parallel = self.axis is not None and not self.is_row
         block = block_of(kernel, target) if is_parallel else 0
+        product = self._product()
+        if product is not None:
+            block = product.vectors * self.lanes
         return Schedule(
             target=target.name,
             vector=vector,
@@ -133,15 +138,23 @@ class _Strategy:
             loops=tuple(map(self._loop, kernel.loops)),
             block=block,
             steps=self._steps(self.axis.extent) if self.axis is not None and block else None,
-            tile=tile_of(kernel, self.axis, block, target),
+            tile=tile_of(kernel, self.axis, block, target) if product is None else None,
+            product=product,
             calls=tuple(sorted(self.form.called)),
             erf_plus_one=erf_sums,
-            cost=cost(kernel),
+            cost=cost(kernel) if self.product is None else product_cost(kernel, self.product),
             grain=grain(target),
         )
 
+    def _product(self) -> ProductTile | None:
+        if self.product is None:
+            return None
+        return product_tile(self.kernel, self.product, self.target)
+
     def _lanes(self) -> int:
         """Lanes of a value that varies; a scan of a short axis has no more than it needs."""
+        if self.product is not None:
+            return lanes_of(self.product, self.target)
         lanes, extent = self.target.lanes, self.axis.extent if self.axis is not None else 1
         scans = any(isinstance(i, Scan) for i in self.kernel.instructions())
         if scans and isinstance(extent, int) and extent < lanes:
@@ -167,6 +180,8 @@ class _Strategy:
         if not loop.axes:
             moving = None if self.is_row else self.name
             return LoopSchedule(interleaved=self._interleaved(loop, moving))
+        if self.product is not None:
+            return LoopSchedule()
         last = loop.axes[-1]
         reduces = any(isinstance(i, Reduce) for i in loop.body)
         steps, chunk = None, CHUNK

@@ -1,0 +1,422 @@
+"""Sums of products in tiles of accumulators: rows are broadcast, columns are loaded in vectors.
+
+A tile's sums go through a buffer on the stack, from which the rest of the kernel reads them vector
+by vector. So that rest is written once, whatever the heights of tiles, and long sums are collected
+there from parts, so that errors grow slowly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING
+
+from dovetail.codegen.llvm import memory
+from dovetail.codegen.llvm.emit import TYPES, Val, vector_type
+from dovetail.codegen.llvm.math.arithmetic import fma
+from dovetail.codegen.llvm.tile import Span, span
+from dovetail.codegen.llvm.transpose import transpose
+from dovetail.ir.dtypes import item_bytes
+from dovetail.ir.kernel import Load
+from dovetail.ir.kernel_product import kernel_product
+from dovetail.ir.size import Dim
+from dovetail.schedule.schedule import ProductTile
+
+if TYPE_CHECKING:
+    from dovetail.codegen.llvm.render import Renderer
+
+_BAND = 8  # columns transposed together: their cache lines stay, even if a power of two apart
+
+
+class Tiles:
+    """Writes the units of one kernel."""
+
+    def __init__(self, r: Renderer, tile: ProductTile) -> None:
+        found = kernel_product(r.kernel)
+        assert found is not None
+        self.r, self.c, self.tile, self.of = r, r.c, tile, found
+        self.dtype, self.lanes = found.total.dtype, r.lanes
+        self.width = tile.vectors * r.lanes
+        self.is_deep = bool(tile.depth)
+        held = tile.block if self.is_deep else tile.heights[0]
+        self.totals = self._array("totals", held * self.width, self.dtype)
+        self.panel = self.kept = Val("", "ptr")
+        if tile.packed:
+            steps = tile.depth or self._known(found.sum.extent)
+            self.panel = self._array("panel", steps * self.width, self._stored(found.right))
+            self.kept = Val(r.c.slot("int64", 1), "ptr")
+            r.c.put(self.kept.text, r.c.const(-1, "int64"))
+
+    def _array(self, name: str, count: int, dtype: str) -> Val:
+        self.c.slots.append(f"  %{name} = alloca [{count} x {TYPES[dtype]}], align 64")
+        return Val(f"%{name}", "ptr")
+
+    @staticmethod
+    def _known(extent: Dim) -> int:
+        assert isinstance(extent, int)
+        return extent
+
+    def _stored(self, load: Load) -> str:
+        dtype = self.r.dtypes[load.buffer]
+        return memory.STORED.get(dtype, dtype)
+
+    # ---- units -----------------------------------------------------------------------------
+
+    def unit(self, number: Val) -> None:
+        """One panel of columns, and a block of rows."""
+        r, tile = self.r, self.tile
+        number, rows = span(r, number, self.of.rows, tile.block)
+        place, (number, columns) = number, span(r, number, self.of.columns, self.width)
+        r.decode(number, tile.outer(r.kernel, self.of.columns.name))
+        end = r.size(self.of.sum.extent)
+        if self.is_deep:
+            self.c.each(self._index(0), end, tile.depth, partial(self._part, rows, columns))
+            self._finish(rows, rows[0], columns)
+            return
+        if tile.packed:
+            self._pack_once(place, columns)
+        steps = self._index(0), end
+
+        def each(low: Val, high: Val) -> None:
+            self._sum((low, high), low, columns, steps, fresh=True)
+            self._finish((low, high), low, columns)
+
+        self._tiles(rows, each)
+
+    def _part(self, rows: Span, columns: Span, start: Val) -> None:
+        """Part of the sum, for all rows of a unit."""
+        c = self.c
+        end = self.r.size(self.of.sum.extent)
+        stop = c.intrinsic("smin", c.op("add", start, self._index(self.tile.depth)), end)
+        if self.tile.packed:
+            self._pack(columns, (start, stop))
+        first = c.compare("icmp eq", start, self._index(0))
+
+        def each(low: Val, high: Val) -> None:
+            self._when(first, lambda: self._clear((low, high), rows[0]))
+            self._sum((low, high), rows[0], columns, (start, stop), fresh=False)
+
+        self._tiles(rows, each)
+
+    def _tiles(self, rows: Span, each: Callable[[Val, Val], None]) -> None:
+        """Cut rows into tiles of almost one height."""
+        c, most = self.c, self.tile.heights[0]
+        length = c.op("sub", rows[1], rows[0])
+        more = c.op("add", length, self._index(most - 1))
+        count = c.op("udiv", more, self._index(most))
+
+        def tile(n: Val) -> None:
+            following = c.op("add", n, self._index(1))
+            low, high = (c.op("udiv", c.op("mul", i, length), count) for i in (n, following))
+            each(c.op("add", rows[0], low), c.op("add", rows[0], high))
+
+        c.each(self._index(0), count, 1, tile)
+
+    def _index(self, number: int) -> Val:
+        return self.c.const(number, "int64")
+
+    def _when(self, condition: Val, then: Callable[[], None]) -> None:
+        c = self.c
+        yes, done = c.label("yes"), c.label("done")
+        c.line(f"br i1 {condition.text}, label %{yes}, label %{done}")
+        c.start(yes)
+        shared, c.shared = c.shared, dict(c.shared)
+        then()
+        c.shared = shared
+        c.block(done)
+
+    # ---- sums ------------------------------------------------------------------------------
+
+    def _sum(self, rows: Span, base: Val, columns: Span, steps: Span, *, fresh: bool) -> None:
+        """Add a tile's products to its totals; they start at zero where it is ``fresh``."""
+        c, heights = self.c, self.tile.heights
+        if len(heights) == 1:
+            self._height(heights[0], rows, base, columns, steps, fresh)
+            return
+        height = c.op("sub", rows[1], rows[0])
+        labels = [c.label(f"rows{h}_") for h in heights]
+        done = c.label("summed")
+        cases = " ".join(
+            f"i64 {h}, label %{x}" for h, x in zip(heights[1:], labels[1:], strict=True)
+        )
+        c.line(f"switch i64 {height.text}, label %{labels[0]} [ {cases} ]")
+        for h, label in zip(heights, labels, strict=True):
+            c.start(label)
+            shared, c.shared = c.shared, dict(c.shared)
+            self._height(h, rows, base, columns, steps, fresh)
+            c.shared = shared
+            c.line(f"br label %{done}")
+        c.start(done)
+
+    def _height(
+        self, height: int, rows: Span, base: Val, columns: Span, steps: Span, fresh: bool
+    ) -> None:
+        """A tile of one height; long sums in chunks."""
+        c, chunk = self.c, self.tile.chunk
+        places = self._places(height, rows[0], base)
+        if not chunk and fresh:
+            self._run(height, rows, columns, steps, lambda i, j, v: self._keep(places[i][j], v))
+            return
+
+        def collect(i: int, j: int, value: Val) -> None:
+            old = self._vector(places[i][j])
+            self._keep(places[i][j], c.op("fadd", old, value))
+
+        if fresh:
+            self._clear(rows, base, height)
+        if not chunk:
+            self._run(height, rows, columns, steps, collect)
+            return
+
+        def part(start: Val) -> None:
+            stop = c.intrinsic("smin", c.op("add", start, self._index(chunk)), steps[1])
+            self._run(height, rows, columns, (start, stop), collect)
+
+        c.each(*steps, chunk, part)
+
+    def _places(self, height: int, low: Val, base: Val) -> list[list[Val]]:
+        """Where a tile's totals lie."""
+        c, width = self.c, self.width
+        start = self.totals
+        if low.text != base.text:
+            first = c.op("mul", c.op("sub", low, base), self._index(width))
+            start = memory.address(c, start, first, self.dtype)
+        return [
+            [
+                memory.address(c, start, self._index(i * width + j * self.lanes), self.dtype)
+                for j in range(self.tile.vectors)
+            ]
+            for i in range(height)
+        ]
+
+    def _vector(self, place: Val) -> Val:
+        kind = vector_type(self.dtype, self.lanes)
+        size = item_bytes(self.dtype) * self.lanes
+        text = f"load {kind}, ptr {place.text}, align {size}"
+        return self.c.new(text, self.dtype, self.lanes)
+
+    def _keep(self, place: Val, value: Val) -> None:
+        size = item_bytes(self.dtype) * self.lanes
+        self.c.line(f"store {value.type} {value.text}, ptr {place.text}, align {size}")
+
+    def _clear(self, rows: Span, base: Val, height: int = 0) -> None:
+        """Totals of zero."""
+        c = self.c
+        zero = c.const(0.0, self.dtype, self.lanes)
+        if height:
+            for place in (p for row in self._places(height, rows[0], base) for p in row):
+                self._keep(place, zero)
+            return
+        c.each(*rows, 1, lambda i: self._clear((i, i), base, 1))
+
+    def _run(
+        self,
+        height: int,
+        rows: Span,
+        columns: Span,
+        steps: Span,
+        finish: Callable[[int, int, Val], None],
+    ) -> None:
+        """Products of some steps, summed in registers."""
+        c, tile, unroll = self.c, self.tile, self.tile.unroll
+        sums = [
+            [c.slot(self.dtype, self.lanes) for _ in range(tile.vectors)] for _ in range(height)
+        ]
+        for slot in (s for row in sums for s in row):
+            c.put(slot, c.const(0.0, self.dtype, self.lanes))
+        left, left_step = self._left(rows[0], steps[0])
+        right, right_step, masks = self._right(columns, steps[0])
+        at, other = c.slot("ptr", 1), c.slot("ptr", 1)
+        c.put(at, left)
+        c.put(other, right)
+
+        def step(_: Val, count: int) -> None:
+            here, there = c.get(at, "ptr", 1), c.get(other, "ptr", 1)
+            for n in range(count):
+                self._step(sums, height, here, there, n, (left_step, right_step), masks)
+            for slot, place, by, load in (
+                (at, here, left_step, self.of.left),
+                (other, there, right_step, self.of.right),
+            ):
+                offset = c.op("mul", self.r.size(by), self._index(count)) if by != 1 else None
+                offset = offset or self._index(count)
+                c.put(slot, memory.address(c, place, offset, self._stored(load)))
+
+        many = c.op("sub", steps[1], steps[0])
+        whole = many
+        if unroll > 1:
+            whole = c.op("and", many, self._index(-unroll))
+        c.each(self._index(0), whole, unroll, lambda i: step(i, unroll))
+        if unroll > 1 and not self._divides(unroll):
+            c.each(whole, many, 1, lambda i: step(i, 1))
+        for i, row in enumerate(sums):
+            for j, slot in enumerate(row):
+                finish(i, j, c.get(slot, self.dtype, self.lanes))
+
+    def _divides(self, unroll: int) -> bool:
+        extent = self.of.sum.extent
+        return isinstance(extent, int) and extent % unroll == 0
+
+    def _step(
+        self,
+        sums: list[list[str]],
+        height: int,
+        left: Val,
+        right: Val,
+        number: int,
+        strides: tuple[Dim, Dim],
+        masks: list[Val | None],
+    ) -> None:
+        """One step of the sum, for all accumulators."""
+        c, r, lanes = self.c, self.r, self.lanes
+        dtype, stored = r.dtypes[self.of.right.buffer], self._stored(self.of.right)
+        start = self._moved(right, strides[1], number, stored)
+        vectors = []
+        for j, mask in enumerate(masks):
+            place = memory.address(c, start, self._index(j * lanes), stored)
+            vectors.append(memory.widen(c, memory.load_dense(c, stored, place, mask, lanes), dtype))
+        dtype, stored = r.dtypes[self.of.left.buffer], self._stored(self.of.left)
+        start = self._moved(left, strides[0], number, stored)
+        across = self.of.left.index.stride(self.of.rows.name)
+        for i in range(height):
+            place = self._moved(start, across, i, stored)
+            raw = memory.widen(c, memory.load_scalar(c, stored, place, None), dtype)
+            value = c.splat(raw, lanes)
+            for j, vector in enumerate(vectors):
+                old = c.get(sums[i][j], self.dtype, lanes)
+                c.put(sums[i][j], fma(c, value, vector, old))
+
+    def _moved(self, place: Val, stride: Dim, count: int, stored: str) -> Val:
+        """A place ``count`` steps further."""
+        c = self.c
+        if not count or stride == 0:
+            return place
+        offset = (
+            self._index(stride * count)
+            if isinstance(stride, int)
+            else c.op("mul", self.r.size(stride), self._index(count))
+        )
+        return memory.address(c, place, offset, stored)
+
+    def _left(self, row: Val, step: Val) -> tuple[Val, Dim]:
+        """Where a tile's rows are read from, and how far a step moves."""
+        of, r = self.of, self.r
+        r.axes[of.rows.name], r.axes[of.sum.name] = row, step
+        place = memory.base(r, of.left.buffer, of.left.index, "")
+        place = self.c.new(f"freeze ptr {place.text}", "ptr", 1)
+        return place, of.left.index.stride(of.sum.name)
+
+    def _right(self, columns: Span, step: Val) -> tuple[Val, Dim, list[Val | None]]:
+        """Where columns are read from, how far a step moves, and which lanes there are."""
+        of, r, c = self.of, self.r, self.c
+        every: list[Val | None] = [None] * self.tile.vectors
+        if self.tile.packed:
+            place = self.panel
+            if step.text != "0":
+                depth = self.tile.depth
+                within = c.op("urem", step, self._index(depth)) if depth else step
+                offset = c.op("mul", within, self._index(self.width))
+                place = memory.address(c, place, offset, self._stored(of.right))
+            return place, self.width, every
+        r.axes[of.columns.name], r.axes[of.sum.name] = columns[0], step
+        place = memory.base(r, of.right.buffer, of.right.index, "")
+        place = c.new(f"freeze ptr {place.text}", "ptr", 1)
+        return place, of.right.index.stride(of.sum.name), self._masks(columns) or every
+
+    def _masks(self, columns: Span) -> list[Val | None]:
+        """The lanes of each vector that are columns; nothing where all are."""
+        extent, c, lanes = self.of.columns.extent, self.c, self.lanes
+        if isinstance(extent, int) and extent % self.width == 0:
+            return []
+        count = c.op("sub", columns[1], columns[0])
+        found: list[Val | None] = []
+        for j in range(self.tile.vectors):
+            left = c.op("sub", count, self._index(j * lanes))
+            found.append(c.compare("icmp slt", memory.lane_numbers(lanes), c.splat(left, lanes)))
+        return found
+
+    # ---- columns brought together ----------------------------------------------------------
+
+    def _pack_once(self, place: Val, columns: Span) -> None:
+        """Pack a panel, unless the unit before had the same."""
+        c = self.c
+        new = c.compare("icmp ne", place, c.get(self.kept.text, "int64", 1))
+
+        def pack() -> None:
+            c.put(self.kept.text, place)
+            self._pack(columns, (self._index(0), self.r.size(self.of.sum.extent)))
+
+        self._when(new, pack)
+
+    def _pack(self, columns: Span, steps: Span) -> None:
+        """Bring some steps of a panel to the stack; lanes that are no columns hold anything."""
+        index = self.of.right.index
+        if index.stride(self.of.sum.name) == 1 and index.stride(self.of.columns.name) != 1:
+            self._pack_transposed(columns, steps)
+        else:
+            self._pack_rows(columns, steps)
+
+    def _pack_transposed(self, columns: Span, steps: Span) -> None:
+        of, r, c, stored = self.of, self.r, self.c, self._stored(self.of.right)
+        r.axes[of.sum.name] = steps[0]
+        count = c.op("sub", steps[1], steps[0])
+        step = r.size(of.right.index.stride(of.columns.name))
+        lanes = min(self.lanes, _BAND)
+
+        def band(i: Val) -> None:
+            r.axes[of.columns.name] = c.op("add", columns[0], i)
+            source = memory.base(r, of.right.buffer, of.right.index, "")
+            left = c.op("sub", columns[1], r.axes[of.columns.name])
+            to = memory.address(c, self.panel, i, stored)
+            transpose(c, stored, lanes, (source, step, left, count, to), self.width)
+
+        c.each(self._index(0), self._index(self.width), lanes, band)
+
+    def _pack_rows(self, columns: Span, steps: Span) -> None:
+        of, r, c, stored = self.of, self.r, self.c, self._stored(self.of.right)
+        every: list[Val | None] = [None] * self.tile.vectors
+        masks = self._masks(columns) or every
+        r.axes[of.columns.name] = columns[0]
+        across, lanes = of.right.index.stride(of.columns.name), self.lanes
+
+        def row(k: Val) -> None:
+            r.axes[of.sum.name] = k
+            source = memory.base(r, of.right.buffer, of.right.index, "")
+            offset = c.op("mul", c.op("sub", k, steps[0]), self._index(self.width))
+            to = memory.address(c, self.panel, offset, stored)
+            for j, mask in enumerate(masks):
+                place = self._moved(source, across, j * lanes, stored)
+                if across == 1:
+                    value = memory.load_dense(c, stored, place, mask, lanes)
+                else:
+                    offsets = memory.times(r, memory.lane_numbers(lanes), across)
+                    value = memory.gather(
+                        c, stored, memory.address(c, place, offsets, stored), mask
+                    )
+                memory.store_vector(
+                    c, value, memory.address(c, to, self._index(j * lanes), stored), None
+                )
+
+        c.each(*steps, 1, row)
+
+    # ---- the rest of the kernel ------------------------------------------------------------
+
+    def _finish(self, rows: Span, base: Val, columns: Span) -> None:
+        """What the kernel does with each sum."""
+        of, r, c = self.of, self.r, self.c
+        assert r.schedule.steps is not None
+        steps = r.schedule.steps
+
+        def row(i: Val) -> None:
+            r.axes[of.rows.name] = i
+            first = c.op("mul", c.op("sub", i, base), self._index(self.width))
+            start = memory.address(c, self.totals, c.op("sub", first, columns[0]), self.dtype)
+
+            def vector(_: int) -> None:
+                place = memory.address(c, start, r.axes[of.columns.name], self.dtype)
+                r.values[of.total.name] = memory.load_dense(c, self.dtype, place, None, r.lanes)
+                r.loops()
+
+            r.along_vector(*columns, steps, vector)
+
+        c.each(*rows, 1, row)

@@ -1,0 +1,153 @@
+"""Tiles of registers for kernels that sum products, from the target's registers and caches.
+
+A step of the sum loads the vectors of a tile once and one element for each of its rows. So tiles
+are as high and as wide as registers allow, for as little as possible of them beyond the matrix.
+The steps of a panel of columns stay in the second cache while all rows of a unit go over them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from dovetail.ir.dtypes import item_bytes
+from dovetail.ir.kernel import Kernel
+from dovetail.ir.kernel_product import KernelProduct, kernel_product
+from dovetail.ir.target import Target
+from dovetail.schedule.cpu.cost import cost
+from dovetail.schedule.schedule import ProductTile
+
+# Products that one accumulator sums up: with more of them the error of a sum grows as they do, with
+# 256 it is that of the libraries (measured for K from 576 to 4608), for 2 % of the time at most.
+CHUNK = 256
+UNROLL = 4  # steps of a sum that hide the loop's own instructions; half where code is written twice
+MOST_VECTORS, MOST_ROWS = 6, 14
+LATENCY = 4  # cycles of a multiply-add: independent ones fill them
+PER_CYCLE = 2  # multiply-adds, and loads, that start in one cycle
+SECOND_HEIGHT = 1.02  # what one height is worth: half the code, and half the time it takes LLVM
+FINISH = 6  # cycles that a vector of results takes beside its sum
+# Picoseconds of a multiply-add for one element: two vectors of eight in a cycle, at 3.3 GHz.
+MULTIPLY_ADD = 19
+# Tiles of one unit from which on a copy of its columns pays: each reads them again.
+WORTH_PACKING = 3
+LEAST_TILES = 4  # of a block of rows: what a unit does once, it does for so many
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """What a tile is chosen for."""
+
+    rows: int
+    columns: int
+    sum: int
+    outer: int
+
+
+def product_of(kernel: Kernel, target: Target) -> KernelProduct | None:
+    """The product to make tiles for; None where they do not suit kernel or target."""
+    found = kernel_product(kernel)
+    if found is None or "fma" not in target.features:
+        return None
+    axes = (*kernel.axes, found.sum)
+    known = all(isinstance(a.extent, int) and a.extent > 0 for a in axes)
+    strides = (s for i in (found.left, found.right) for _, s in i.index.axes)
+    return found if known and all(isinstance(s, int) for s in strides) else None
+
+
+def lanes_of(found: KernelProduct, target: Target) -> int:
+    """Elements of a vector of accumulators."""
+    return target.vector_bytes // item_bytes(found.total.dtype)
+
+
+def product_tile(kernel: Kernel, found: KernelProduct, target: Target) -> ProductTile:
+    """The tile for a product."""
+    sizes, lanes = _sizes(kernel, found), lanes_of(found, target)
+    size = {b.name: item_bytes(b.dtype) for b in kernel.buffers}[found.right.buffer]
+    shapes = _shapes(target.vector_registers)
+    rows, vectors = min(shapes, key=lambda s: (_cycles(sizes, lanes, *s), -s[0] * s[1]))
+    width = vectors * lanes
+    depth = _depth(sizes.sum, width * size, target)
+    block = _block(sizes, rows, width, target)
+    if depth:
+        block = min(block, max(rows, target.l2_bytes // 8 // (width * item_bytes("float32"))))
+    dense = found.right.index.stride(found.columns.name) == 1
+    few = -(-min(block, sizes.rows) // rows) < WORTH_PACKING
+    masks = sizes.columns % width == 0 or target.mask_bytes > 0
+    chunk = CHUNK if sizes.sum > CHUNK else 0
+    tile = ProductTile(
+        rows=found.rows.name,
+        heights=(rows,),
+        vectors=vectors,
+        block=block,
+        unroll=UNROLL,
+        chunk=chunk,
+        depth=depth,
+        packed=not (dense and few and masks),
+    )
+    return _with_heights(tile, sizes.rows)
+
+
+def product_cost(kernel: Kernel, found: KernelProduct) -> int:
+    """Picoseconds of one element of the result, with what follows its sum."""
+    assert isinstance(found.sum.extent, int)
+    rest = replace(kernel, loops=tuple(loop for loop in kernel.loops if not loop.axes))
+    return MULTIPLY_ADD * found.sum.extent + cost(rest)
+
+
+def _sizes(kernel: Kernel, found: KernelProduct) -> Sizes:
+    def extent(n: object) -> int:
+        assert isinstance(n, int)
+        return n
+
+    outer = 1
+    for axis in kernel.axes:
+        if axis not in (found.rows, found.columns):
+            outer *= extent(axis.extent)
+    return Sizes(
+        extent(found.rows.extent), extent(found.columns.extent), extent(found.sum.extent), outer
+    )
+
+
+def _shapes(registers: int) -> list[tuple[int, int]]:
+    """Rows and vectors of tiles whose accumulators, vectors and one more value fit registers."""
+    return [
+        (rows, vectors)
+        for vectors in range(1, MOST_VECTORS + 1)
+        for rows in range(1, MOST_ROWS + 1)
+        if rows * vectors + vectors + 1 <= registers
+    ]
+
+
+def _cycles(sizes: Sizes, lanes: int, rows: int, vectors: int) -> float:
+    """Cycles that all tiles of a matrix take, roughly."""
+    panels = -(-sizes.columns // (vectors * lanes))
+    count = -(-sizes.rows // rows)
+    each, more = divmod(sizes.rows, count)
+    total = 0.0
+    for height, times in ((each, count - more), (each + 1, more)):
+        work = max(height * vectors, height + vectors) / PER_CYCLE
+        total += times * (sizes.sum * max(work, LATENCY) + FINISH * height * vectors)
+    return panels * total * (1.0 if not more else SECOND_HEIGHT)
+
+
+def _depth(steps: int, bytes_each: int, target: Target) -> int:
+    """Steps of a sum whose columns stay in half of the second cache; 0: all of them."""
+    most = target.l2_bytes // 2 // bytes_each
+    if steps <= most:
+        return 0
+    parts = -(-steps // most)
+    return -(-steps // (parts * CHUNK)) * CHUNK
+
+
+def _block(sizes: Sizes, rows: int, width: int, target: Target) -> int:
+    """Rows of a unit: all of them, unless threads would find too little to share."""
+    units = sizes.outer * -(-sizes.columns // width)
+    wanted = -(-target.cores // units)
+    blocks = max(1, min(wanted, sizes.rows // (LEAST_TILES * rows)))
+    return -(-sizes.rows // blocks)
+
+
+def _with_heights(tile: ProductTile, rows: int) -> ProductTile:
+    """The tile with the heights that occur."""
+    lengths = {min(tile.block, rows), rows % tile.block} - {0}
+    heights = tuple(sorted(set().union(*map(tile.tiles, lengths)), reverse=True))
+    return replace(tile, heights=heights, unroll=UNROLL if len(heights) == 1 else UNROLL // 2)

@@ -1,0 +1,276 @@
+"""Products of matrices in tiles of registers: right for every size, layout, schedule and target."""
+
+import itertools
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from dovetail.errors import InvalidSchedule
+from dovetail.ir.kernel_product import kernel_product
+from dovetail.ir.target import TARGETS
+from dovetail.schedule.build import Built
+from dovetail.schedule.cpu.strategy import make_schedule
+from dovetail.schedule.text import parse_schedule, print_schedule
+from dovetail.schedule.verify_schedule import verify_schedule
+from dovetail.testing.schedules import check_schedule, run_schedule
+from tests.codegen.kernels import assert_generated, plan_of
+from tests.codegen.matrix_kernels import Matrices
+from tests.codegen.test_random_kernels import run_tensors, targets
+from tests.differential import assert_same, needs_code
+
+F = nn.functional
+pytestmark = needs_code
+
+
+def data(*shape, dtype=torch.float32):
+    g = torch.Generator().manual_seed(sum(shape) + len(shape))
+    return torch.randn(shape, generator=g).to(dtype)
+
+
+def check(made, target, schedule=None):
+    kernel = made.kernel()
+    check_schedule(kernel, schedule or make_schedule(kernel, target), target, made.integers())
+
+
+# ---- sizes and layouts -------------------------------------------------------------------------
+
+SIZES = [
+    (2, 2, 1),
+    (2, 33, 3),
+    (3, 16, 4),
+    (5, 17, 300),
+    (9, 50, 31),
+    (13, 49, 5),
+    (16, 48, 64),
+    (29, 100, 7),
+    (130, 31, 9),
+]
+LAYOUTS = list(itertools.product(("mk", "km"), ("kn", "nk"), ("mn", "nm")))
+
+
+@pytest.mark.parametrize("number", range(len(SIZES)))
+def test_sizes(number):
+    """Each with a layout or two, so that all of them occur."""
+    rows, columns, steps = SIZES[number]
+    for left, right, out in (LAYOUTS[number % 8], LAYOUTS[(3 * number + 1) % 8]):
+        made = Matrices(rows, columns, steps, left, right, out)
+        for target in targets():
+            assert make_schedule(made.kernel(), target).product is not None
+            check(made, target)
+
+
+@pytest.mark.parametrize("right", ["kn", "nk"])
+def test_long_sums_of_few_rows_go_part_by_part(right):
+    made = Matrices(3, 20, 9000, right=right)
+    for target in targets():
+        schedule = make_schedule(made.kernel(), target)
+        deep = replace(schedule.product, depth=2048)
+        check(made, target, replace(schedule, product=deep))
+
+
+@pytest.mark.parametrize("epilogue", ["bias", "bias_relu", "residual"])
+def test_epilogues(epilogue):
+    made = Matrices(11, 37, 20, right="nk", epilogue=epilogue)
+    for target in targets():
+        check(made, target)
+
+
+def test_an_epilogue_with_a_function():
+    made = Matrices(11, 37, 20, epilogue="gelu")
+    kernel, given = made.kernel(), made.integers()
+    left, right = given["left"].reshape(11, 20), given["right"].reshape(20, 37)
+    sums = torch.from_numpy(left.astype("float64") @ right.astype("float64") + given["bias"])
+    for target in targets():
+        found = run_schedule(kernel, make_schedule(kernel, target), target, given)["out"]
+        found = torch.from_numpy(found).view(11, 37).double()
+        torch.testing.assert_close(found, F.gelu(sums), rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float16", "bfloat16"])
+def test_types(dtype):
+    """Half precision is widened as it is loaded and summed in float32."""
+    made = Matrices(7, 37, 20, right="nk", dtype=dtype)
+    for target in targets():
+        kernel, given = made.kernel(), made.integers()
+        schedule = verify_schedule(kernel, make_schedule(kernel, target), target)
+        assert schedule.product is not None
+        kind = getattr(torch, dtype)
+        stored = {n: torch.from_numpy(a).to(kind) for n, a in given.items()}
+        lengths = {n: len(a) for n, a in given.items()}
+        found = run_tensors(kernel, lengths, [stored["left"], stored["right"]], target, schedule)
+        left = torch.from_numpy(given["left"]).double().view(7, 20)
+        right = torch.from_numpy(given["right"]).double().view(37, 20)
+        assert torch.equal(found["out"].view(7, 37), (left @ right.t()).to(kind))
+
+
+def test_batches():
+    for target in targets():
+        check(Matrices(6, 20, 10, right="nk", batch=3), target)
+        check(Matrices(6, 20, 10, batch=3, epilogue="bias"), target)
+
+
+def test_values_that_are_no_numbers_stay_where_they_are():
+    made = Matrices(5, 19, 6, right="nk")
+    given = made.integers()
+    left, right = given["left"].reshape(5, 6), given["right"].reshape(19, 6)
+    left[1, 2], left[3, 0], right[4, 5], right[18, 1] = np.inf, 1e-41, np.nan, -np.inf
+    with np.errstate(invalid="ignore"):
+        expected = left.astype("float64") @ right.astype("float64").T
+    for target in targets():
+        kernel = made.kernel()
+        found = run_schedule(kernel, make_schedule(kernel, target), target, given)["out"]
+        np.testing.assert_allclose(found.reshape(5, 19), expected.astype("float32"), rtol=1e-6)
+
+
+# ---- other schedules ---------------------------------------------------------------------------
+
+
+def alternatives(schedule):
+    """Other tiles for a product; most do not fit."""
+    heights = [(1,), (2, 1), (4, 3), (5,), (7, 6), (13,)]
+    for tall, vectors, block in itertools.product(heights, (1, 2, 5), (1, 6, 13, 100)):
+        for unroll, chunk, depth, packed in (
+            (1, 0, 0, True),
+            (4, 8, 0, False),
+            (2, 4, 16, True),
+            (1, 7, 7, False),
+            (8, 0, 32, True),
+        ):
+            tile = replace(
+                schedule.product,
+                heights=tall,
+                vectors=vectors,
+                block=block,
+                unroll=unroll,
+                chunk=chunk,
+                depth=depth,
+                packed=packed,
+            )
+            yield replace(schedule, product=tile, block=vectors * schedule.lanes)
+
+
+@pytest.mark.parametrize("right", ["kn", "nk"])
+def test_any_schedule_that_is_accepted_gives_the_same(right):
+    made = Matrices(13, 37, 50, right=right, epilogue="bias")
+    kernel = made.kernel()
+    for target in targets():
+        fitting = []
+        for schedule in alternatives(make_schedule(kernel, target)):
+            try:
+                fitting.append(verify_schedule(kernel, schedule, target))
+            except InvalidSchedule:
+                continue
+        assert len(fitting) > 50
+        chosen = np.random.default_rng(len(right)).permutation(len(fitting))[:8]
+        for schedule in (fitting[n] for n in chosen):
+            assert parse_schedule(print_schedule(schedule)) == schedule
+            check(made, target, schedule)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "reason"),
+    [
+        ({"heights": (4,)}, "tiles of"),
+        ({"heights": (4, 13)}, "heights"),
+        ({"heights": ()}, "empty"),
+        ({"rows": "n"}, "rows of n"),
+        ({"unroll": 3}, "written out"),
+        ({"unroll": 4, "chunk": 6}, "whole steps"),
+        ({"packed": False}, "read packed"),
+        ({"heights": (13,), "block": 13, "vectors": 600}, "written out"),
+    ],
+)
+def test_tiles_that_miss_something_are_refused(wrong, reason):
+    kernel = Matrices(13, 37, 50, right="nk").kernel()
+    ours = make_schedule(kernel, TARGETS["x86-64-v4"])
+    schedule = replace(ours, product=replace(ours.product, **wrong))
+    with pytest.raises(InvalidSchedule, match=reason):
+        verify_schedule(kernel, schedule, TARGETS["x86-64-v4"])
+
+
+def test_a_kernel_that_is_no_product_has_none():
+    kernel = Matrices(13, 37, 50).kernel()
+    assert kernel_product(kernel) is not None
+    doubled = replace(kernel, loops=(kernel.loops[0], kernel.loops[0]))
+    assert kernel_product(doubled) is None
+
+
+# ---- programs ----------------------------------------------------------------------------------
+
+PROGRAMS = {
+    "linear": (F.linear, (data(2, 9, 40), data(50, 40), data(50))),
+    "gelu": (
+        lambda x, w, b, r: F.gelu(F.linear(x, w, b)) + r,
+        (data(2, 9, 40), data(50, 40), data(50), data(2, 9, 50)),
+    ),
+    "batches": (torch.bmm, (data(3, 6, 20), data(3, 20, 33))),
+    "heads": (
+        lambda x, w: (x @ w).view(2, 5, 4, 12).transpose(1, 2).relu(),
+        (data(2, 5, 24), data(24, 48)),
+    ),
+    "scaled": (
+        lambda b, x, w: torch.addmm(b, x, w, beta=0.5, alpha=2.0),
+        (data(9), data(7, 33), data(33, 9)),
+    ),
+    "columns": (lambda x, y: (x.t() @ y).t().contiguous(), (data(20, 7), data(20, 9))),
+    "before": (lambda x, w: x.relu() @ w, (data(7, 20), data(20, 17))),
+    "twice": (lambda x, w: (x @ w) * (x @ w.flip(0)), (data(7, 20), data(20, 17))),
+    "double": (torch.mm, (data(7, 20, dtype=torch.float64), data(20, 9, dtype=torch.float64))),
+    "square": (lambda x: x @ x.t(), (data(7, 20),)),
+}
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_programs(name):
+    fn, args = PROGRAMS[name]
+    assert_generated(fn, *args)
+    kernels = [s.kernel for s in plan_of(fn, *args).steps if isinstance(s, Built)]
+    assert any(kernel_product(kernel) is not None for kernel in kernels)
+
+
+def test_what_follows_a_layer_is_part_of_its_kernel():
+    fn, args = PROGRAMS["gelu"]
+    (step,) = plan_of(fn, *args).steps
+    assert isinstance(step, Built)
+
+
+def test_training():
+    model = nn.Sequential(nn.Linear(20, 30), nn.Tanh(), nn.Linear(30, 7))
+    assert_same(model, data(9, 20), backend="cpu", grad=True)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_threads(threads):
+    before = torch.get_num_threads()
+    x, w, b = data(150, 300), data(200, 300), data(200)
+    expected = F.linear(x.double(), w.double(), b.double())
+    torch.set_num_threads(threads)
+    try:
+        found = torch.compile(F.linear, backend="cpu", dynamic=False)(x, w, b)
+    finally:
+        torch.set_num_threads(before)
+    torch.testing.assert_close(found.double(), expected, rtol=1e-5, atol=1e-4)
+
+
+@pytest.mark.parametrize("kind", ["random", "positive", "cancelling"])
+def test_error_beside_eager(kind):
+    """Long sums: at most twice eager's error, against float64."""
+    x, w = data(12, 4000), data(60, 4000)
+    if kind == "positive":
+        x, w = x.abs(), w.abs()
+    if kind == "cancelling":
+        x = torch.cat((x[:, :2000], x[:, :2000]), 1)
+        w = torch.cat((w[:, :2000], -w[:, :2000] * (1 + 1e-4)), 1)
+    exact = F.linear(x.double(), w.double())
+    ours = torch.compile(F.linear, backend="cpu", dynamic=False)(x, w)
+    errors = [(y.double() - exact).square().mean().sqrt() for y in (F.linear(x, w), ours)]
+    assert errors[1] <= 2 * errors[0]
+
+
+@pytest.mark.parametrize("shape", [(0, 5, 6), (4, 0, 6), (4, 5, 0)])
+def test_nothing_to_multiply(shape):
+    m, k, n = shape
+    assert_same(torch.mm, data(m, k), data(k, n), backend="cpu")
