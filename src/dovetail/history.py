@@ -28,14 +28,10 @@ class Stage:
 
     name: str
     graph: str  # which graph it worked on: "dynamo", "joint", "forward", "backward", …
-    before: str = ""
+    before: str = ""  # where graphs are kept
     after: str = ""
     ms: float = 0.0
-
-    @property
-    def changed(self) -> bool:
-        """Whether the graph came out different."""
-        return self.before != self.after
+    changed: bool = False  # whether the graph came out different
 
 
 @dataclass

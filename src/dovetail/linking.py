@@ -34,7 +34,7 @@ class GraphLinker:
         with self.record.stage("link", graph.kind):
             linked = self.link_unrecorded(graph)
         for part in linked.parts:
-            record_part(self.record, part, keep_graphs=self.options.keep_graphs)
+            record_part(self.record, part)
         return linked
 
     def link_stored(self, graph: CompiledGraph, inputs: int, labels: Mapping[int, str]) -> Linked:

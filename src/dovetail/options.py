@@ -117,8 +117,8 @@ class Options:
     debug: bool = _option(False, FLAG, env="DOVETAIL_DEBUG")
     """Verify what every pass and every stage makes: graphs, segments, plans, kernels, programs."""
 
-    keep_graphs: bool = _option(True, FLAG, env="DOVETAIL_KEEP_GRAPHS")
-    """Keep each stage's graph, before and after, for ``explain``."""
+    keep_graphs: bool = _option(False, FLAG, env="DOVETAIL_KEEP_GRAPHS")
+    """Keep each pass's graph, before and after, as text; ``explain`` does so by itself."""
 
     cache: bool = _option(True, FLAG)
     """Look the compiled graph up in the cache and keep it there; ``DOVETAIL_CACHE=0``: never."""

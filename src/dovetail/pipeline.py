@@ -241,7 +241,8 @@ class Compiler:
     @cached_property
     def recorder(self) -> PassRecorder:
         """Where passes are recorded."""
-        return PassRecorder(self.record, self.options.debug, self.options.keep_graphs)
+        keep = self.options.keep_graphs or self.record.observer is not None
+        return PassRecorder(self.record, self.options.debug, keep)
 
     @cached_property
     def opinions(self) -> list[Opinion]:

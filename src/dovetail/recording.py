@@ -11,7 +11,7 @@ from dovetail.place.summary import Ran, record_graph
 from dovetail.runtime.link import LinkedPart
 
 
-def record_part(record: Compilation, part: LinkedPart, *, keep_graphs: bool) -> None:
+def record_part(record: Compilation, part: LinkedPart) -> None:
     """Say in the report what runs where; where segments fell back, one warning a reason."""
     kind, compiled = part.kind, part.compiled
     if record.observer is not None:
@@ -34,7 +34,7 @@ def record_part(record: Compilation, part: LinkedPart, *, keep_graphs: bool) -> 
     ]
     verdicts = compiled.verdicts
     told = verdicts if callable(verdicts) else lambda: verdicts  # not the part, with its code
-    record.graphs.append(record_graph(kind, told, compiled.hints, ran, keep_graphs))
+    record.graphs.append(record_graph(kind, told, compiled.hints, ran))
     _warn_of_failures(record, part)
 
 

@@ -122,7 +122,7 @@ class _CodeReader:
         if type(value) in _PLAIN:
             return repr(value)
         if isinstance(value, enum.Enum):
-            return f"{type(value).__qualname__}.{value.name}"
+            return f"{type(value).__qualname__}.{value.name} {self.text(value.value)}"
         if type(value) in (list, tuple):
             return f"{type(value).__name__}({', '.join(map(self.text, value))})"
         if type(value) in (set, frozenset):

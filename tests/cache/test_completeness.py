@@ -84,7 +84,7 @@ DOES_NOT = {
     "folder": lambda call, monkeypatch, path: monkeypatch.chdir(path),
     "environment": lambda call, monkeypatch, path: monkeypatch.setenv("UNRELATED", "1"),
     "values": lambda call, monkeypatch, path: setattr(call, "x", torch.randn(3, 8)),
-    "report": lambda call, monkeypatch, path: call.options.update(keep_graphs=False),
+    "report": lambda call, monkeypatch, path: call.options.update(keep_graphs=True),
 }
 
 

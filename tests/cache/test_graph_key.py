@@ -1,8 +1,11 @@
 """What enters a graph's key: the graph, its inputs and its constants."""
 
+import enum
+
 import pytest
 import torch
 from torch import nn
+from torch.nn import functional as F
 
 from tests.cache.graphs import capture, dynamo, graph_of, keys, t
 
@@ -95,6 +98,17 @@ def test_where_a_tensor_begins_matters_to_those_who_ask():
     assert plain[0] == plain[1]
     asked = [graph_of(aten.as_strided.default, x, (2,), (1,)).key() for x in at]
     assert asked[0].differs(asked[1]) == ["shared memory"]
+
+
+def test_an_enumeration_by_its_value():
+    def key(value):
+        class Kind(enum.StrEnum):
+            USED = value
+
+        return dynamo(lambda x: F.gelu(x, approximate=Kind.USED), t(4))
+
+    assert key("tanh") == key("tanh")
+    assert key("tanh").differs(key("none")) == ["graph"]
 
 
 def test_parameters_stand_apart_and_their_contents_do_not_matter():

@@ -31,6 +31,7 @@ STATE = {
     "matmul precision": lambda: set_by(torch.set_float32_matmul_precision, "high", "highest"),
     "libraries": lambda: torch.backends.mkldnn.flags(enabled=False),
     "attention": lambda: torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH),
+    "tiny numbers": lambda: set_by(torch.set_flush_denormal, True, False),
     "einsum": lambda: set_by(torch.backends.mha.set_fastpath_enabled, False, True),
     "PyTorch's settings": lambda: torch._functorch.config.patch(activation_memory_budget=0.5),
 }

@@ -1,5 +1,7 @@
 """Identities of passes and of dovetail itself, by their sources."""
 
+import enum
+
 from dovetail import passes, sources
 
 
@@ -89,3 +91,9 @@ def test_the_digest_is_kept_until_a_file_changes(tmp_path, monkeypatch):
     assert own_digest() == sources.digest_files([("a.py", file)])
     monkeypatch.undo()
     own_sources.own_digest.cache_clear()
+
+
+def test_an_enumeration_by_its_value():
+    one, other = (enum.Enum("Kind", {"USED": value}) for value in (1, 2))
+    assert sources.identity(one.USED) == sources.identity(enum.Enum("Kind", {"USED": 1}).USED)
+    assert sources.identity(one.USED) != sources.identity(other.USED)

@@ -356,6 +356,15 @@ def test_a_compiled_kernel_of_many_instructions_is_stopped(alarm, tmp_path):
     run_long(run.native, torch.ones(1), alarm, "own")
 
 
+@pytest.fixture
+def interrupts():
+    """Ctrl-C as Python takes it, also where this process was started to ignore it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interrupts")
 def test_ctrl_c_stops_a_run_and_nothing_else():
     text = """\
 program @long

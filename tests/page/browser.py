@@ -3,8 +3,6 @@
 import json
 import shutil
 
-import pytest
-
 
 def missing():
     """Why there is no browser here; empty where there is one."""
@@ -26,7 +24,13 @@ class Browser:
 
         options = webdriver.ChromeOptions()
         options.binary_location = shutil.which("chromium")
-        for switch in ("headless=new", "no-sandbox", "disable-gpu", "disable-dev-shm-usage"):
+        for switch in (
+            "headless=new",
+            "no-sandbox",
+            "disable-gpu",
+            "disable-dev-shm-usage",
+            "hide-scrollbars",
+        ):
             options.add_argument(f"--{switch}")
         options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
         service = webdriver.ChromeService(shutil.which("chromedriver"))
@@ -75,6 +79,12 @@ class Browser:
         chain.w3c_actions.pointer_action.click()
         chain.perform()
 
+    def wait_for_frames(self):
+        """Wait until the browser has drawn what was asked of it."""
+        done = "const f = arguments[0]; requestAnimationFrame(() => requestAnimationFrame(f))"
+        for _ in range(3):
+            self.driver.execute_async_script(done)
+
     def errors(self):
         """What the console has said since the last time."""
         return [entry["message"] for entry in self.driver.get_log("browser")]
@@ -90,14 +100,3 @@ class Browser:
     def close(self):
         """End it."""
         self.driver.quit()
-
-
-@pytest.fixture(scope="session")
-def browser():
-    """One for all tests of a process."""
-    reason = missing()
-    if reason:
-        pytest.skip(reason)
-    made = Browser()
-    yield made
-    made.close()

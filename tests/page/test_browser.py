@@ -9,7 +9,6 @@ from torch import nn
 
 import dovetail
 from dovetail.page.html import graph_layout, page_html
-from tests.page.browser import browser  # noqa: F401  # a fixture
 from tests.page.reports import call, large, report
 from tests.page.test_html import HOSTILE, hostile_report
 
@@ -42,7 +41,7 @@ def path(data, tmp_path_factory):
 
 
 @pytest.fixture
-def page(browser, path):  # noqa: F811
+def page(browser, path):
     browser.open(path)
     yield browser
     assert browser.errors() == []
@@ -69,9 +68,12 @@ def test_the_numbers_are_those_of_the_data(page, data):
     graph = graph_of(data)
     facts = page.text("#facts")
     assert f"{len(graph['calls'])} calls" in facts
-    assert f"{graph['counts']['kernel']} generated kernels run" in facts
-    assert f"{graph['counts']['library']} library calls" in facts
-    assert f"{graph['counts']['host']} host calls" in facts
+    for kind, noun in (
+        ("kernel", "generated kernel"),
+        ("library", "library call"),
+        ("host", "host call"),
+    ):
+        assert f"{graph['counts'][kind]} {noun}" in facts
     page.find("#tab-memory").click()
     shown = page.text("#memory")
     for segment in graph["segments"]:
@@ -167,7 +169,7 @@ def test_a_pass_is_shown_before_and_after(page, data):
     assert shown == changed
 
 
-def test_lines_that_a_pass_removed(browser, tmp_path):  # noqa: F811
+def test_lines_that_a_pass_removed(browser, tmp_path):
     path = tmp_path / "page.html"
     path.write_text(page_html(report([call("b", ["x"])]), "a page"))
     browser.open(path)
@@ -177,7 +179,7 @@ def test_lines_that_a_pass_removed(browser, tmp_path):  # noqa: F811
     assert right.find_elements("css selector", ".added") == []
 
 
-def test_hostile_names_are_shown_as_they_are(browser, tmp_path):  # noqa: F811
+def test_hostile_names_are_shown_as_they_are(browser, tmp_path):
     path = tmp_path / "page.html"
     path.write_text(page_html(hostile_report(), HOSTILE.replace("\ud800", "").replace("\0", "")))
     browser.open(path)
@@ -192,7 +194,7 @@ def test_hostile_names_are_shown_as_they_are(browser, tmp_path):  # noqa: F811
     assert browser.requests() == [f"file://{path}"]
 
 
-def test_the_policy_is_in_force(browser, path):  # noqa: F811
+def test_the_policy_is_in_force(browser, path):
     browser.open(path)
     with socket.create_server(("127.0.0.1", 0)) as server:
         server.settimeout(0.5)
@@ -209,7 +211,7 @@ def test_the_policy_is_in_force(browser, path):  # noqa: F811
     browser.requests()
 
 
-def test_five_thousand_nodes(browser, tmp_path, record_property):  # noqa: F811
+def test_five_thousand_nodes(browser, tmp_path, record_property):
     path = tmp_path / "page.html"
     path.write_text(page_html(large(5000), "large"))
     browser.open(path)
@@ -224,7 +226,7 @@ def test_five_thousand_nodes(browser, tmp_path, record_property):  # noqa: F811
     assert browser.errors() == []
 
 
-def test_light_and_dark(browser, path):  # noqa: F811
+def test_light_and_dark(browser, path):
     ink = "return getComputedStyle(document.body).color"
     browser.open(path)
     light = browser.run(ink)
@@ -233,7 +235,7 @@ def test_light_and_dark(browser, path):  # noqa: F811
     assert browser.errors() == []
 
 
-def test_nothing_compiled(browser, tmp_path):  # noqa: F811
+def test_nothing_compiled(browser, tmp_path):
     path = tmp_path / "page.html"
     dovetail.explain(lambda: None).to_html(path)
     browser.open(path)

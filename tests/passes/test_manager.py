@@ -297,7 +297,7 @@ def test_debug_mode_looks_into_subgraphs():
 
 @pytest.mark.usefixtures("no_cache")
 def test_every_stage_keeps_its_graph_and_time():
-    compile_and_run(lambda x: (x + 1) * (x + 1), t(3))
+    compile_and_run(lambda x: (x + 1) * (x + 1), t(3), keep_graphs=True)
     (compilation,) = history.recent()
     stages = {s.name: s for s in compilation.stages}
     assert stages["cse"].changed
@@ -307,6 +307,16 @@ def test_every_stage_keeps_its_graph_and_time():
     assert all(s.ms > 0 for s in compilation.stages)
     names = [s.name for s in compilation.stages]
     assert names == [*PassManager().names("post_grad"), "strides", "place", "compile", "link"]
+
+
+@pytest.mark.usefixtures("no_cache")
+def test_graphs_are_not_kept_where_nobody_asks():
+    compile_and_run(lambda x: (x + 1) * (x + 1), t(3))
+    (compilation,) = history.recent()
+    stages = {s.name: s for s in compilation.stages}
+    assert stages["cse"].changed
+    assert not stages["conv_bn"].changed
+    assert not any(s.before or s.after for s in compilation.stages)
 
 
 def transpose_outputs(gm):
@@ -330,7 +340,8 @@ def stages_named(name):
 @pytest.mark.usefixtures("no_cache")
 def test_strides_are_restored_in_a_recorded_step():
     x, manager = t(3, 4), PassManager().add("post_grad", transpose_outputs)
-    assert compile_and_run(lambda x: x + 1, x, passes=manager, debug=True).stride() == (4, 1)
+    result = compile_and_run(lambda x: x + 1, x, passes=manager, debug=True, keep_graphs=True)
+    assert result.stride() == (4, 1)
     (step,) = stages_named("strides")
     assert step.changed
     assert step.after.count("aten.clone") == step.before.count("aten.clone") + 1
@@ -340,7 +351,7 @@ def test_strides_are_restored_in_a_recorded_step():
 def test_the_split_of_constants_is_a_recorded_step():
     model = torch.nn.Linear(3, 3).eval()
     with torch.no_grad():
-        compile_and_run(model, t(2, 3), freeze=True, debug=True)
+        compile_and_run(model, t(2, 3), freeze=True, debug=True, keep_graphs=True)
     (step,) = stages_named("split")
     assert step.graph == "inference"
     assert step.after.count("return") == 2
@@ -352,7 +363,7 @@ def test_writing_in_place_is_a_recorded_step():
         x.index_fill_(0, torch.tensor([1]), 5.0)
         return x.sum()
 
-    compile_and_run(fn, t(3), backend="aten", debug=True)
+    compile_and_run(fn, t(3), backend="aten", debug=True, keep_graphs=True)
     (step,) = stages_named("reinplace")
     assert "aten.index_fill_.int_Scalar" not in step.before
     assert "aten.index_fill_.int_Scalar" in step.after

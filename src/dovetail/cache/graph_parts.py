@@ -296,7 +296,7 @@ class GraphText:
 
     def _other(self, value: Any) -> str:
         if isinstance(value, enum.Enum):
-            return f"{type(value).__qualname__}.{value.name}"
+            return f"{type(value).__qualname__}.{value.name} {self.arg(value.value)}"
         if isinstance(value, OpOverload | OpOverloadPacket | HigherOrderOperator):
             return self.target(value)
         if hasattr(type(value), "__members__") and type(value).__module__.startswith("torch."):

@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from dovetail.cli.files import write_text
 from dovetail.errors import ArtifactNotFound
 from dovetail.file import container
 from dovetail.file.encode import DTYPE_NAMES
@@ -25,11 +26,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", help="the .dvt file")
     parser.add_argument("--json", action="store_true", help="as JSON")
     parser.add_argument("--program", action="store_true", help="print the whole program")
+    parser.add_argument("--html", metavar="FILE", help="write a page that shows it")
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Print a summary; exit status 0."""
     found = describe(arguments.file)
+    if arguments.html is not None:
+        write_text(arguments.html, page(arguments.file, found))
+        print(f"wrote {arguments.html}")
+        return 0
     if arguments.json:
         print(json.dumps(found, indent=2))
         return 0
@@ -37,6 +43,20 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.program:
         print(found["program"] or "the file carries no text of its program")
     return 0
+
+
+def page(path: str, found: dict[str, Any]) -> str:
+    """The explain page of a file alone; ``found`` is what is known of it."""
+    from dovetail.page.file import file_report
+    from dovetail.page.html import page_html
+
+    notes = [
+        f"made by {found['producer'] or 'unknown'}, torch {found['torch'] or '-'}",
+        f"{found['bytes']:,} bytes, {found['signature']}",
+        verdict(found["needs_trust"]),
+    ]
+    report = file_report(open_native(_existing(path), flags=INSPECT), notes)
+    return page_html(report, f"{Path(path).name} {found['name']}".rstrip())
 
 
 def describe(path: str) -> dict[str, Any]:

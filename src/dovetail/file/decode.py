@@ -1,6 +1,7 @@
 """A Program read back from the sections that ``encode_program`` wrote: what saving starts from.
 
-For programs of this process alone: the C runtime reads and verifies what comes from elsewhere.
+For programs of this process, and to show those of files: what comes from elsewhere runs as the C
+runtime reads and verifies it, and is decoded here from the sections that it has verified.
 Devices and blobs are not read, since what is compiled for them is no Program of its own.
 """
 
@@ -35,6 +36,8 @@ from dovetail.ir.tensor import TensorDesc
 
 _KINDS = tuple(KIND_CODES)
 _KERNEL, _HOST, _COPY = 1, 2, 3
+# What reading tables or JSON that are not as they should be may raise.
+_UNREADABLE = (struct.error, LookupError, ValueError, TypeError, AttributeError, RecursionError)
 
 
 @dataclass(frozen=True)
@@ -53,11 +56,16 @@ class Decoded:
 
 def decode_artifact(data: bytes, name: str) -> Decoded:
     """The program in the bytes of an artifact, under this name: files do not hold it."""
+    header = container.read_header(io.BytesIO(data))
+    sections = {e.kind: data[e.offset : e.offset + e.size] for e in header.entries}
+    return decode_sections(sections, name)
+
+
+def decode_sections(sections: Mapping[int, bytes], name: str) -> Decoded:
+    """The same from sections by kind."""
     try:
-        header = container.read_header(io.BytesIO(data))
-        sections = {e.kind: data[e.offset : e.offset + e.size] for e in header.entries}
         return _Decoder(sections).decode(name)
-    except (struct.error, LookupError, ValueError) as error:
+    except _UNREADABLE as error:
         raise InvalidArtifact(f"a program cannot be read: {error!r}") from None
 
 

@@ -125,7 +125,7 @@ class Layout:
     def offset(self, index: Sequence[int]) -> int:
         """Where an element lies; sizes must be known. Arrays of indices do too."""
         return sum(
-            (index[p.axis] + self.before[p.axis]) // p.step % p.extent * p.stride  # type: ignore[operator]
+            (index[p.axis] + self.before[p.axis]) // p.step % p.extent * p.stride  # type: ignore[operator,misc]
             for p in self.parts
         )
 

@@ -34,7 +34,7 @@ def page_html(report: Mapping[str, Any], title: str) -> str:
     script = '"use strict";\n(() => {\n' + "\n".join(map(_static, SCRIPTS)) + "\n})();\n"
     parts = {
         "POLICY": _policy(scripts=(library, script), styles=(style, _GRAPH_STYLE)),
-        "TITLE": html.escape(title),
+        "TITLE": html.escape(title.encode(errors="replace").decode()),
         "STYLE": style,
         "GRAPH_STYLE": _GRAPH_STYLE,
         "DATA": embedded(page_data(report, title)),

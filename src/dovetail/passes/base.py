@@ -75,7 +75,7 @@ class PassRecorder(NamedTuple):
 
     record: Compilation
     debug: bool = False
-    keep_graphs: bool = True
+    keep_graphs: bool = False
 
 
 def _name(fn: PassFn) -> str:

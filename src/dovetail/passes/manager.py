@@ -112,11 +112,12 @@ class PassManager:
                 entry.before = text
                 before = verify.Watch(gm)
                 gm = _run_one(each, stage, gm)
-                changed = before.sees_change(gm)
-                if watch is not None and changed:
+                entry.changed = before.sees_change(gm)
+                if watch is not None and entry.changed:
                     watch.check(each.name, stage, gm)
-                text = graph_text(gm) if keep_graphs and changed else text
+                text = graph_text(gm) if keep_graphs and entry.changed else text
                 entry.after = text
+                entry.changed &= not keep_graphs or entry.before != text
         return gm
 
     def _at(self, stage: str) -> tuple[Pass, ...]:

@@ -30,11 +30,12 @@ def run_step(
     record, debug, keep_graphs = recorder
     before = graph_text(gm) if keep_graphs else ""
     verifier = verify.Verifier(gm) if debug else None
-    watch = verify.Watch(gm) if debug else None
+    watch = verify.Watch(gm)
     with record.stage(step.name, graph) as entry:
         result = step.fn(gm, *context)
     made = result if isinstance(result, tuple) else (result,)
-    if verifier and watch and (made != (gm,) or watch.sees_change(gm)):
+    entry.changed = made != (gm,) or watch.sees_change(gm)
+    if verifier and entry.changed:
         for each in made:
             verifier.check(step.name, "post_grad", each)
     if keep_graphs:

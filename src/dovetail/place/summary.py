@@ -33,15 +33,12 @@ def record_graph(
     verdicts: Callable[[], Sequence[Verdict]],
     hints: Mapping[str, int],
     ran: Sequence[Ran],
-    keep_text: bool,
 ) -> GraphRecord:
     """What the report says of a graph, worked out when somebody asks."""
-    return GraphRecord(kind, lambda: _details(verdicts(), hints, ran, keep_text))
+    return GraphRecord(kind, lambda: _details(verdicts(), hints, ran))
 
 
-def _details(
-    given: Sequence[Verdict], hints: Mapping[str, int], ran: Sequence[Ran], keep_text: bool
-) -> Details:
+def _details(given: Sequence[Verdict], hints: Mapping[str, int], ran: Sequence[Ran]) -> Details:
     costs = Costs(hints)
     verdicts = {verdict.call: verdict for verdict in given}
     segments = []
@@ -53,8 +50,7 @@ def _details(
                 verdicts[call.name] = verdicts[call.name].after_failures(
                     each.backend.name, each.failures
                 )
-        text = str(segment) if keep_text else ""
-        segments.append(_summarise(each, segment, costs, verdicts, text, sent))
+        segments.append(_summarise(each, segment, costs, verdicts, sent))
     return tuple(verdicts.values()), tuple(segments)
 
 
@@ -63,7 +59,6 @@ def _summarise(
     segment: Segment,
     costs: Costs,
     verdicts: Mapping[str, Verdict],
-    text: str,
     sent: set[tuple[str, ValueKey]],
 ) -> SegmentRecord:
     """The record of a segment, ``verdicts`` being those of its calls, by name.
@@ -82,7 +77,7 @@ def _summarise(
     )
     return SegmentRecord(
         backend=backend.name,
-        text=text,
+        text=str(segment),
         name=segment.name,
         calls=tuple(call.name for call in segment.calls),
         ops=dict(Counter(call.op for call in segment.calls)),

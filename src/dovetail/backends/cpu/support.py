@@ -18,6 +18,13 @@ if TYPE_CHECKING:
 # Results of these are not always what their metadata says (a bfloat16 tensor is described as a
 # float32 one); ATen's segments do not rely on it.
 _MISDESCRIBED = "_batch_norm_with_update"
+# These count from where a tensor's memory begins, not from the tensor, and the position among their
+# arguments of the number that they count.
+_COUNT_FROM_MEMORY = {
+    "aten.as_strided.default": 3,
+    "aten.as_strided_copy.default": 3,
+    "aten.as_strided_scatter.default": 4,
+}
 
 
 def refusal(call: OpCall) -> str:
@@ -26,10 +33,20 @@ def refusal(call: OpCall) -> str:
         return "it defines a size that depends on data"
     if any(name.startswith(_MISDESCRIBED) for name in (call.name, *(r.name for r in call.refs()))):
         return "PyTorch describes its operands or results wrongly"
+    if _counts_from_memory(call):
+        return "it counts from where a tensor's memory begins, of which code sees the tensor alone"
     reason = verdict(call, target_here())
     if not reason:
         return ""
     return "" if _callable(call) else reason
+
+
+def _counts_from_memory(call: OpCall) -> bool:
+    position = _COUNT_FROM_MEMORY.get(call.op)
+    if position is None:
+        return False
+    given = call.kwargs.get("storage_offset", (*call.args[position:], None)[0])
+    return given is not None
 
 
 def _callable(call: OpCall) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 import traceback
 from collections.abc import Iterator
 from types import FrameType
@@ -55,6 +56,7 @@ def global_state() -> dict[str, str]:
         f", fill {torch.utils.deterministic.fill_uninitialized_memory}",
         "default dtype": f"{torch.get_default_dtype()} on {torch.get_default_device()}",
         "matmul precision": _matmul_precision(),
+        "tiny numbers": "flushed to zero" if sys.float_info.min / 4 == 0 else "kept",
         "einsum": f"{opt_einsum.enabled} {opt_einsum.strategy}, {mha.get_fastpath_enabled()}",
     }
     for name, switches in _SWITCHES.items():

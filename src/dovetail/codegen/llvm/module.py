@@ -122,20 +122,24 @@ def joined(parts: Sequence[Rendered], *, guarded: bool = False) -> str:
     return "\n\n".join([*shared, *(part.text for part in parts), *reach, flags, ""])
 
 
-def table_layout(kernel: Kernel, *, guarded: bool = False) -> render.Layout:
+def table_layout(kernel: Kernel, *, guarded: bool = False) -> render.TableLayout:
     """The flag, the outputs, the inputs, the sizes, how far buffers reach: eight bytes each."""
     buffers = (*call_outputs(kernel), *call_inputs(kernel))
     pointers = {b.name: 1 + n for n, b in enumerate(buffers)}
     sizes: dict[Dim, int] = {d: 1 + len(buffers) + n for n, d in enumerate(call_sizes(kernel))}
     at = 1 + len(buffers) + len(sizes)
     known = open_buffers(kernel) if guarded else ()
-    return render.Layout(pointers, sizes, _FLAG, {name: at + n for n, name in enumerate(known)})
+    return render.TableLayout(
+        pointers, sizes, _FLAG, {name: at + n for n, name in enumerate(known)}
+    )
 
 
 # ---- the function that the runtime calls ---------------------------------------------------
 
 
-def _entry(name: str, kernel: Kernel, schedule: Schedule, layout: render.Layout, told: bool) -> str:
+def _entry(
+    name: str, kernel: Kernel, schedule: Schedule, layout: render.TableLayout, told: bool
+) -> str:
     """Fill the table, run the body on one thread or several, report what the checks found."""
     c = Code(1)
     places = 1 + len(layout.pointers) + len(layout.sizes) + len(layout.reaches)
@@ -165,7 +169,7 @@ def _put(c: Code, position: int, value: Val) -> None:
 
 
 def _fill_pointers(
-    c: Code, field: int, buffers: Sequence[KernelBuffer], layout: render.Layout
+    c: Code, field: int, buffers: Sequence[KernelBuffer], layout: render.TableLayout
 ) -> None:
     if not buffers:
         return
@@ -181,7 +185,7 @@ def _fill_pointers(
             _put(c, layout.reaches[buffer.name], reach)
 
 
-def _fill_sizes(c: Code, layout: render.Layout) -> None:
+def _fill_sizes(c: Code, layout: render.TableLayout) -> None:
     if not layout.sizes:
         return
     attributes = _at(c, "%call", _ATTRIBUTES, "ptr")
@@ -189,7 +193,7 @@ def _fill_sizes(c: Code, layout: render.Layout) -> None:
         _put(c, position, _at(c, attributes.text, 8 * n, "i64"))
 
 
-def _sized(c: Code, dim: Dim, layout: render.Layout) -> Val:
+def _sized(c: Code, dim: Dim, layout: render.TableLayout) -> Val:
     """A size computed from those in the table."""
     if isinstance(dim, int):
         return c.const(dim, "int64")
@@ -202,7 +206,7 @@ def _sized(c: Code, dim: Dim, layout: render.Layout) -> Val:
 
 
 def _wanted_pieces(
-    c: Code, kernel: Kernel, schedule: Schedule, layout: render.Layout, count: Val
+    c: Code, kernel: Kernel, schedule: Schedule, layout: render.TableLayout, count: Val
 ) -> Val:
     """How many threads the work is worth, and no more than there are units."""
     points = _sized(c, product(a.extent for a in kernel.axes), layout)

@@ -39,7 +39,7 @@ Group = tuple[Load | Store, ...]
 
 
 @dataclass(frozen=True)
-class Layout:
+class TableLayout:
     """Where a kernel finds its pointers and sizes in the table it is given."""
 
     pointers: Mapping[str, int]
@@ -57,7 +57,7 @@ class Renderer:
         schedule: Schedule,
         target: Target,
         name: str,
-        layout: Layout,
+        layout: TableLayout,
         *,
         guarded: bool = False,
     ) -> None:

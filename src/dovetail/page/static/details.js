@@ -33,8 +33,9 @@ const lines = (text) => text.trimEnd().split("\n").length;
 
 function kernelTexts(kernel, open) {
   const texts = [["Kernel IR", kernel.ir], ["Schedule", kernel.schedule], ["LLVM", kernel.llvm], ["Assembly", kernel.assembly]];
-  return texts.filter(([, text]) => text).map(([title, text], n) =>
-    folded(`${title}, ${count(lines(text), "line")}${title === "Kernel IR" ? "" : ` for ${kernel.target}`}`, text, open && n === 0));
+  const code = isFile && kernel.target ? [element("p", { class: "quiet" }, `native code for ${kernel.target}`)] : [];
+  return [...code, ...texts.filter(([, text]) => text).map(([title, text], n) =>
+    folded(`${title}, ${count(lines(text), "line")}${title === "Kernel IR" || !kernel.target ? "" : ` for ${kernel.target}`}`, text, open && n === 0))];
 }
 
 function showNode(node) {
@@ -52,7 +53,7 @@ function showNode(node) {
       ["name", call.name], ["result", node.desc], ["module", call.module],
       ["backend", call.backend], ["segment", call.segment || ""],
       ["work", KINDS[node.kind]],
-      ["time", `${seconds(call.estimated_seconds)}, estimated`],
+      ["time", isFile ? "" : `${seconds(call.estimated_seconds)}, estimated`],
       ["segment's", node.segment && node.segment.measured ? `${seconds(node.segment.measured.least_seconds)} measured for all of it` : ""],
       ["reads", node.sources.length ? linked(node.sources) : ""],
       ["read by", node.readers.length ? linked(node.readers) : ""],
@@ -65,6 +66,7 @@ function showNode(node) {
 }
 
 function sourceBlock(source) {
+  if (!source && isFile) return null;
   if (!source) return element("p", { class: "quiet" }, "No line of the model is known for this call: a pass made it.");
   return element("div", { class: "source" },
     element("code", { class: "quiet" }, `${source.file}:${source.line} in ${source.function}`),

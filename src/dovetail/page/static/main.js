@@ -49,22 +49,23 @@ function showFacts() {
   const all = graphs.reduce((sum, g) => sum + g.graph.calls.length, 0);
   const plans = graphs.flatMap((g) => g.graph.segments).map((s) => s.program && s.program.memory).filter(Boolean);
   const facts = [
-    [all, report.compilations.some((c) => c.stages.length) ? "calls" : "instructions"],
-    [totalOf("kernel"), "generated kernels run"], [totalOf("library"), "library calls"], [totalOf("host"), "host calls"],
+    [all, isFile ? "instruction" : "call"],
+    [totalOf("kernel"), "generated kernel"], [totalOf("library"), "library call"], [totalOf("host"), "host call"],
   ];
   if (plans.length) facts.push([bytes(plans.reduce((sum, p) => sum + p.peak, 0)), `arena, of ${bytes(plans.reduce((sum, p) => sum + p.sum, 0))}`]);
   const spent = report.compilations.reduce((sum, c) => sum + c.milliseconds, 0);
   if (spent) facts.push([`${spent.toFixed(0)} ms`, "to compile"]);
-  if (report.graph_breaks.length) facts.push([report.graph_breaks.length, "graph breaks"]);
+  if (report.graph_breaks.length) facts.push([report.graph_breaks.length, "graph break"]);
   replace(document.getElementById("facts"), facts.map(([number, noun]) =>
-    element("span", {}, element("b", {}, typeof number === "number" ? number.toLocaleString("en") : number), ` ${noun}`)));
+    element("span", {}, element("b", {}, number.toLocaleString("en")), ` ${noun}${typeof number === "number" && number !== 1 ? "s" : ""}`)));
 }
 
 tabs.forEach((tab) => tab.addEventListener("click", () => openTab(tab)));
 document.getElementById("tabs").addEventListener("keydown", (event) => {
   const way = { ArrowLeft: -1, ArrowRight: 1 }[event.key], at = tabs.indexOf(document.activeElement);
   if (!way || at < 0) return;
-  const next = tabs[(at + way + tabs.length) % tabs.length];
+  const open = tabs.filter((tab) => !tab.hidden);
+  const next = open[(open.indexOf(tabs[at]) + way + open.length) % open.length];
   openTab(next);
   next.focus();
 });
@@ -89,6 +90,7 @@ matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {
 
 view.onSelect = showNode;
 replace(choice, graphs.map((g) => element("option", {}, g.title)));
+document.getElementById("tab-stages").hidden = isFile;
 document.getElementById("which").hidden = graphs.length < 2;
 showFacts();
 openTab(tabs[0]);

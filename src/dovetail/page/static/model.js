@@ -2,6 +2,7 @@
 // to make elements: text is only ever set as text, whatever a name holds.
 const data = JSON.parse(document.getElementById("data").textContent);
 const report = data.report;
+const isFile = !report.compilations.some((compilation) => compilation.stages.length); // a .dvt file
 
 function element(tag, properties, ...children) {
   const made = document.createElement(tag);

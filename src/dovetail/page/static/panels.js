@@ -23,16 +23,21 @@ function showOverview(g) {
   const kinds = Object.keys(counts).map((kind) => [KINDS[kind], counts[kind].toLocaleString("en")]);
   const breaks = report.graph_breaks.map((each) => element("li", {}, each.reason,
     each.source ? element("pre", { class: "wrap" }, `${each.source.file}:${each.source.line}\n${each.source.code}`) : null));
-  replace(document.getElementById("overview"),
-    element("h2", {}, `${graph.kind} graph: ${count(graph.calls.length, "call")} in ${count(graph.segments.length, "segment")}`),
-    element("h3", {}, "what one run consists of"), kinds.length ? table(["work", "times"], kinds, [1]) : element("p", {}, "not known"),
-    element("h3", {}, "segments"), segmentTable(graph),
+  const notes = compilation.notes.length ? element("ul", {}, compilation.notes.map((note) => element("li", {}, note))) : element("p", {}, "none");
+  const heading = isFile ? `${graph.kind}: ${count(graph.calls.length, "instruction")}` : `${graph.kind} graph: ${count(graph.calls.length, "call")} in ${count(graph.segments.length, "segment")}`;
+  const ofCompilation = () => [
     element("h3", {}, "refusals"), refusals(graph),
     element("h3", {}, "graph breaks"), breaks.length ? element("ul", {}, breaks) : element("p", {}, "none: the model is one graph"),
     element("h3", {}, "copies between memories, each run"),
     graph.copies.length ? table(["from", "to", "tensors", "bytes"], graph.copies.map((c) => [c.from, c.to, String(c.count), bytes(c.bytes)]), [2, 3]) : element("p", {}, "none"),
     element("h3", {}, "cache"), cacheTable(compilation),
-    element("h3", {}, "notes"), compilation.notes.length ? element("ul", {}, compilation.notes.map((note) => element("li", {}, note))) : element("p", {}, "none"),
+  ];
+  replace(document.getElementById("overview"),
+    element("h2", {}, heading),
+    element("h3", {}, "what one run consists of"), kinds.length ? table(["work", "times"], kinds, [1]) : element("p", {}, "not known"),
+    element("h3", {}, isFile ? "what it takes and holds" : "segments"), segmentTable(graph),
+    isFile ? null : ofCompilation(),
+    element("h3", {}, "notes"), notes,
   );
 }
 
@@ -85,7 +90,7 @@ function showStages(g) {
   });
   replace(document.getElementById("stages"), element("div", { class: "two" },
     element("div", {},
-      element("h2", {}, `${stages.length ? `${total.toFixed(1)} ms in ${count(stages.length, "stage")}` : "A file has no stages"}`),
+      element("h2", {}, `${total.toFixed(1)} ms in ${count(stages.length, "stage")}`),
       table(["stage", "graph", "ms", "when"], body, [2]),
       element("p", { class: "quiet" }, "Stages that changed the graph are drawn in the other colour; their names show what changed.")),
     right));
