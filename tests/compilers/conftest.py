@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 import dovetail
-from dovetail.compilers import CompileLimits, Subprocess, process
+from dovetail.compilers import process
+from dovetail.compilers.remote import CompileLimits, Subprocess
 from tests.compilers.trouble import Trouble
 
 

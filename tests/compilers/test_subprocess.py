@@ -249,7 +249,8 @@ def test_a_fork_while_another_thread_compiles(workers, trouble):
 PARENT = """
 import os, sys, threading, time
 import dovetail
-from dovetail.compilers import Subprocess, process
+from dovetail.compilers import process
+from dovetail.compilers.remote import Subprocess
 from tests.compilers.trouble import Trouble, segment_of_one
 
 dovetail.register_backend(Trouble)

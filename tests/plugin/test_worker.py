@@ -3,7 +3,8 @@
 import torch
 
 import dovetail
-from dovetail.compilers import Subprocess, process
+from dovetail.compilers import process
+from dovetail.compilers.remote import Subprocess
 from tests.compilers.trouble import segment_of_one
 
 

@@ -6,18 +6,21 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 from dovetail.backend import Backend, Blob
 from dovetail.capture.ops import draws
 from dovetail.compiled import Calls, CompiledSegment
 from dovetail.compilers.identical import first_of_its_kind
 from dovetail.compilers.local import compile_segment, compile_serialized
-from dovetail.compilers.remote import CompileLimits, Outcome, Subprocess
 from dovetail.errors import CompileFailed, VerificationFailed
 from dovetail.ir import Segment
 from dovetail.options import Options
 from dovetail.place.cut import PlacedSegment
 from dovetail.runtime.link import first_to_compile
+
+if TYPE_CHECKING:
+    from dovetail.compilers.remote import Outcome, Subprocess
 
 log = logging.getLogger(__name__)
 
@@ -36,6 +39,8 @@ class SegmentCompiler:
     @cached_property
     def workers(self) -> Subprocess:
         """The processes that compile with ``compile="subprocess"``."""
+        from dovetail.compilers.remote import CompileLimits, Subprocess  # few compile so
+
         chosen = self.options
         limits = chosen.compile_timeout, chosen.compile_memory, chosen.compile_workers
         return Subprocess(CompileLimits.chosen(*limits), self.note)

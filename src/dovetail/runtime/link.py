@@ -14,7 +14,6 @@ from dovetail.backend import Backend, Blob, Executable, Fallback, FunctionExecut
 from dovetail.compiled.graph import Calls, CompiledGraph, CompiledPart, CompiledSegment
 from dovetail.errors import BackendContract, BackendFailed, CompileFailed, VerificationFailed
 from dovetail.ir.segment import Segment
-from dovetail.runtime.checked import CheckedRunner
 from dovetail.runtime.frozen import Bind, FrozenRunner
 from dovetail.runtime.runner import Timed, binder_for, runner_for
 
@@ -70,6 +69,8 @@ class Linker:
         if graph.once is not None:
             run = FrozenRunner(parts[0].run, run, graph.frozen, self.binder(parts[-1]))
         if self.check_weights:
+            from dovetail.runtime.checked import CheckedRunner
+
             run = CheckedRunner(run, graph.labels)
         once = parts[0].compiled if graph.once is not None else None
         return Linked(replace(graph, every=parts[-1].compiled, once=once), run, parts)

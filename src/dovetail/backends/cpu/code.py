@@ -13,7 +13,7 @@ from dovetail.ir.kernel_verify import verify_kernel
 from dovetail.ir.target import Target
 from dovetail.ir.verify import verify_stage
 from dovetail.schedule.cpu.strategy import make_schedule
-from dovetail.schedule.verify_schedule import verify_schedule
+from dovetail.schedule.schedule import Schedule
 
 
 def scheduled(kernels: Mapping[str, Kernel], target: Target) -> dict[str, Scheduled]:
@@ -26,4 +26,10 @@ def schedule_kernel(kernel: Kernel, target: Target) -> Scheduled:
     """One of them."""
     kernel = verify_stage("codegen", expand(kernel, has), verify_kernel)
     schedule = make_schedule(kernel, target)
-    return kernel, verify_stage("schedule", schedule, lambda s: verify_schedule(kernel, s, target))
+
+    def verify(schedule: Schedule) -> None:
+        from dovetail.schedule.verify_schedule import verify_schedule  # with ``debug`` alone
+
+        verify_schedule(kernel, schedule, target)
+
+    return kernel, verify_stage("schedule", schedule, verify)
