@@ -13,8 +13,7 @@ from dovetail.lower.calls import lowered
 from dovetail.lower.contraction import Contraction
 from dovetail.lower.expression import InvalidExpression
 from dovetail.lower.values import Source
-from dovetail.schedule import plan
-from dovetail.schedule.cpu import adapt
+from dovetail.schedule import adapt, plan
 from dovetail.schedule.cpu.library import fills, library_reason
 from tests.codegen.kernels import assert_generated
 from tests.differential import needs_code

@@ -1,6 +1,7 @@
 """Long reductions and scans in parts: where, and that nothing else changes."""
 
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
@@ -19,14 +20,15 @@ from dovetail.schedule.cpu.cut import (
     LARGEST,
     LONG,
     LONG_SCAN,
-    cut,
-    parts_of,
+    place_to_cut,
     scan_to_share,
     where_to_cut,
 )
+from dovetail.schedule.parts import cut, parts_of
 from tests.codegen.kernels import kernels_of
 
 CPU = TARGETS["x86-64-v4"]
+WHERE = partial(place_to_cut, target=CPU)
 
 
 def long_sum(*shape, dims=(0,), op="sum"):
@@ -45,12 +47,12 @@ def values_of(found):
 def test_a_short_reduction_stays_whole():
     x, total = long_sum(LONG - 1)
     found = lowered(x, total)
-    assert cut(found, CPU) is found
+    assert cut(found, WHERE) is found
 
 
 def test_a_long_one_is_parts_their_sum_and_a_rounding():
     x, total = long_sum(LONG)
-    first, second, last = cut(lowered(x, total), CPU).made
+    first, second, last = cut(lowered(x, total), WHERE).made
     assert (first.source_shape, first.dims, first.dtype) == ((16, LONG // 16), (1,), "float32")
     assert (second.source_shape, second.dims, second.dtype) == ((16,), (0,), "float64")
     assert isinstance(last, Pointwise)
@@ -60,7 +62,7 @@ def test_a_long_one_is_parts_their_sum_and_a_rounding():
 
 def test_what_is_left_over_is_a_part_of_its_own():
     x, total = long_sum(LONG + 1)
-    found = cut(lowered(x, total), CPU)
+    found = cut(lowered(x, total), WHERE)
     assert values_of(found) == ["Reduction"] * 3 + ["Pointwise"]
     covered = sum(
         torch.Size(part.shape).numel() for part in parts_of(total, *where_to_cut(total, CPU))
@@ -120,7 +122,7 @@ def test_a_scan_that_is_alone_is_shared():
 
     scan = Scanned("@", desc, 0, body, (x,))
     assert scan_to_share(scan) is not None
-    found = cut(lowered(x, scan), CPU)
+    found = cut(lowered(x, scan), WHERE)
     assert values_of(found) == ["Reduction", "Scanned", "Scanned", "View"]
     (result,) = found.results
     assert isinstance(result, View)
@@ -137,7 +139,7 @@ def test_readers_of_what_was_cut_read_the_whole():
         return b.apply("div", "float32", b.read(x, index), b.read(total, ()))
 
     share = Pointwise("@", "float32", shape, contiguous_strides(shape), body, (x, total))
-    found = cut(lowered(x, share), CPU)
+    found = cut(lowered(x, share), WHERE)
     (result,) = found.results
     assert result is not share
     assert result.expression is share.expression

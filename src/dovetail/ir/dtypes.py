@@ -26,26 +26,27 @@ class DType(NamedTuple):
     onnx: int = 0  # of those that the onnx backend's models hold
     largest: float = 0.0  # finite number of a floating-point type that a Python float can exceed
     rounding: str = ""  # the operation that rounds a computed value to this type
+    triton: str = ""  # in signatures of Triton's kernels
 
 
 _INFINITE = float("inf")
 # Types that kernels compute with stand in the order of promotion.
 # fmt: off
 _ROWS = (
-    DType("bool", "bool", 8, 6, "b1", 7, "bool", "bool", "bool", "?", 9),
-    DType("uint8", "uint", 8, 1, "u8", 6, "uint8", "uint8_t", "uchar", "B", 2),
-    DType("int8", "int", 8, 0, "i8", 5, "int8", "int8_t", "char", "b", 3),
-    DType("int16", "int", 16, 0, "i16", 4, "int16", "int16_t", "short", "h"),
-    DType("int32", "int", 32, 0, "i32", 3, "int32", "int32_t", "int", "i", 6),
-    DType("int64", "int", 64, 0, "i64", 2, "int64", "int64_t", "long", "q", 7),
+    DType("bool", "bool", 8, 6, "b1", 7, "bool", "bool", "bool", "?", 9, triton="i1"),
+    DType("uint8", "uint", 8, 1, "u8", 6, "uint8", "uint8_t", "uchar", "B", 2, triton="u8"),
+    DType("int8", "int", 8, 0, "i8", 5, "int8", "int8_t", "char", "b", 3, triton="i8"),
+    DType("int16", "int", 16, 0, "i16", 4, "int16", "int16_t", "short", "h", triton="i16"),
+    DType("int32", "int", 32, 0, "i32", 3, "int32", "int32_t", "int", "i", 6, triton="i32"),
+    DType("int64", "int", 64, 0, "i64", 2, "int64", "int64_t", "long", "q", 7, triton="i64"),
     DType("float16", "float", 16, 2, "f16", 8, "float32", "uint16_t", "half", "e",
-          largest=65504.0, rounding="round_half"),
+          largest=65504.0, rounding="round_half", triton="fp16"),
     DType("bfloat16", "float", 16, 4, "bf16", 9, "float32", "uint16_t", "ushort",
-          largest=3.3895313892515355e38, rounding="round_bfloat16"),
+          largest=3.3895313892515355e38, rounding="round_bfloat16", triton="bf16"),
     DType("float32", "float", 32, 2, "f32", 0, "float32", "float", "float", "f", 1,
-          largest=3.4028234663852886e38),
+          largest=3.4028234663852886e38, triton="fp32"),
     DType("float64", "float", 64, 2, "f64", 1, "float64", "double", "double", "d", 11,
-          largest=_INFINITE),
+          largest=_INFINITE, triton="fp64"),
     DType("complex64", "complex", 64, 5, "c64"),
     DType("complex128", "complex", 128, 5, "c128"),
     DType("uint16", "uint", 16, 1),

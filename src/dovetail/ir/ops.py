@@ -1,6 +1,7 @@
 """The table of kernel IR's operations and reductions: all that is known of each in one row.
 
-A row says which types an operation takes, what it costs, and what C, OpenCL C and NumPy call it.
+A row says which types an operation takes, what it costs, and what C, OpenCL C, Triton and NumPy
+call it.
 What one of them has no word for is rendered as the row's ``expansion``, an expression of other
 operations (``ir/expand.py``). So a new operation is a row here and a rule in ``lower/``. It gets a
 ``number`` once the C runtime interprets it; until then files hold its expansion.
@@ -47,6 +48,9 @@ class Operation(NamedTuple):
     instructions: int = 1  # of its code for float32, estimated; a slow one counts as several
     c_by_kind: Mapping[str, str] = {}  # what C calls it for kinds of types where that differs
     expansion: str = ""  # in other operations of operands x, y, z and numbers of their type
+    # What Triton calls it, as ``c``, for types and kinds of types; "": for all others. Where there
+    # is nothing, C's operator is Triton's too, and C's function is one of libdevice.
+    triton: Mapping[str, str] = {}
 
     def admits(self, given: tuple[str, ...], result: str) -> bool:
         """Whether it can be applied to values of these types with a result of that one."""
@@ -75,27 +79,44 @@ class Operation(NamedTuple):
         """What C calls it for operands of a type."""
         return self.c_by_kind.get(DTYPES[dtype].kind, self.c)
 
+    def in_triton(self, dtype: str) -> str:
+        """What Triton calls it for operands of a type."""
+        for key in (dtype, DTYPES[dtype].kind, ""):
+            if key in self.triton:
+                return self.triton[key]
+        return self.in_c(dtype)
+
 
 _EXTREME = "({{0}} {0} {{1}}) ? {{0}} : {{1}}"
 _EXTREME_FLOAT = "({{0}} {0} {{1}} || {{0}} != {{0}}) ? {{0}} : {{1}}"  # a NaN wins
 _UNEVEN = "{0} % {1} != 0 && (({0} % {1}) ^ {1}) < 0"  # a quotient that was not rounded down
 _WITHIN = "({1} >= 0 && {1} < {bits})"
+_NAN_TOO = "propagate_nan=tl.PropagateNan.ALL"
+_CHOSEN = "tl.where(({{0}} {0} {{1}}) | ({{0}} != {{0}}), {{0}}, {{1}})"
+_UNEVEN_TL = "({0} % {1} != 0) & ((({0} % {1}) ^ {1}) < 0)"
+_WITHIN_TL = "tl.where(({{1}} >= 0) & ({{1}} < {{bits}}), {{0}} {0} {{1}}, {1})"
 # fmt: off
 _ROWS = (
     Operation("neg", 1, "number", "-{0}", "negative", 0),
     Operation("abs", 1, "number", "{0} < 0 ? -{0} : {0}", "abs", 1,
-              c_by_kind={"float": "fabs", "uint": "{0}"}),
-    Operation("not", 1, "bits", "~{0}", "invert", 2, c_by_kind={"bool": "!{0}"}),
+              c_by_kind={"float": "fabs", "uint": "{0}"},
+              triton={"uint": "{0}", "": "tl.abs({0})"}),
+    Operation("not", 1, "bits", "~{0}", "invert", 2, c_by_kind={"bool": "!{0}"},
+              triton={"bool": "{0} == 0", "uint": "{0} ^ 255"}),
     Operation("cast", 1, "cast", number=3),
-    Operation("round_half", 1, "single", "round_half({0})", number=4),
-    Operation("round_bfloat16", 1, "single", "from_bfloat16(to_bfloat16({0}))", number=5),
+    Operation("round_half", 1, "single", "round_half({0})", number=4,
+              triton={"": "{0}.to(tl.float16).to(tl.float32)"}),
+    Operation("round_bfloat16", 1, "single", "from_bfloat16(to_bfloat16({0}))", number=5,
+              triton={"": "{0}.to(tl.bfloat16).to(tl.float32)"}),
     Operation("isnan", 1, "test", "{0} != {0}", "isnan", 6),
     Operation("floor", 1, "float", "floor", "floor", 7),
     Operation("ceil", 1, "float", "ceil", "ceil", 8),
     Operation("trunc", 1, "float", "trunc", "trunc", 9),
     Operation("round", 1, "float", "rint", "rint", 10),
-    Operation("sqrt", 1, "float", "sqrt", "sqrt", 11, (45, 45), 4),
-    Operation("sign", 1, "number", "({0} > 0) - ({0} < 0)", "sign", 12),
+    Operation("sqrt", 1, "float", "sqrt", "sqrt", 11, (45, 45), 4,
+              triton={"float32": "tl.sqrt_rn({0})"}),
+    Operation("sign", 1, "number", "({0} > 0) - ({0} < 0)", "sign", 12,
+              triton={"": "({0} > 0).to({type}) - ({0} < 0).to({type})"}),
     Operation("sgn", 1, "number", number=13, expansion="sign(x)"),
     Operation("exp", 1, "float", "exp", "exp", 14, (90, 900), 12),
     # It may give zero for results that are no normal numbers.
@@ -117,16 +138,23 @@ _ROWS = (
     Operation("add", 2, "any", "+", "add", 29, c_by_kind={"bool": "|"}),
     Operation("sub", 2, "any", "-", "", 30, c_by_kind={"bool": "^"}),
     Operation("mul", 2, "any", "*", "multiply", 31, c_by_kind={"bool": "&"}),
-    Operation("div", 2, "float", "/", "divide", 32, (45, 45), 4),
-    Operation("div_int", 2, "integer", "/", "", 33, (150, 150), 8),
+    Operation("div", 2, "float", "/", "divide", 32, (45, 45), 4,
+              triton={"float32": "tl.div_rn({0}, {1})"}),
+    Operation("div_int", 2, "integer", "/", "", 33, (150, 150), 8, triton={"": "//"}),
     Operation("floordiv", 2, "integer", "{0} / {1} - (" + _UNEVEN + ")", "floor_divide",
-              34, (150, 150), 8, {"uint": "{0} / {1}"}),
+              34, (150, 150), 8, {"uint": "{0} / {1}"},
+              triton={"uint": "//", "": "{0} // {1} - (" + _UNEVEN_TL + ").to({type})"}),
     Operation("floormod", 2, "integer", "{0} % {1} + ((" + _UNEVEN + ") ? {1} : 0)", "mod",
-              35, (150, 150), 8, {"uint": "{0} % {1}"}),
+              35, (150, 150), 8, {"uint": "{0} % {1}"},
+              triton={"uint": "%", "": "{0} % {1} + tl.where(" + _UNEVEN_TL + ", {1}, 0)"}),
     Operation("min", 2, "any", _EXTREME.format("<"), "minimum", 36,
-              c_by_kind={"float": _EXTREME_FLOAT.format("<")}),
+              c_by_kind={"float": _EXTREME_FLOAT.format("<")},
+              triton={"float32": "tl.minimum({0}, {1}, " + _NAN_TOO + ")", "bool": "&",
+                      "float64": _CHOSEN.format("<"), "": "tl.minimum({0}, {1})"}),
     Operation("max", 2, "any", _EXTREME.format(">"), "maximum", 37,
-              c_by_kind={"float": _EXTREME_FLOAT.format(">")}),
+              c_by_kind={"float": _EXTREME_FLOAT.format(">")},
+              triton={"float32": "tl.maximum({0}, {1}, " + _NAN_TOO + ")", "bool": "|",
+                      "float64": _CHOSEN.format(">"), "": "tl.maximum({0}, {1})"}),
     Operation("pow", 2, "number", "whole_power({0}, {1})", "", 38, (1500, 3000), 60,
               {"float": "pow"}),
     Operation("copysign", 2, "float", "copysign", "copysign", 39),
@@ -140,11 +168,16 @@ _ROWS = (
     Operation("or", 2, "bits", "|", "bitwise_or", 47),
     Operation("xor", 2, "bits", "^", "bitwise_xor", 48),
     # Shifts by the width or more, or by a negative number, leave nothing but the sign.
-    Operation("shl", 2, "integer", _WITHIN + " ? ({type})({0} << {1}) : 0", "left_shift", 49),
+    Operation("shl", 2, "integer", _WITHIN + " ? ({type})({0} << {1}) : 0", "left_shift", 49,
+              triton={"": _WITHIN_TL.format("<<", "0")}),
     Operation("shr", 2, "integer", _WITHIN + " ? ({0} >> {1}) : ({0} >> {last})",
-              "right_shift", 50, c_by_kind={"uint": _WITHIN + " ? ({0} >> {1}) : 0"}),
-    Operation("where", 3, "select", "{0} ? {1} : {2}", "where", 51),
-    Operation("fma", 3, "float", "fma", "", 52),  # rounded once
+              "right_shift", 50, c_by_kind={"uint": _WITHIN + " ? ({0} >> {1}) : 0"},
+              triton={"uint": _WITHIN_TL.format(">>", "0"),
+                      "": _WITHIN_TL.format(">>", "{0} >> {last}")}),
+    Operation("where", 3, "select", "{0} ? {1} : {2}", "where", 51,
+              triton={"": "tl.where({0}, {1}, {2})"}),
+    # Rounded once.
+    Operation("fma", 3, "float", "fma", "", 52, triton={"": "tl.fma({0}, {1}, {2})"}),
     # An index, the size it must lie in, and whether it is going to be used: the index itself, or 0
     # where it is out of range, which the program then reports. The first wraps negative indices.
     Operation("check", 3, "check", number=53),

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from dovetail.ir.affine import Affine
-from dovetail.ir.call import Attr, OpCall, Ref
+from dovetail.ir.call import OpCall, Ref
 from dovetail.ir.dtypes import DTYPES, FLOATS, INTEGERS, LIMITS, NUMBERS
 from dovetail.ir.ops import OPERATIONS
 from dovetail.ir.size import Size
@@ -331,9 +331,6 @@ def lower_clamp_tensor(lower: Lower, call: OpCall) -> Pointwise:
 )
 def lower_copy(lower: Lower, call: OpCall) -> Pointwise:
     """A copy, in another type or layout; conversion to half precision rounds."""
-    device = call.kwargs.get("device")
-    if isinstance(device, Attr) and device.value != "cpu":
-        raise Refused("a copy to another device")
     stored = tensor(call.output).dtype
     args, dtype = call.args[:1], compute(stored)
     return lower_elements(lower, call, args, dtype, lambda _b, _dtype, x: x, stored=stored)

@@ -130,9 +130,9 @@ def dims_of(given: Any, rank: int) -> tuple[int, ...]:
 
 def problem(call: OpCall) -> str:
     """Why a call's tensors cannot be handled by generated code; empty when they can."""
+    if len({desc.device for desc in (*call.inputs, *call.outputs)}) > 1:
+        return "tensors on several devices"
     for desc in (*call.inputs, *call.outputs):
-        if desc.device != "cpu":
-            return f"a tensor on {desc.device}"
         if desc.dtype not in COMPUTE:
             return f"no code for {desc.dtype}"
         if len(desc.strides) != len(desc.shape):

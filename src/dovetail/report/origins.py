@@ -13,8 +13,8 @@ from dovetail.ir.program import HostCall, Instruction, KernelCall
 from dovetail.lower.calls import lower_segment, operands_of
 from dovetail.lower.text import values_by_origin
 from dovetail.lower.values import LibraryCall, Value
+from dovetail.schedule.adapt import adapter
 from dovetail.schedule.build import Built
-from dovetail.schedule.cpu.adapt import adapter
 from dovetail.schedule.plan import make_plan
 from dovetail.schedule.program import Kernels
 

@@ -108,7 +108,7 @@ class KernelBuilder:
     def _park(self, reductions: list[Reduction]) -> None:
         """Keep what is expensive and reduced in the memory of the result that needs it again."""
         reduced = {root_of(r) for reduction in reductions for r in reduction.reads}
-        for root in self.roots:
+        for root in self.roots if self.cluster.limits.parks else ():
             if self._is_row(root) or not isinstance(root, Pointwise):
                 continue
             for value in root.reads:

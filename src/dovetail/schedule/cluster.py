@@ -27,7 +27,6 @@ from dovetail.lower.values import (
     View,
     root_of,
 )
-from dovetail.schedule.cpu.cut import FEW_SCANS, LONG_SCAN
 from dovetail.schedule.domain import Domain, reduce_flags, refine, refine_kept, scan_flags
 from dovetail.schedule.limits import Limits
 from dovetail.schedule.tiled import is_matrix_product
@@ -105,14 +104,13 @@ def place(
     return None if axis is None else tuple(i.reverse(axis, domain.extents()[axis]) for i in index)
 
 
-def is_serial(domain: Domain, members: Iterable[Value]) -> bool:
+def is_serial(domain: Domain, members: Iterable[Value], limits: Limits) -> bool:
     """Whether a long scan leaves threads little to share: what is expensive is done elsewhere."""
     if not any(isinstance(m, Scanned) for m in members):
         return False
     rows, total = product(domain.kept), product(domain.sizes)
-    return (
-        isinstance(rows, int) and rows < FEW_SCANS and isinstance(total, int) and total >= LONG_SCAN
-    )
+    few = isinstance(rows, int) and rows < limits.few_scans
+    return few and isinstance(total, int) and total >= limits.long_scan
 
 
 def is_expensive(value: Value, limits: Limits) -> bool:
@@ -250,7 +248,8 @@ class Clusterer:
         self, cluster: Cluster, value: Value, domain: Domain, kind: str, reach: Reach
     ) -> bool:
         together = (*cluster.members, value)
-        if is_serial(domain, together) and any(is_expensive(v, self.limits) for v in together):
+        limits = self.limits
+        if is_serial(domain, together, limits) and any(is_expensive(v, limits) for v in together):
             return False
         if domain is not cluster.domain:
             if any(cluster.index(m, domain) is None for m in cluster.members):

@@ -11,6 +11,7 @@ import functools
 from dataclasses import dataclass
 
 from dovetail.ir.target import Target
+from dovetail.schedule.cpu.cut import FEW_SCANS, LONG_SCAN
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,9 +38,30 @@ class Limits:
     interleaved: int = 4  # by which memory may be interleaved for an axis to be written out
     # Threads.
     parallel: int = 16  # points that are to be left for them where a parallel axis is cut
+    few_scans: int = FEW_SCANS  # beside each other leave threads little to share, if they are long
+    long_scan: int = LONG_SCAN  # elements of a long one
+    # Whether a kernel keeps an expensive value in the memory of its result until it needs it again.
+    parks: bool = True
 
 
 @functools.cache
 def limits_of(target: Target) -> Limits:
     """The limits for a target."""
-    return Limits(parallel=target.cores)
+    return BLOCKS if target.warp else Limits(parallel=target.cores)
+
+
+# For a GPU: an element that goes to memory and back takes as long as a hundred instructions, a
+# loop is no worse for a mask, and a block of threads keeps a row in its registers.
+BLOCKS = Limits(
+    members=64,
+    values=96,
+    functions=float("inf"),
+    pieces=0,
+    written_out=0,
+    expensive=64.0,
+    inline=24.0,
+    again=64.0,
+    interleaved=0,
+    few_scans=0,
+    parks=False,
+)

@@ -24,10 +24,9 @@ from dovetail.lower.values import (
     Value,
     root_of,
 )
+from dovetail.schedule.adapt import adapter, library_reason
 from dovetail.schedule.build import Built, KernelBuilder, NeedsMemory
 from dovetail.schedule.cluster import Cluster, Clusterer, Work, is_expensive, is_serial, reads_of
-from dovetail.schedule.cpu.adapt import adapter
-from dovetail.schedule.cpu.library import library_reason
 from dovetail.schedule.limits import limits_of
 from dovetail.schedule.simplify import simplify
 from dovetail.schedule.tiled import is_matrix_product
@@ -157,7 +156,9 @@ class _Storage:
             return False  # what is done with a product's sums is done where they are
         if self._cost(value, self.limits.inline) <= self.limits.inline:
             return not self._is_read_often(value, cluster)
-        if is_expensive(value, self.limits) and is_serial(cluster.domain, cluster.members):
+        if is_expensive(value, self.limits) and is_serial(
+            cluster.domain, cluster.members, self.limits
+        ):
             return False
         alone = room and self.readers.get(value, set()) <= {cluster.number}
         return alone and value.numel == product(cluster.domain.sizes)
@@ -188,7 +189,13 @@ class _Storage:
         return total
 
 
-def verdict(call: OpCall, target: Target) -> str:
-    """Why a call has no generated code for a target; empty when it has."""
+def verdict(call: OpCall, target: Target, device: str = "cpu") -> str:
+    """Why a call has no generated code for a target; empty when it has.
+
+    ``device`` is the type of device whose memory the target's code works on.
+    """
+    for desc in (*call.inputs, *call.outputs):
+        if desc.device.partition(":")[0] != device:
+            return f"a tensor on {desc.device}"
     found = lowered_alone(call)
-    return found.refusal or library_reason(found.contractions, target)
+    return found.refusal or library_reason(found, target)

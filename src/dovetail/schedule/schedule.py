@@ -1,8 +1,8 @@
 """A schedule: how one kernel is done on one target, as data.
 
-A strategy (``schedule/cpu/``) makes it from a kernel and a target; a renderer writes what it says
-and decides nothing. Any schedule that ``verify_schedule.py`` accepts computes the same, but
-for the rounding of sums, so that a tuner may propose another one.
+A strategy (``schedule/cpu/``, ``schedule/gpu/``) makes it from a kernel and a target; a renderer
+writes what it says and decides nothing. Any schedule that ``verify_schedule.py`` accepts computes
+the same, but for the rounding of sums, so that a tuner may propose another one.
 """
 
 from __future__ import annotations
@@ -132,6 +132,33 @@ class Schedule:
         outer = product(a.extent for a in kernel.axes if a.name != self.vector)
         along = next((a for a in kernel.axes if a.name == self.vector), None)
         return outer if along is None else mul(outer, _parts(along.extent, self.block))
+
+
+@dataclass(frozen=True, slots=True)
+class BlockSchedule:
+    """How a kernel is done by blocks of threads of a GPU.
+
+    A block has ``rows`` points of the parallel axes and, at a time, ``columns`` points of a loop's
+    axes, or of the parallel axes ``along``. Where all columns of a loop fit one step the block is
+    ``persistent``: it reads a row once, and every loop finds it in registers.
+    """
+
+    target: str
+    rows: int
+    columns: int = 0  # 0: no second dimension
+    warps: int = 4
+    persistent: bool = False
+    along: tuple[str, ...] = ()
+    wide: bool = False  # places in memory are 64-bit numbers
+    cost: int = 0  # picoseconds of the kernel; a size that is not known counts as UNKNOWN_SIZE
+
+    def units(self, kernel: Kernel) -> Dim:
+        """How many blocks a kernel has; none where it does nothing."""
+        if not kernel.loops:
+            return 0
+        rows = product(a.extent for a in kernel.axes if a.name not in self.along)
+        columns = product(a.extent for a in kernel.axes if a.name in self.along)
+        return mul(_parts(rows, self.rows), _parts(columns, self.columns) if self.along else 1)
 
 
 def _parts(extent: Dim, length: int) -> Dim:

@@ -8,13 +8,22 @@ from dataclasses import replace
 from typing import Any
 
 from dovetail.errors import InvalidSchedule
-from dovetail.schedule.schedule import LoopSchedule, ProductTile, Schedule, Steps, Tile
+from dovetail.schedule.schedule import (
+    BlockSchedule,
+    LoopSchedule,
+    ProductTile,
+    Schedule,
+    Steps,
+    Tile,
+)
 
 Pairs = tuple[tuple[str, int], ...]
 
 
-def print_schedule(schedule: Schedule) -> str:
+def print_schedule(schedule: Schedule | BlockSchedule) -> str:
     """A line a decision; what is not decided is not there."""
+    if isinstance(schedule, BlockSchedule):
+        return _print_blocks(schedule)
     s, tile = schedule, schedule.tile
     lines = [f"schedule {s.target} {{"]
     lines.append("  scalar" if s.vector is None else f"  vector {s.vector} by {s.lanes}")
@@ -35,6 +44,18 @@ def print_schedule(schedule: Schedule) -> str:
     for loop in s.loops:
         lines += ["  loop {", *(f"    {line}" for line in _loop(loop)), "  }"]
     return "\n".join([*lines, "}", ""])
+
+
+def _print_blocks(s: BlockSchedule) -> str:
+    lines = [f"schedule {s.target} {{"]
+    lines.append(f"  rows {s.rows}, columns {s.columns}" if s.columns else f"  rows {s.rows}")
+    lines.append(f"  warps {s.warps}")
+    if s.persistent:
+        lines.append("  persistent")
+    if s.along:
+        lines.append(f"  along {', '.join(s.along)}")
+    lines.append(f"  places {64 if s.wide else 32}")
+    return "\n".join([*lines, f"  picoseconds {s.cost}", "}", ""])
 
 
 def _loop(loop: LoopSchedule) -> Iterator[str]:
@@ -66,7 +87,7 @@ def _pairs(pairs: Pairs) -> str:
     return ", ".join(f"{name} by {count}" for name, count in pairs)
 
 
-def parse_schedule(text: str) -> Schedule:
+def parse_schedule(text: str) -> Schedule | BlockSchedule:
     """The schedule that ``print_schedule`` wrote; InvalidSchedule for anything else."""
     lines = iter([line.strip() for line in text.splitlines() if line.strip()])
     try:
@@ -76,10 +97,12 @@ def parse_schedule(text: str) -> Schedule:
         found, loops = _block(lines, _SCHEDULE)
         if next(lines, None) is not None:
             raise ValueError("something follows")
+        if "rows" in found and not loops:
+            return BlockSchedule(target=target, **found)
         if "tile" in found:
             found["tile"] = replace(found["tile"], transposed=found.pop("transposed", ()))
         return Schedule(target=target, loops=tuple(loops), **found)
-    except (ValueError, TypeError, StopIteration) as error:
+    except (ValueError, TypeError, KeyError, StopIteration) as error:
         raise InvalidSchedule(f"this text is no schedule: {error}") from None
 
 
@@ -155,6 +178,11 @@ def _cost(text: str) -> dict[str, Any]:
     return {"cost": int(cost), "grain": int(grain)}
 
 
+def _rows(text: str) -> dict[str, Any]:
+    rows, columns, count = text.partition(", columns ")
+    return {"rows": int(rows), "columns": int(count) if columns else 0}
+
+
 def _nothing(text: str, **decided: Any) -> dict[str, Any]:
     if text:
         raise ValueError(f"unexpected {text!r}")
@@ -172,6 +200,12 @@ _SCHEDULE: dict[str, Reader] = {
     "calls": lambda text: {"calls": tuple((op, dtype) for op, dtype in _parse_pairs(text, " of "))},
     "erf_plus_one": lambda text: {"erf_plus_one": tuple(text.split(", "))},
     "cost": _cost,
+    "rows": _rows,
+    "warps": lambda text: {"warps": int(text)},
+    "persistent": lambda text: _nothing(text, persistent=True),
+    "along": lambda text: {"along": tuple(text.split(", "))},
+    "places": lambda text: {"wide": {"32": False, "64": True}[text]},
+    "picoseconds": lambda text: {"cost": int(text)},
 }
 _LOOP: dict[str, Reader] = {
     "steps": lambda text: {"steps": _parse_steps(text)},

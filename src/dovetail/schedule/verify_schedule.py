@@ -6,6 +6,8 @@ done once, no lane outside, and what is done together may be.
 
 from __future__ import annotations
 
+from typing import TypeVar
+
 from dovetail.errors import InvalidSchedule
 from dovetail.ir.dtypes import FLOATS, item_bytes
 from dovetail.ir.kernel import Apply, Const, Kernel, Load, Loop, Reduce, Scan, Store
@@ -15,7 +17,16 @@ from dovetail.ir.ops import LOAD_COST
 from dovetail.ir.size import Dim
 from dovetail.ir.target import Target
 from dovetail.schedule.cpu.code_size import FUNCTIONS
-from dovetail.schedule.schedule import LOOPS, LoopSchedule, ProductTile, Schedule, Steps, Tile
+from dovetail.schedule.gpu.verify import verify_blocks
+from dovetail.schedule.schedule import (
+    LOOPS,
+    BlockSchedule,
+    LoopSchedule,
+    ProductTile,
+    Schedule,
+    Steps,
+    Tile,
+)
 
 CALLED = FUNCTIONS | {"erf_plus_one"}  # what a renderer can write as a function
 _WIDEST = 8  # bytes of an element, at most
@@ -24,8 +35,13 @@ _MOST_LANES, _MOST_STEP = 256, 16  # more is no use, and much code
 _MOST_PRODUCTS = 2048  # multiply-adds of a kernel's tiles: much code
 
 
-def verify_schedule(kernel: Kernel, schedule: Schedule, target: Target) -> Schedule:
+AnySchedule = TypeVar("AnySchedule", Schedule, BlockSchedule)
+
+
+def verify_schedule(kernel: Kernel, schedule: AnySchedule, target: Target) -> AnySchedule:
     """The schedule, when it is one of the kernel; InvalidSchedule says why not."""
+    if isinstance(schedule, BlockSchedule):
+        return verify_blocks(without_idle_axes(kernel), schedule, target)
     _Verifier(without_idle_axes(kernel), schedule, target).verify()
     return schedule
 

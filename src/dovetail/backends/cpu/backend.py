@@ -44,9 +44,10 @@ class CpuBackend(Backend):
 
     def supports(self, call: OpCall) -> Support:
         """What has a rule for its types, and library calls that fit between kernels."""
-        from dovetail.backends.cpu.support import refusal
+        from dovetail.backends.support import refusal
+        from dovetail.file.processors import target_here
 
-        reason = refusal(call)
+        reason = refusal(call, target_here(), "cpu")
         return Support.no(reason) if reason else Support.yes()
 
     def keeps_whole(self, call: OpCall) -> bool:

@@ -18,6 +18,8 @@ from dovetail.schedule.plan import Unschedulable, make_plan, verdict
 
 __all__ = ["RenderedLaunch", "RenderedProgram", "refusal"]
 
+TARGET = TARGETS["opencl"]
+
 
 def refusal(call: OpCall) -> str:
     """Why a call cannot become kernels; empty when it can."""
@@ -25,7 +27,7 @@ def refusal(call: OpCall) -> str:
         return "it defines a size that depends on data"
     if any(True for _ in call.subgraphs()):
         return "it has subgraphs"
-    reason = verdict(call, TARGETS["opencl"])
+    reason = verdict(call, TARGET)
     if reason == "no rule" and stays_whole(call):
         return "a library's operation, which is not rendered"
     return "no lowering rule" if reason == "no rule" else reason
@@ -46,7 +48,7 @@ class RenderedProgram:
     """Launches in order, and where inputs come from and outputs lie."""
 
     def __init__(self, segment: Segment) -> None:
-        plan = make_plan(segment, TARGETS["opencl"])
+        plan = make_plan(segment, TARGET)
         self.segment = segment
         self.source = ""
         self.functions: Sequence[Any] = ()

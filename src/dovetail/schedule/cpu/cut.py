@@ -1,114 +1,34 @@
-"""Long reductions and scans in two steps: first parts, which threads share, then the parts.
-
-The parts follow from the shape and the target, never from the threads there are, and so does the
-result. They also keep sums exact: no running value takes more than a part's elements, as in
-PyTorch's cascade.
-"""
+"""Where reductions and scans are cut for the threads of a processor."""
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
-
-from dovetail.ir.affine import mul, product
+from dovetail.ir.affine import product
 from dovetail.ir.dtypes import FLOATS
 from dovetail.ir.ops import REDUCTIONS
-from dovetail.ir.size import Dim, Size
 from dovetail.ir.strides import contiguous_strides
 from dovetail.ir.target import Target
-from dovetail.lower.calls import Lowered, operands_of
 from dovetail.lower.contraction import Contraction
-from dovetail.lower.expression import Builder, Compute, Read, ScanStep
-from dovetail.lower.index_map import IndexMap, Indices
-from dovetail.lower.reindex import reshape
-from dovetail.lower.rules import Lower
-from dovetail.lower.values import Computed, Reduction, Scanned, Value, View
-from dovetail.schedule.cpu.softmax import SoftmaxParts, sum_of_powers
+from dovetail.lower.expression import ScanStep
+from dovetail.lower.values import Reduction, Scanned, Value
+from dovetail.schedule.parts import Cut, ScanCut, cut_near, cut_symbolic
 
 # Elements, of float32 on an x86-64-v4 with two threads: where a second step began to pay.
 LONG = 1 << 16  # reduced to one that are worth cutting where few others are reduced
 LONGEST = 1 << 17  # and always
 SMALLEST, LARGEST = 1 << 12, 1 << 14  # in a part
 COLUMN, COLUMN_PART = 1 << 10, 1 << 8  # the same down columns, where lanes hold other results
-ROWS = 4  # along the dimension that is cut, where the others' sizes are not known
 LONG_SCAN = 1 << 18  # from which on a scan that has few beside it is shared among threads
 FEW_SCANS = 4  # so many beside it keep the threads busy
 SCAN_PARTS = 16  # that it is then done in
 
 
-def wide(whole: Reduction) -> str:
-    """What parts are put together in: few enough that sums can be without error."""
-    exact = whole.op == "sum" and whole.accumulate == "float32"
-    return "float64" if exact else whole.accumulate
-
-
-@dataclass(frozen=True)
-class Part:
-    """Some elements of a reduction: all whole parts, with a dimension of their own, or the rest."""
-
-    shape: tuple[Dim, ...]
-    dims: tuple[int, ...]  # reduced in the first step
-    place: int | None  # of the parts among the dimensions that remain, reduced in the second
-    at: IndexMap  # where in the whole an element stands
-
-    def first(self, lower: Lower, whole: Reduction) -> Reduction:
-        """One element for every part."""
-
-        def body(b: Builder, index: Indices) -> tuple[str, ...]:
-            return b.inline(whole.expression, whole.reads, self.at.at(index))
-
-        name, kinds = lower.fresh(whole.op), (whole.dtype, whole.op)
-        return Reduction(name, *kinds, self.shape, self.dims, body, whole.reads, whole.accumulate)
-
-    def second(self, lower: Lower, whole: Reduction, first: Value) -> Value:
-        """The parts' reduction."""
-        if self.place is None:
-            return first
-        dtype = wide(whole)
-
-        def body(b: Builder, index: Indices) -> tuple[str, ...]:
-            return (b.cast(b.read(first, index), dtype),)
-
-        name, dims = lower.fresh(whole.op), (self.place,)
-        return Reduction(name, dtype, whole.op, first.shape, dims, body, (first,), dtype)
-
-
-def parts_of(whole: Reduction, place: int, length: int) -> list[Part]:
-    """A reduction's elements in parts along a dimension, and what is left behind the last one."""
-    shape = whole.source_shape
-    size, before, behind = shape[place], shape[:place], shape[place + 1 :]
-    count, rest = Size.binary("floordiv", size, length), Size.binary("mod", size, length)
-
-    def in_part(i: Indices) -> Indices:
-        return (*i[:place], i[place].scale(length) + i[place + 1], *i[place + 2 :])
-
-    def in_rest(i: Indices) -> Indices:
-        return (*i[:place], i[place].shift(mul(count, length)), *i[place + 1 :])
-
-    dims = tuple(d + (d >= place) for d in whole.dims)
-    kept = sum(d not in whole.dims for d in range(place))
-    at = IndexMap.of(len(shape) + 1, in_part)
-    found = [Part((*before, count, length, *behind), dims, kept, at)]
-    if rest != 0:
-        at = IndexMap.of(len(shape), in_rest)
-        found.append(Part((*before, rest, *behind), whole.dims, None, at))
-    return found
-
-
-def join(lower: Lower, whole: Reduction, found: Sequence[Value]) -> Value:
-    """The parts' reduction, and what was left over, rounded once."""
-    dtype, op = wide(whole), REDUCTIONS[whole.op].operation
-
-    def body(b: Builder, index: Indices) -> str:
-        each = [b.cast(b.read(v, index), dtype) for v in found]
-        total = each[0] if len(each) == 1 else b.apply(op, dtype, *each)
-        return b.cast(total, whole.accumulate)
-
-    return lower.inner(whole.op, whole.dtype, found[0].shape, body, tuple(found))
-
-
-# ---- where ---------------------------------------------------------------------------------------
+def place_to_cut(value: Value, target: Target) -> Cut | None:
+    """How a value is done in parts; None: it is not."""
+    if isinstance(value, Scanned):
+        return scan_to_share(value)
+    if isinstance(value, Reduction) and not isinstance(value, Contraction):
+        return where_to_cut(value, target)
+    return None
 
 
 def where_to_cut(whole: Reduction, target: Target) -> tuple[int, int] | None:
@@ -124,37 +44,16 @@ def where_to_cut(whole: Reduction, target: Target) -> tuple[int, int] | None:
     few = isinstance(results, int) and results < target.cores  # too little for threads to share
     if not isinstance(total, int):
         wanted = COLUMN_PART if is_column else LARGEST
-        return _symbolic_cut(whole, wanted) if is_column or few else None
+        return cut_symbolic(whole, wanted) if is_column or few else None
     if is_column:
-        return _cut(whole, total, COLUMN_PART) if total >= COLUMN else None
+        return cut_near(whole, total, COLUMN_PART) if total >= COLUMN else None
     if total < (LONG if few else LONGEST):
         return None
-    return _cut(whole, total, min(max(total // target.cores, SMALLEST), LARGEST))
+    return cut_near(whole, total, min(max(total // target.cores, SMALLEST), LARGEST))
 
 
-def _cut(whole: Reduction, total: int, wanted: int) -> tuple[int, int] | None:
-    """Where parts have about as many elements as wanted, and best where none is left over."""
-    shape = whole.source_shape
-    sizes = {d: int(shape[d]) for d in whole.dims if shape[d] != 1}  # type: ignore[arg-type]
-    place = next(iter(sizes))
-    if total // sizes[place] > wanted:
-        place = max(sizes, key=lambda d: sizes[d])
-    size = sizes[place]
-    length = max(wanted // (total // size), 1)
-    near = [n for n in range(length, length // 2, -1) if size % n == 0]
-    length = near[0] if near else length
-    return (place, length) if length < size else None
-
-
-def _symbolic_cut(whole: Reduction, wanted: int) -> tuple[int, int] | None:
-    shape = whole.source_shape
-    place = next(d for d in whole.dims if isinstance(shape[d], Size))
-    others = product(shape[d] for d in whole.dims if d != place)
-    return place, max(wanted // others, 1) if isinstance(others, int) else ROWS
-
-
-def scan_to_share(value: Scanned) -> ScanStep | None:
-    """The step of a long running sum that has too few beside it for threads."""
+def scan_to_share(value: Scanned) -> ScanCut | None:
+    """How a long running sum that has too few beside it for threads is shared among them."""
     size, total = value.shape[value.dim], product(value.shape)
     steps = [node for node in value.expression.nodes if isinstance(node, ScanStep)]
     if len(steps) != 1 or steps[0].op != "sum" or steps[0].dtype not in FLOATS:
@@ -162,193 +61,6 @@ def scan_to_share(value: Scanned) -> ScanStep | None:
     if not isinstance(size, int) or not isinstance(total, int) or size % SCAN_PARTS != 0:
         return None
     dense = value.strides == contiguous_strides(value.shape)
-    return steps[0] if dense and total >= LONG_SCAN and total // size < FEW_SCANS else None
-
-
-# ---- all that a call became ----------------------------------------------------------------------
-
-
-def cut(found: Lowered, target: Target) -> Lowered:
-    """What a call became, with its long reductions and scans in parts."""
-    long = {v: place for v in found.made if (place := _place(v, target)) is not None}
-    return _Cutter(found, long).lowered() if long else found
-
-
-def _place(value: Value, target: Target) -> tuple[int, int] | ScanStep | None:
-    if isinstance(value, Scanned):
-        return scan_to_share(value)
-    if isinstance(value, Reduction) and not isinstance(value, Contraction):
-        return where_to_cut(value, target)
-    return None
-
-
-class _Cutter:
-    """Rewrites values in the order in which they are made."""
-
-    def __init__(self, found: Lowered, long: dict[Value, tuple[int, int] | ScanStep]) -> None:
-        self.found, self.long = found, long
-        self.lower = found.fresh_names()
-        self.known: dict[Value, Value] = {}
-        self.totals: dict[Value, Callable[[], Value]] = {}  # sums that go with what was cut before
-
-    def lowered(self) -> Lowered:
-        """The same call, in parts."""
-        for value in self.found.made:
-            self.known[value] = self._rewritten(value)
-        return self.found.replaced(tuple(self.known.get(v, v) for v in self.found.results))
-
-    def _rewritten(self, value: Value) -> Value:
-        if value in self.totals:
-            return self.totals[value]()
-        now = self._with_operands(value)
-        if value not in self.long:
-            return now
-        if isinstance(now, Scanned):
-            return self._shared(now)
-        assert isinstance(now, Reduction)
-        place, length = self.long[value]  # type: ignore[misc]
-        return self._in_parts(value, now, parts_of(now, place, length))
-
-    def _with_operands(self, value: Value) -> Value:
-        """A value that reads what its operands have become."""
-        if all(self.known.get(v, v) is v for v in operands_of(value)):
-            return value
-        new = copy.copy(value)
-        if isinstance(new, View):
-            new.rebase(self.known[new.base])
-        elif isinstance(new, Computed):
-            new.reads = tuple(self.known.get(r, r) for r in new.reads)
-        return new
-
-    def _readers(self, value: Value) -> Iterator[Value]:
-        return (v for v in self.found.made if value in operands_of(v))
-
-    def _in_parts(self, value: Value, whole: Reduction, parts: list[Part]) -> Value:
-        firsts = [part.first(self.lower, whole) for part in parts]
-        total = sum_of_powers(value, self.found.made)
-        if total is not None:
-            return self._softmax(whole, parts, firsts, total)
-        readers = list(self._readers(value))
-        if len(readers) == 1 and _adds_up(readers[0], value, wide(whole)):
-            outer = readers[0]
-            assert isinstance(outer, Reduction)
-            self.totals[outer] = lambda: self._sum_of_sums(outer, parts, firsts)
-            return whole
-        each = zip(parts, firsts, strict=True)
-        return join(self.lower, whole, [p.second(self.lower, whole, first) for p, first in each])
-
-    def _softmax(
-        self, whole: Reduction, parts: list[Part], tops: list[Reduction], total: Value
-    ) -> Value:
-        """Every row's maximum; its sum of powers, relative to the parts' maxima, comes later."""
-        found = SoftmaxParts(self.lower, whole, [(p.dims, p.at, p.place) for p in parts], tops)
-
-        def joined(op: str, firsts: Sequence[Value]) -> Value:
-            like = copy.copy(whole)
-            like.op = op
-            each = zip(parts, firsts, strict=True)
-            return join(self.lower, like, [p.second(self.lower, like, f) for p, f in each])
-
-        highest = joined("max", tops)
-        self.totals[total] = lambda: joined("sum", found.sums(highest))
-        return highest
-
-    def _sum_of_sums(self, outer: Reduction, parts: list[Part], firsts: list[Reduction]) -> Value:
-        """A sum of sums that are in parts: over the parts as well."""
-        found: list[Value] = []
-        for part, first in zip(parts, firsts, strict=True):
-            place, shape, dims = part.place, outer.source_shape, outer.dims
-            if place is None:
-                found.append(_sum_of(self.lower, outer, first, shape, dims, lambda i: i, None))
-                continue
-            fine = (*shape[:place], first.shape[place], *shape[place:])
-            added = (place, *(d + (d >= place) for d in dims))
-
-            def without(index: Indices, place: int = place) -> Indices:
-                return (*index[:place], *index[place + 1 :])
-
-            found.append(_sum_of(self.lower, outer, first, fine, added, without, place))
-        return found[0] if len(found) == 1 else join(self.lower, outer, found)
-
-    def _shared(self, value: Scanned) -> Value:
-        """A running sum in parts that threads share, each going on from those before it."""
-        step, dim = self.long[value] if value in self.long else scan_to_share(value), value.dim
-        assert isinstance(step, ScanStep)
-        dtype, size = step.dtype, value.shape[dim]
-        assert isinstance(size, int)
-        each = size // SCAN_PARTS
-        finer = (*value.shape[:dim], SCAN_PARTS, each, *value.shape[dim + 1 :])
-        element = replace(value.expression, results=step.uses).needed()
-
-        def x(b: Builder, index: Indices) -> str:
-            place = index[dim].scale(each) + index[dim + 1]
-            at = (*index[:dim], place, *index[dim + 2 :])
-            return b.inline(element, value.reads, at)[0]
-
-        name, dims = self.lower.fresh("sum"), (dim + 1,)
-        sums = Reduction(
-            name, dtype, "sum", finer, dims, lambda b, i: (x(b, i),), value.reads, dtype
-        )
-        ends = Scanned(
-            self.lower.fresh("sum"),
-            _Dense(dtype, sums.shape),
-            dim,
-            lambda b, i: b.scan("sum", dtype, b.read(sums, i)),
-            (sums,),
-        )
-
-        def body(b: Builder, index: Indices) -> str:
-            before = (*index[:dim], index[dim].shift(-1), *index[dim + 2 :])
-            later = b.apply("gt", "bool", b.position(index[dim]), b.const(0, "int64"))
-            start = b.masked(later, lambda: b.read(ends, before))
-            so_far = b.scan("sum", dtype, x(b, index))
-            total = b.apply("add", dtype, start, so_far)
-            return b.cast(total, value.expression.dtype_of(value.expression.results[0]))
-
-        name, reads = self.lower.fresh("sum"), (*value.reads, ends)
-        parts = Scanned(name, _Dense(value.dtype, finer), dim + 1, body, reads)
-        return reshape(self.lower, value.name, parts, value.shape, value.strides)
-
-
-@dataclass(frozen=True)
-class _Dense:
-    """What is known of a tensor in row-major order."""
-
-    dtype: str
-    shape: tuple[Dim, ...]
-
-    @property
-    def strides(self) -> tuple[Dim, ...]:
-        return contiguous_strides(self.shape)
-
-
-def _adds_up(value: Value, inner: Value, dtype: str) -> bool:
-    """Whether a value adds up elements of another, and does nothing else, in this type."""
-    if not isinstance(value, Reduction) or value.op != "sum" or value.accumulate != dtype:
-        return False
-    kinds = [
-        node.op if isinstance(node, Compute) else type(node) for node in value.expression.nodes
-    ]
-    return value.reads == (inner,) and kinds in ([Read], [Read, "cast"])
-
-
-def _sum_of(
-    lower: Lower,
-    outer: Reduction,
-    inner: Value,
-    shape: Sequence[Dim],
-    dims: Sequence[int],
-    plain: Callable[[Indices], Indices],
-    place: int | None,
-) -> Reduction:
-    """``outer`` over another value, which has one dimension more at ``place`` if that is given."""
-    (read,) = outer.expression.reads
-
-    def body(b: Builder, index: Indices) -> tuple[str, ...]:
-        at = read.index.at(plain(index))
-        if place is not None:
-            at = (*at[:place], index[place], *at[place:])
-        return (b.cast(b.read(inner, at), outer.accumulate),)
-
-    name, dtype = lower.fresh(outer.op), outer.accumulate
-    return Reduction(name, dtype, outer.op, shape, dims, body, (inner,), dtype)
+    if not dense or total < LONG_SCAN or total // size >= FEW_SCANS:
+        return None
+    return ScanCut(steps[0], SCAN_PARTS)

@@ -1,4 +1,4 @@
-"""What the CPU backend takes, and why not the rest."""
+"""What backends of kernels and PyTorch's calls between them take, and why not the rest."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from dovetail.capture.ops import resolve_op
 from dovetail.errors import UnsupportedGraph
-from dovetail.file.processors import target_here
 from dovetail.ir.size import UNKNOWN
+from dovetail.ir.target import Target
 from dovetail.ir.tensor import TensorDesc
 from dovetail.schedule.plan import verdict
 
@@ -27,18 +27,18 @@ _COUNT_FROM_MEMORY = {
 }
 
 
-def refusal(call: OpCall) -> str:
-    """Why a call is not taken; empty when it is."""
+def refusal(call: OpCall, target: Target, device: str) -> str:
+    """Why a call is not taken for a target, which works on memory of a type of device."""
     if call.binds:
         return "it defines a size that depends on data"
     if any(name.startswith(_MISDESCRIBED) for name in (call.name, *(r.name for r in call.refs()))):
         return "PyTorch describes its operands or results wrongly"
     if _counts_from_memory(call):
         return "it counts from where a tensor's memory begins, of which code sees the tensor alone"
-    reason = verdict(call, target_here())
+    reason = verdict(call, target, device)
     if not reason:
         return ""
-    return "" if _callable(call) else reason
+    return "" if _callable(call, device) else reason
 
 
 def _counts_from_memory(call: OpCall) -> bool:
@@ -49,15 +49,20 @@ def _counts_from_memory(call: OpCall) -> bool:
     return given is not None
 
 
-def _callable(call: OpCall) -> bool:
-    """Whether PyTorch may run it between kernels: on CPU, tensors in and out.
+def _callable(call: OpCall, device: str) -> bool:
+    """Whether PyTorch may run it between kernels: on one device, tensors in and out.
 
     Calls keep their order, so that those that draw random numbers draw eager's.
     """
     if not call.op.startswith("aten.") or any(True for _ in call.subgraphs()):
         return False
-    for desc in (*call.inputs, *call.outputs):
-        if desc.device != "cpu" or len(desc.strides) != len(desc.shape):  # sparse has no strides
+    descs = (*call.inputs, *call.outputs)
+    if len({desc.device for desc in descs}) > 1:
+        return False
+    for desc in descs:
+        if desc.device.partition(":")[0] != device:
+            return False
+        if len(desc.strides) != len(desc.shape):  # sparse has no strides
             return False
         if UNKNOWN in (*desc.shape, *desc.strides):  # two of them need not be equal
             return False

@@ -1,0 +1,51 @@
+"""The verifier of schedules of blocks: each point is done once, rows fit where they are kept."""
+
+from __future__ import annotations
+
+from dovetail.errors import InvalidSchedule
+from dovetail.ir.affine import product
+from dovetail.ir.kernel import Kernel, Loop
+from dovetail.ir.target import Target
+from dovetail.schedule.gpu.strategy import is_far
+from dovetail.schedule.schedule import BlockSchedule
+
+_MOST_ELEMENTS = 1 << 20  # of a block: what Triton takes for one tensor
+_MOST_THREADS = 1024
+
+
+def verify_blocks(kernel: Kernel, schedule: BlockSchedule, target: Target) -> BlockSchedule:
+    """The schedule, when it is one of the kernel; InvalidSchedule says why not."""
+    s, loops = schedule, [loop for loop in kernel.loops if loop.axes]
+    _require(s.target == target.name, f"it is made for {s.target}")
+    _require(bool(target.warp), f"blocks of threads on {target.name}")
+    _require(_is_power(s.rows) and (not s.columns or _is_power(s.columns)), "no power of two")
+    _require(s.rows * max(s.columns, 1) <= _MOST_ELEMENTS, "a block of too many elements")
+    _require(_is_power(s.warps) and s.warps * target.warp <= _MOST_THREADS, f"{s.warps} warps")
+    _require(all(b.role != "inout" for b in kernel.buffers), "a kernel that reads what it writes")
+    _require(bool(s.columns) == bool(loops or s.along), "columns of nothing")
+    _require(not (loops and s.along), "columns of loops and of parallel axes")
+    names = [a.name for a in kernel.axes]
+    _require(
+        not s.along or list(s.along) == names[-len(s.along) :], "columns that are not the last"
+    )
+    _require(s.wide or not is_far(kernel), "places that 32 bits do not hold")
+    if s.persistent:
+        _require(bool(loops), "a persistent kernel without loops")
+        _persistent(loops, s.columns)
+    return schedule
+
+
+def _persistent(loops: list[Loop], columns: int) -> None:
+    first = frozenset(loops[0].axes)
+    _require(all(frozenset(loop.axes) == first for loop in loops), "loops over different axes")
+    points = product(a.extent for a in loops[0].axes)
+    _require(isinstance(points, int) and points <= columns, "a row that one step does not hold")
+
+
+def _is_power(n: int) -> bool:
+    return n > 0 and n & (n - 1) == 0
+
+
+def _require(condition: bool, problem: str) -> None:
+    if not condition:
+        raise InvalidSchedule(problem)

@@ -1,0 +1,134 @@
+"""Kernels as Triton's text: under its interpreter against the oracle, and compiled for a GPU."""
+
+import importlib.util
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from dovetail.errors import InvalidSchedule
+from dovetail.ir.kernel_text import parse_kernel
+from dovetail.ir.target import TARGETS
+from dovetail.schedule.gpu.strategy import make_schedule
+from dovetail.schedule.schedule import BlockSchedule
+from dovetail.schedule.text import parse_schedule, print_schedule
+from dovetail.schedule.verify_schedule import verify_schedule
+from tests.codegen.triton_interpreter import SOFTMAX, _sized
+
+GPU = TARGETS["sm_90"]
+# Beside the environment, not in it: Dynamo imports Triton wherever it finds it.
+BESIDE = Path(sys.prefix) / "triton"
+needs_triton = pytest.mark.skipif(
+    importlib.util.find_spec("triton") is None and not BESIDE.is_dir(),
+    reason="needs Triton, in the environment or in triton/ of its folder (make test)",
+)
+
+
+def python(*arguments, **variables):
+    """A process of its own that finds Triton."""
+    path = os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH", ""), str(BESIDE)]))
+    given = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": path, **variables}
+    done = subprocess.run([sys.executable, *arguments], env=given, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr[-4000:]
+
+
+def softmax(rows, columns, dtype="bfloat16"):
+    return _sized(SOFTMAX, dtype, rows, columns)
+
+
+@needs_triton
+def test_under_the_interpreter():
+    """Every operation, element type, reduction and strategy, with odd sizes: half a minute."""
+    python("-m", "tests.codegen.triton_interpreter", TRITON_INTERPRET="1")
+
+
+@needs_triton
+def test_code_for_a_gpu_is_made_without_one(tmp_path):
+    program = """
+from tests.codegen.test_triton import GPU, make_schedule, softmax
+from dovetail.codegen.triton.compile import compile_kernel
+made = compile_kernel(softmax(8, 4096), make_schedule(softmax(8, 4096), GPU), GPU)
+assert made.name == "softmax" and made.code[:4] == b"\\x7fELF", made
+print(made.warps)
+"""
+    python("-c", program, TRITON_CACHE_DIR=str(tmp_path), TRITON_INTERPRET="0")
+
+
+@pytest.mark.parametrize(
+    ("columns", "dtype", "persistent"),
+    [
+        (257, "bfloat16", True),
+        (65536, "bfloat16", True),
+        (131072, "bfloat16", False),
+        (32768, "float32", True),
+        (65536, "float32", False),
+    ],
+)
+def test_rows_that_registers_hold_are_read_once(columns, dtype, persistent):
+    found = make_schedule(softmax(1024, columns, dtype), GPU)
+    assert found.persistent == persistent
+    assert found.columns >= columns or not persistent
+
+
+def test_short_rows_share_a_block():
+    assert make_schedule(softmax(100000, 100), GPU).rows > 1
+    assert make_schedule(softmax(8, 100), GPU).rows == 1  # so that there are eight blocks
+
+
+def test_the_cost_is_that_of_the_bytes_moved():
+    kernel = softmax(16384, 4096)
+    once = make_schedule(kernel, GPU)
+    moved = 2 * 2 * 16384 * 4096
+    floor = moved / GPU.bytes_per_second * 1e12
+    assert floor < once.cost < 1.3 * floor
+
+
+def test_texts_parse_back():
+    for schedule in (
+        make_schedule(softmax(8, 4096), GPU),
+        BlockSchedule("sm_90", 512, warps=8, wide=True, cost=7),
+        BlockSchedule("sm_90", 64, 64, 8, along=("j", "k")),
+    ):
+        assert parse_schedule(print_schedule(schedule)) == schedule
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        ({"rows": 3}, "no power of two"),
+        ({"columns": 0}, "columns of nothing"),
+        ({"columns": 2048}, "one step does not hold"),
+        ({"warps": 64}, "64 warps"),
+        ({"along": ("i",)}, "of loops and of parallel axes"),
+        ({"target": "opencl"}, "made for opencl"),
+    ],
+    ids=str,
+)
+def test_schedules_that_do_not_fit_are_refused(change, problem):
+    kernel = softmax(8, 4096)
+    ours = make_schedule(kernel, GPU)
+    verify_schedule(kernel, ours, GPU)
+    with pytest.raises(InvalidSchedule, match=problem):
+        verify_schedule(kernel, replace(ours, **change), GPU)
+
+
+def test_far_places_need_64_bits():
+    kernel = softmax(1 << 20, 4096)
+    ours = make_schedule(kernel, GPU)
+    assert ours.wide
+    with pytest.raises(InvalidSchedule, match="32 bits"):
+        verify_schedule(kernel, replace(ours, wide=False), GPU)
+
+
+def test_a_kernel_that_reads_what_it_writes_has_no_blocks():
+    kernel = parse_kernel("""kernel k(inout x: float32) over [i: 8] {
+      loop [] {
+        a: float32 = load x[0 | i * (1)]
+        store x[0 | i * (1)] = a
+      }
+    }""")
+    with pytest.raises(InvalidSchedule, match="reads what it writes"):
+        verify_schedule(kernel, make_schedule(kernel, GPU), GPU)
