@@ -170,7 +170,16 @@ def _announce() -> None:
 
     from dovetail.capture._torch.dynamo_registry import announce_backend
 
-    for name in ("aten", "cpu", "dovetail", "onnxruntime", "opencl", "portable", "reference"):
+    for name in (
+        "aten",
+        "cpu",
+        "cuda",
+        "dovetail",
+        "onnxruntime",
+        "opencl",
+        "portable",
+        "reference",
+    ):
         make = partial(lambda name: import_module("dovetail.registry").announced(name), name)
         announce_backend(name, make, ())
 

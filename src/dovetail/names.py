@@ -10,7 +10,7 @@ from dovetail.errors import InvalidBackendName, InvalidTags
 
 # Built-in names complete in an editor; any other string is fine.
 BuiltinBackend = Literal[
-    "dovetail", "aten", "cpu", "eager", "onnxruntime", "opencl", "portable", "reference"
+    "dovetail", "aten", "cpu", "cuda", "eager", "onnxruntime", "opencl", "portable", "reference"
 ]
 BackendName = BuiltinBackend | str
 

@@ -49,6 +49,7 @@ from dovetail.names import BackendName, check_name, check_tags
 BUILTIN = {
     "aten": "dovetail.backends.aten:AtenBackend",
     "cpu": "dovetail.backends.cpu.backend:CpuBackend",
+    "cuda": "dovetail.backends.cuda.backend:CudaBackend",
     "dovetail": "dovetail.dynamo:default_backend",
     "eager": "dovetail.backends.eager:eager [debug]",
     "onnxruntime": "dovetail.backends.onnx.backend:OnnxRuntimeBackend",
@@ -56,7 +57,7 @@ BUILTIN = {
     "portable": "dovetail.backends.portable:PortableBackend",
     "reference": "dovetail.backends.reference:ReferenceBackend [debug]",
 }
-_OPENS_A_DEVICE = frozenset({"opencl"})  # to say whether it is available
+_OPENS_A_DEVICE = frozenset({"cuda", "opencl"})  # to say whether it is available
 LAST_BACKEND = "aten"  # takes every call, so it ends every list of backends
 HIDDEN_TAGS = ("debug", "experimental")
 # Both stand at the far end of the pipeline, so they are named here and imported on first use.
@@ -465,8 +466,12 @@ class Registry:
 
 def built_in_default(device: str) -> str:
     """The backend for a device type where nobody has chosen one; imports nothing to find out."""
-    generates = not no_code_here() and importlib.util.find_spec("llvmlite") is not None
-    return "cpu" if device == "cpu" and generates else LAST_BACKEND
+    if device == "cpu":
+        generates = not no_code_here() and importlib.util.find_spec("llvmlite") is not None
+        return "cpu" if generates else LAST_BACKEND
+    if device == "cuda":  # its tensors are there, so PyTorch is
+        return "cuda" if importlib.util.find_spec("triton") is not None else LAST_BACKEND
+    return LAST_BACKEND
 
 
 _REGISTRY = Registry()

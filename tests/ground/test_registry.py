@@ -33,6 +33,7 @@ def test_decorator_with_name_and_tags(registry):
     assert registry.list_backends(exclude_tags=("fast",)) == [
         "aten",
         "cpu",
+        "cuda",
         "dovetail",
         "eager",
         "onnxruntime",

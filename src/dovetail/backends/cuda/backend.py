@@ -1,0 +1,118 @@
+"""``cuda``: fused kernels as Triton's code, PyTorch's own for products and the rest."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import logging
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from dovetail.backend import Availability, Backend, Blob, Executable, Support
+from dovetail.ir.encode import segment_from_bytes, segment_to_bytes
+from dovetail.ir.target import TARGETS, Target
+
+if TYPE_CHECKING:
+    from dovetail.ir import OpCall, Segment
+
+log = logging.getLogger(__name__)
+OLDEST = (8, 0)  # compute capability: what Triton has conversions to bfloat16 for
+
+
+@functools.cache
+def target_of(index: int) -> Target:
+    """The target of a GPU of this machine: an H200's figures, under its own instructions."""
+    import torch
+
+    major, minor = torch.cuda.get_device_capability(index)
+    name = f"sm_{major}{minor}"
+    return TARGETS.get(name) or dataclasses.replace(TARGETS["sm_90"], name=name)
+
+
+class CudaBackend(Backend):
+    """Generates code for what has a lowering rule and calls ATen for library operations."""
+
+    name = "cuda"
+    device: ClassVar[str] = "cuda"
+    exact_processor = False
+
+    def available(self) -> Availability:
+        """Kernels need Triton, a GPU and PyTorch's CUDA."""
+        from dovetail.codegen.triton.compile import missing
+
+        reason = missing() or _no_gpu()
+        return Availability(not reason, reason)
+
+    def fingerprint(self) -> str:
+        """What makes the code, and what for."""
+        from dovetail.codegen.triton.compile import version
+
+        return f"{version()} {target_of(0).name}"
+
+    def supports(self, call: OpCall) -> Support:
+        """What has a rule for its types, and library calls that fit between kernels."""
+        from dovetail.backends.support import refusal
+
+        reason = refusal(call, TARGETS["sm_90"], "cuda")  # the same for all GPUs
+        return Support.no(reason) if reason else Support.yes()
+
+    def keeps_whole(self, call: OpCall) -> bool:
+        """Library calls and operators with a rule of their own stay whole."""
+        from dovetail.lower.whole import stays_whole
+
+        return stays_whole(call)
+
+    def decompositions(self) -> Mapping[Any, Callable[..., Any]]:
+        """Core ATen's, and those of normalisations, losses and activations."""
+        from dovetail.capture.decompose import core_decompositions, extra_decompositions
+
+        return {**core_decompositions(), **extra_decompositions()}
+
+    def compile(self, segment: Segment) -> Blob:
+        """The segment and its kernels' code; what no plan is found for has none, and runs so."""
+        from dovetail.backends.cuda.program import CudaProgram
+        from dovetail.backends.cuda.stored import store
+        from dovetail.schedule.plan import Unschedulable
+
+        try:
+            program = CudaProgram(segment, _target_for(segment))
+        except Unschedulable as reason:
+            log.info("%s runs call by call: %s", segment.name, reason)
+            return Blob(segment_to_bytes(segment))
+        program.compile()
+        return Blob(store(segment, program.code), ready=program)
+
+    def load(self, blob: Blob) -> Executable:
+        """A program on the GPU, whose code is that of the blob."""
+        from dovetail.backends.cuda.program import CudaProgram
+        from dovetail.backends.cuda.run import CudaExecutable
+        from dovetail.backends.cuda.stored import is_stored, stored
+
+        if not is_stored(blob.data):
+            from dovetail.runtime.interpreter import Interpreter
+
+            return Interpreter(segment_from_bytes(blob.data))
+        program = blob.ready
+        if program is None:
+            segment, code = stored(blob.data)
+            program = CudaProgram(segment, _target_for(segment))
+            program.code = code
+        return CudaExecutable(program)
+
+
+def _target_for(segment: Segment) -> Target:
+    from dovetail.backends.cuda.program import device_of
+
+    return target_of(device_of(segment))
+
+
+def _no_gpu() -> str:
+    """Why there is no GPU for this code; empty where there is one."""
+    import torch
+
+    if torch.version.cuda is None or not torch.cuda.is_available():
+        return "PyTorch finds no CUDA device"
+    found = torch.cuda.get_device_capability()
+    if found < OLDEST:
+        return f"the device's compute capability is {found[0]}.{found[1]}, not 8.0 or more"
+    return ""

@@ -1,0 +1,82 @@
+"""A segment as launches of kernels and calls of PyTorch, in order."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from dovetail import history
+from dovetail.backends.cuda.code import schedule_blocks
+from dovetail.codegen.triton.compile import Cubin, compile_kernel
+from dovetail.ir import Arg, Ref, Segment
+from dovetail.ir.kernel import Kernel
+from dovetail.ir.kernel_call import call_sizes
+from dovetail.ir.size import Dim
+from dovetail.ir.target import Target
+from dovetail.ir.tensor import TensorDesc
+from dovetail.lower.values import LibraryCall, Value, root_of
+from dovetail.schedule.build import Built
+from dovetail.schedule.plan import Unschedulable, make_plan
+from dovetail.schedule.schedule import BlockSchedule
+
+
+@dataclass(frozen=True)
+class BlockLaunch:
+    """A kernel, the memory behind its buffers, and how many blocks it has."""
+
+    name: str  # kernels of one name have the same code
+    buffers: tuple[Value, ...]
+    written: tuple[Value, ...]
+    sizes: tuple[Dim, ...]
+    blocks: Dim
+
+
+class CudaProgram:
+    """Steps in order, the kernels' schedules by name, and their code once it is made."""
+
+    def __init__(self, segment: Segment, target: Target) -> None:
+        self.segment, self.index, self.target = segment, device_of(segment), target
+        plan = make_plan(segment, self.target)
+        self.values = plan.values
+        self.kernels: dict[str, tuple[Kernel, BlockSchedule]] = {}
+        self.code: dict[str, Cubin] = {}
+        self._names: dict[Kernel, str] = {}
+        self.steps = [s if isinstance(s, LibraryCall) else self._launch(s) for s in plan.steps]
+        self.outputs = [self._output(out) for out in segment.outputs]
+
+    def _launch(self, built: Built) -> BlockLaunch:
+        """A step's launch; kernels that differ in their names alone are one."""
+        plain = replace(built.kernel, name="kernel")
+        if plain not in self._names:
+            name = self._names[plain] = f"fused_{len(self._names)}"
+            self.kernels[name] = schedule_blocks(replace(plain, name=name), self.target)
+        name = self._names[plain]
+        kernel, schedule = self.kernels[name]
+        roots = {b.name: root_of(built.buffers[b.name]) for b in kernel.buffers}
+        written = tuple(roots[b.name] for b in kernel.buffers if b.role != "in")
+        sizes = call_sizes(kernel)
+        return BlockLaunch(name, tuple(roots.values()), written, sizes, schedule.units(kernel))
+
+    def compile(self) -> None:
+        """Make the kernels' code."""
+        with history.step("codegen"):
+            for name, (kernel, schedule) in self.kernels.items():
+                self.code[name] = compile_kernel(kernel, schedule, self.target)
+
+    def _output(self, out: Arg) -> Arg | Value:
+        """A value, or a size or number as it stands."""
+        if isinstance(out, Ref) and (out.name, out.path) in self.values:
+            return self.values[out.name, out.path]
+        return out
+
+
+def device_of(segment: Segment) -> int:
+    """The one GPU that a segment's tensors are on."""
+    descs = [desc for call in segment.calls for desc in (*call.inputs, *call.outputs)]
+    descs += [given.desc for given in segment.inputs if isinstance(given.desc, TensorDesc)]
+    devices = {desc.device for desc in descs}
+    if len(devices) != 1:
+        raise Unschedulable(f"tensors on {', '.join(sorted(devices)) or 'no device'}")
+    kind, _, index = devices.pop().partition(":")
+    if kind != "cuda":
+        raise Unschedulable(f"tensors on {kind}")
+    return int(index or 0)
