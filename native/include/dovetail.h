@@ -366,6 +366,14 @@ void dvt_memory_used(dvt_artifact *artifact, dvt_memory *memory);
  * program reads or returns and that it could not be shown to write. */
 uint64_t dvt_cleared_bytes(dvt_artifact *artifact);
 
+/* Has each run from now on measure its instructions. Call it before the first run; without it
+ * nothing is measured and nothing costs time. */
+dvt_status dvt_measure(dvt_artifact *artifact, dvt_error *error);
+/* The least time that an instruction has taken so far, in nanoseconds; 0: it has not run, or
+ * nothing is measured. Those of a device may still be at work when the next one starts. */
+uint64_t dvt_least_time(const dvt_artifact *artifact, uint32_t instruction);
+uint32_t dvt_instruction_count(const dvt_artifact *artifact);
+
 typedef struct {
     uint32_t struct_size;
     uint32_t threads; /* how many kernels may use; 0: as dvt_threads says */

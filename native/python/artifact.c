@@ -456,6 +456,30 @@ static PyObject *artifact_cleared(PyObject *object, PyObject *unused)
     return PyLong_FromUnsignedLongLong(dvt_cleared_bytes(((Artifact *)object)->artifact));
 }
 
+static PyObject *artifact_measure(PyObject *object, PyObject *unused)
+{
+    (void)unused;
+    dvt_error error = {0};
+    dvt_status status = dvt_measure(((Artifact *)object)->artifact, &error);
+    if (status != DVT_OK)
+        return PyErr_NoMemory();
+    Py_RETURN_NONE;
+}
+
+static PyObject *artifact_times(PyObject *object, PyObject *unused)
+{
+    (void)unused;
+    const dvt_artifact *artifact = ((Artifact *)object)->artifact;
+    uint32_t count = dvt_instruction_count(artifact);
+    PyObject *times = PyList_New(count);
+    for (uint32_t i = 0; times != NULL && i < count; i++) {
+        PyObject *time = PyLong_FromUnsignedLongLong(dvt_least_time(artifact, i));
+        if (time == NULL || PyList_SetItem(times, i, time) != 0)
+            Py_CLEAR(times);
+    }
+    return times;
+}
+
 static PyObject *artifact_memory(PyObject *object, PyObject *unused)
 {
     (void)unused;
@@ -546,6 +570,10 @@ static PyMethodDef artifact_methods[] = {
      "host operations run so far: through libtorch's C functions, through Python"},
     {"cleared", artifact_cleared, METH_NOARGS,
      "cleared() -> bytes that each call clears because nothing was shown to write them"},
+    {"measure", artifact_measure, METH_NOARGS,
+     "measure(): have runs from now on measure their instructions; before the first"},
+    {"times", artifact_times, METH_NOARGS,
+     "times() -> least nanoseconds of each instruction so far; 0: not run, or not measured"},
     {"memory", artifact_memory, METH_NOARGS,
      "arena bytes, their sum, the lower bound; last call"},
     {"signature", artifact_signature, METH_NOARGS,

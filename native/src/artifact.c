@@ -285,6 +285,7 @@ void dvt_close(dvt_artifact *a)
     for (uint32_t i = 0; a->state != NULL && i < a->program.buffer_count; i++)
         free(a->state[i]);
     free(a->state);
+    free(a->times);
     free(a->infos);
     free(a->info_shapes);
     free(a->info_names);
@@ -378,6 +379,25 @@ void dvt_memory_used(dvt_artifact *a, dvt_memory *memory)
     dvt_lock_take(&a->lock);
     *memory = a->memory;
     dvt_lock_give(&a->lock);
+}
+
+dvt_status dvt_measure(dvt_artifact *a, dvt_error *error)
+{
+    if (a->times == NULL) /* a program may be empty */
+        a->times = calloc((size_t)a->program.instruction_count + 1, sizeof *a->times);
+    return a->times != NULL ? DVT_OK : dvt_fail(error, DVT_ERROR_MEMORY, "no memory for times");
+}
+
+uint64_t dvt_least_time(const dvt_artifact *a, uint32_t number)
+{
+    if (a->times == NULL || number >= a->program.instruction_count)
+        return 0;
+    return atomic_load_explicit(&a->times[number], memory_order_relaxed);
+}
+
+uint32_t dvt_instruction_count(const dvt_artifact *a)
+{
+    return a->program.instruction_count;
 }
 
 uint64_t dvt_cleared_bytes(dvt_artifact *a)

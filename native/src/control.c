@@ -30,6 +30,11 @@ static int64_t time_of(clockid_t clock)
     return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
 }
 
+uint64_t dvt_now(void)
+{
+    return (uint64_t)time_of(CLOCK_MONOTONIC);
+}
+
 #ifdef CLOCK_MONOTONIC_COARSE
 #define COARSE CLOCK_MONOTONIC_COARSE
 #else

@@ -37,4 +37,7 @@ bool dvt_control_goes_on(run_control *c);
 void dvt_control_run(run_control *c, int64_t least, dvt_body body, void *context, int64_t begin,
                      int64_t end);
 
+/* Nanoseconds since some moment in the past. */
+uint64_t dvt_now(void);
+
 #endif

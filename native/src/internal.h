@@ -339,6 +339,7 @@ struct dvt_artifact {
     dvt_memory memory;
     uint64_t cleared;             /* bytes, by each call */
     uint64_t kept_bytes;          /* of the frames */
+    _Atomic(uint64_t) *times;     /* least, one an instruction, ns; NULL: nobody measures */
     dvt_lock state_lock;          /* held for a whole run where state is written */
     struct device_state *devices; /* one a device of the table */
 };

@@ -281,6 +281,17 @@ static dvt_status run_kernel(const dvt_call *call, dvt_error *error)
     return dvt_fail(error, status, "%s", text);
 }
 
+/* Keeps the least; 0: none yet. Several runs may end at once. */
+static void note_time(_Atomic(uint64_t) *kept, uint64_t taken)
+{
+    uint64_t before = atomic_load_explicit(kept, memory_order_relaxed);
+    taken = taken > 0 ? taken : 1;
+    while ((before == 0 || taken < before) &&
+           !atomic_compare_exchange_weak_explicit(kept, &before, taken, memory_order_relaxed,
+                                                  memory_order_relaxed))
+        continue;
+}
+
 static dvt_status run_instructions(const dvt_artifact *a, frame *f,
                                    const dvt_run_options *options, dvt_error *error)
 {
@@ -292,6 +303,7 @@ static dvt_status run_instructions(const dvt_artifact *a, frame *f,
     run_control *control = dvt_control();
     dvt_device_start(f);
     f->clearing_next = 0;
+    _Atomic(uint64_t) *times = a->times;
     for (uint32_t i = 0; status == DVT_OK && i < p->instruction_count; i++) {
         const instruction *in = &p->instructions[i];
         if (control != NULL && (i % ASK_EVERY == ASK_EVERY - 1 ? dvt_control_poll(control)
@@ -301,6 +313,7 @@ static dvt_status run_instructions(const dvt_artifact *a, frame *f,
             status = dvt_device_leave(f, &turn, status, error);
         if (status != DVT_OK)
             break;
+        uint64_t start = times != NULL ? dvt_now() : 0;
         if (in->device == 0 && f->clearing_next < f->clearing_count)
             dvt_frame_clear(f, i);
         if (in->device != 0)
@@ -311,6 +324,8 @@ static dvt_status run_instructions(const dvt_artifact *a, frame *f,
             status = run_copy(p, &f->calls[i], in, error);
         else
             status = run_host(a, f, i, options, error);
+        if (times != NULL && status == DVT_OK)
+            note_time(&times[i], dvt_now() - start);
         if (turn.plugin != NULL && in->release_count > 0) /* a copy may still read them */
             status = dvt_device_leave(f, &turn, status, error);
         for (uint32_t n = 0; n < in->release_count; n++)

@@ -46,8 +46,9 @@ def report():
     """The data, with files by their names alone."""
     torch.manual_seed(0)
     with torch.no_grad():
-        found = dovetail.explain(Tagger().eval(), torch.randn(4, 16, 64), backend="cpu").to_dict()
-    text = json.dumps(found).replace(json.dumps(__file__)[1:-1], "tagger.py")
+        inputs, profile = torch.randn(4, 16, 64), {"profile": True}
+        found = dovetail.explain(Tagger().eval(), inputs, backend="cpu", options=profile)
+    text = json.dumps(found.to_dict()).replace(json.dumps(__file__)[1:-1], "tagger.py")
     return json.loads(text)
 
 
@@ -70,7 +71,7 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         page = Path(folder) / "page.html"
         page.write_text(page_html(report(), "tagger.py:make"))
-        choose = "dovetail.select(dovetail.view.shown.byName.get('_softmax'), true)"
+        choose = "dovetail.select(dovetail.view.shown.byName.get('gelu'), true)"
         browser.open(page)
         take(browser, "graph", "graph", choose)
         take(browser, "stages", "stages")

@@ -83,6 +83,25 @@ def test_the_kinds_of_work_are_counted_apart_as_the_runtime_counts(data):
     assert read
 
 
+def test_instructions_are_measured_where_explain_asks(data):
+    _, graph = graph_of(data)
+    programs = [segment["program"] for segment in graph["segments"]]
+    steps = [i for p in programs if p["counted"] for i in p["instructions"]]
+    assert steps
+    assert all(0 < step["measured_seconds"] < 60 for step in steps)
+
+
+def test_a_copy_into_an_input_is_the_call_that_writes():
+    def fn(x):
+        x.add_(1)
+        return x * 2
+
+    found = dovetail.explain(fn, torch.randn(4, 4), backend="cpu").to_dict()
+    (graph,) = found["compilations"][0]["graphs"]
+    steps = [i for s in graph["segments"] for i in s["program"]["instructions"]]
+    assert [len(step["calls"]) for step in steps if step["kind"] == "copy"] == [1]
+
+
 def test_kernels_have_code_and_the_calls_they_compute(data):
     compilation, graph = graph_of(data)
     kernels = {kernel["name"]: kernel for kernel in compilation["kernels"]}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from dovetail.errors import SizeError
@@ -59,10 +59,12 @@ def program_data(
     program: Program,
     symbols: Mapping[str, int] | None = None,
     calls: Mapping[int, Iterable[str]] | None = None,
+    times: Sequence[int] = (),
 ) -> dict[str, Any]:
     """A program; ``symbols`` have the values of the example call.
 
-    ``calls``: the calls of the graph that an instruction computes, by its number.
+    By an instruction's number: ``calls``, those of the graph that it computes, and ``times``, the
+    nanoseconds that it took, 0 where nobody measured.
     """
     computes = calls or {}
     rows = [
@@ -70,6 +72,8 @@ def program_data(
         | {"calls": list(computes.get(number, ()))}
         for number, each in enumerate(program.instructions)
     ]
+    for row, time in zip(rows, times, strict=False):
+        row["measured_seconds"] = time * 1e-9 if time else None
     return {
         "instructions": rows,
         "counts": count_kinds(row["kind"] for row in rows),
@@ -119,7 +123,8 @@ def _call_row(call: OpCall) -> dict[str, Any]:
 def _row(
     kind: str, name: str, taken: Iterable[str], made: Iterable[str], text: str
 ) -> dict[str, Any]:
-    return {"kind": kind, "name": name, "reads": list(taken), "writes": list(made), "text": text}
+    operands = {"reads": list(taken), "writes": list(made)}
+    return {"kind": kind, "name": name, **operands, "text": text, "measured_seconds": None}
 
 
 def _kind(instruction: Instruction) -> str:

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from torch import fx
 
+from dovetail.backend import Executable
 from dovetail.backends.cpu.backend import CpuBackend
 from dovetail.capture._torch.aot_autograd import input_label
 from dovetail.capture.from_fx import KEPT, describe
@@ -87,7 +88,11 @@ class Collector:
         self.graphs[number, kind] = _Graph(gm, names)
 
     def saw_part(self, number: int, part: LinkedPart) -> None:
-        """Keep what runs until the report is made."""
+        """Keep what runs until the report is made, and have it measured."""
+        for each in part.segments:
+            executable = _loaded(each)
+            if isinstance(executable, NativeExecutable):
+                executable.native.measure()
         self.parts[number, part.kind] = part
 
     def details(self, number: int) -> CompilationDetails:
@@ -136,14 +141,18 @@ def _about(call: OpCall, graph: _Graph | None) -> Data:
 
 def _program(each: LinkedSegment, hints: Mapping[str, int]) -> tuple[Data | None, Origins]:
     """What a segment runs, where its backend's code can be read; else None."""
-    executable, segment = each.executable, each.compiled.segment
-    if isinstance(executable, Timed):
-        executable = executable.executable
+    executable, segment = _loaded(each), each.compiled.segment
     if isinstance(executable, NativeExecutable):
         return _native_program(each, executable, hints)
     if type(executable) is Interpreter and executable.choose is None:
         return {**call_by_call_data(segment), "counted": None}, Origins()
     return None, Origins()
+
+
+def _loaded(each: LinkedSegment) -> Executable:
+    """What the backend loaded, without what measures it."""
+    timed = each.executable
+    return timed.executable if isinstance(timed, Timed) else timed
 
 
 def _native_program(
@@ -154,7 +163,8 @@ def _native_program(
     origins = Origins()
     if isinstance(each.backend, CpuBackend):
         origins = _quietly(lambda: trace_origins(segment, program, target_here()))
-    data = program_data(program, hints, _with_names(origins, program, segment))
+    times = executable.native.times()
+    data = program_data(program, hints, _with_names(origins, program, segment), times)
     arena, *_ = executable.native.memory()
     counted = {"pytorch_calls": sum(executable.native.host_counts()), "arena_bytes": arena}
     return {**data, "counted": counted}, origins

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from dovetail.ir.program import HostCall, Instruction, KernelCall
+from dovetail.ir.program import Copy, HostCall, Instruction, KernelCall
 from dovetail.lower.calls import lower_segment, operands_of
 from dovetail.lower.text import values_by_origin
 from dovetail.lower.values import LibraryCall, Value
@@ -63,6 +63,8 @@ def _match(steps: list[tuple[str, list[str]]], program: Program) -> dict[int, li
 def _called(instruction: Instruction) -> str:
     if isinstance(instruction, KernelCall):
         return instruction.kernel
+    if isinstance(instruction, Copy):  # what a graph writes to its inputs
+        return "aten.copy_.default"
     return instruction.op if isinstance(instruction, HostCall) else ""
 
 

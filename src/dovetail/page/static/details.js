@@ -53,7 +53,7 @@ function showNode(node) {
       ["name", call.name], ["result", node.desc], ["module", call.module],
       ["backend", call.backend], ["segment", call.segment || ""],
       ["work", KINDS[node.kind]],
-      ["time", isFile ? "" : `${seconds(call.estimated_seconds)}, estimated`],
+      ["time", timeText(node)],
       ["segment's", node.segment && node.segment.measured ? `${seconds(node.segment.measured.least_seconds)} measured for all of it` : ""],
       ["reads", node.sources.length ? linked(node.sources) : ""],
       ["read by", node.readers.length ? linked(node.readers) : ""],
@@ -65,9 +65,17 @@ function showNode(node) {
   );
 }
 
+function timeText(node) {
+  if (isFile) return "";
+  const time = measuredOf(node), estimate = `${seconds(node.call.estimated_seconds)} estimated`;
+  if (time === null) return estimate;
+  const alone = node.steps.every((step) => step.calls.length < 2);
+  return `${seconds(time)} measured${alone ? "" : ", for all calls of its kernel"}; ${estimate}`;
+}
+
 function sourceBlock(source) {
   if (!source && isFile) return null;
-  if (!source) return element("p", { class: "quiet" }, "No line of the model is known for this call: a pass made it.");
+  if (!source) return element("p", { class: "quiet" }, "No line of the model is known for this call.");
   return element("div", { class: "source" },
     element("code", { class: "quiet" }, `${source.file}:${source.line} in ${source.function}`),
     element("pre", { class: "wrap" }, source.code));

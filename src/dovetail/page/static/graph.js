@@ -18,15 +18,17 @@ function colouring(g, how) {
     return { legend: [...of], of: (node) => (node.call ? of.get(node.call.backend) : colour("input")) };
   }
   if (how === "time") {
-    const times = g.nodes.map((n) => (n.call && n.call.estimated_seconds) || 0).filter((t) => t > 0);
+    const measured = g.nodes.some((n) => measuredOf(n) !== null);
+    const timeOf = (n) => (measured ? measuredOf(n) : n.call && n.call.estimated_seconds) || 0;
+    const times = g.nodes.map(timeOf).filter((t) => t > 0);
     const least = Math.log(Math.min(...times)), most = Math.log(Math.max(...times));
     const step = (t) => Math.min(HEAT.length - 1, Math.floor(((Math.log(t) - least) / (most - least || 1)) * HEAT.length));
     const from = (n) => Math.exp(least + ((most - least) * n) / HEAT.length);
     const legend = times.length ? HEAT.map((c, n) => [`from ${seconds(from(n))}`, c]) : [];
     return {
-      legend: [...legend, ["none, or unknown", colour("none")]],
+      legend: [[measured ? "measured time of the kernel or call" : "estimated time", null], ...legend, ["none, or unknown", colour("none")]],
       of: (node) => {
-        const time = node.call && node.call.estimated_seconds;
+        const time = timeOf(node);
         return time > 0 ? HEAT[step(time)] : colour(node.call ? "none" : "input");
       },
     };
@@ -105,10 +107,12 @@ function recolour(how) {
 
 function showLegend(entries) {
   replace(document.getElementById("legend"), entries.map(([text, colour]) => {
+    if (colour === null) return element("span", {}, `${text}:`);
     const swatch = element("i", { class: "swatch" });
     swatch.style.backgroundColor = colour; // by the object model, which the policy allows
     return element("span", {}, swatch, text);
   }));
+  view.cy.resize(); // the legend may have taken another line
 }
 
 // All of a small graph; the upper end of a large one, at a size that can be read.

@@ -87,6 +87,12 @@ function descriptor(text) {
   return found ? found[1] : "";
 }
 
+// What a node's instructions took, those of other calls too where a kernel computes several.
+function measuredOf(node) {
+  const times = (node.steps || []).map((step) => step.measured_seconds).filter((time) => time !== null);
+  return times.length ? times.reduce((a, b) => a + b) : null;
+}
+
 function totalOf(kind) {
   return graphs.reduce((sum, g) => sum + (g.graph.counts ? g.graph.counts[kind] || 0 : 0), 0);
 }

@@ -20,7 +20,11 @@ function table(head, body, numbers) {
 function showOverview(g) {
   const { graph, compilation } = g;
   const counts = graph.counts || {};
-  const kinds = Object.keys(counts).map((kind) => [KINDS[kind], counts[kind].toLocaleString("en")]);
+  const steps = graph.segments.flatMap((segment) => (segment.program ? segment.program.instructions : []));
+  const timeOf = (of) => steps.filter(of).reduce((sum, step) => sum + (step.measured_seconds || 0), 0);
+  const measured = timeOf(() => true);
+  const share = (time) => (measured && time ? `${seconds(time)}, ${Math.round((100 * time) / measured)} %` : "");
+  const kinds = Object.keys(counts).map((kind) => [KINDS[kind], counts[kind].toLocaleString("en"), share(timeOf((step) => step.kind === kind))]);
   const breaks = report.graph_breaks.map((each) => element("li", {}, each.reason,
     each.source ? element("pre", { class: "wrap" }, `${each.source.file}:${each.source.line}\n${each.source.code}`) : null));
   const notes = compilation.notes.length ? element("ul", {}, compilation.notes.map((note) => element("li", {}, note))) : element("p", {}, "none");
@@ -34,7 +38,7 @@ function showOverview(g) {
   ];
   replace(document.getElementById("overview"),
     element("h2", {}, heading),
-    element("h3", {}, "what one run consists of"), kinds.length ? table(["work", "times"], kinds, [1]) : element("p", {}, "not known"),
+    element("h3", {}, "what one run consists of"), kinds.length ? table(["work", "times", measured ? "measured" : ""], kinds, [1, 2]) : element("p", {}, "not known"),
     element("h3", {}, isFile ? "what it takes and holds" : "segments"), segmentTable(graph),
     isFile ? null : ofCompilation(),
     element("h3", {}, "notes"), notes,
@@ -231,20 +235,24 @@ function memoryPicture(program) {
 
 function showKernels(g) {
   const kernels = [...g.kernels.values()];
-  const used = new Map();
+  const used = new Map(), took = new Map();
   for (const segment of g.graph.segments) {
-    for (const step of segment.program ? segment.program.instructions : []) used.set(step.name, (used.get(step.name) || 0) + 1);
+    for (const step of segment.program ? segment.program.instructions : []) {
+      used.set(step.name, (used.get(step.name) || 0) + 1);
+      took.set(step.name, (took.get(step.name) || 0) + (step.measured_seconds || 0));
+    }
   }
+  const time = (name) => (took.get(name) ? seconds(took.get(name)) : "");
   const right = element("div", { id: "code" });
   const choose = (kernel) => replace(right, element("h2", {}, kernel.name), kernelTexts(kernel, true));
   const mine = kernels.filter((kernel) => used.has(kernel.name));
   const body = mine.map((kernel) => [
     element("button", { class: "link", onclick: () => choose(kernel) }, kernel.name.replace(/^generated\./, "")),
-    String(used.get(kernel.name)), String(lines(kernel.ir)),
+    String(used.get(kernel.name)), time(kernel.name), String(lines(kernel.ir)),
   ]);
-  const others = [...used].filter(([name]) => !g.kernels.has(name)).map(([name, times]) => [name, String(times)]);
+  const others = [...used].filter(([name]) => !g.kernels.has(name)).map(([name, times]) => [name, String(times), time(name)]);
   replace(document.getElementById("kernels"), element("div", { class: "two" }, element("div", {},
-    element("h2", {}, count(mine.length, "generated kernel")), mine.length ? table(["kernel", "runs", "lines of IR"], body, [1, 2]) : null,
-    element("h3", {}, "others: libraries, PyTorch, copies"), others.length ? table(["what", "times"], others, [1]) : element("p", {}, "none")), right));
+    element("h2", {}, count(mine.length, "generated kernel")), mine.length ? table(["kernel", "runs", "took", "lines of IR"], body, [1, 2, 3]) : null,
+    element("h3", {}, "others: libraries, PyTorch, copies"), others.length ? table(["what", "times", "took"], others, [1, 2]) : element("p", {}, "none")), right));
   if (mine.length) choose(mine[0]);
 }
