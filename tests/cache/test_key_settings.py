@@ -147,6 +147,7 @@ def test_versions_and_sources(graph, monkeypatch):
 
 
 def test_the_processor(graph, monkeypatch):
+    monkeypatch.delenv("DOVETAIL_PROCESSOR", raising=False)
     before = graph.key()
     monkeypatch.setenv("DOVETAIL_PROCESSOR", "x86-64-v2")
     assert before.differs(graph.key()) == ["processor"]
@@ -157,6 +158,8 @@ def test_the_very_processor_matters_where_code_may_be_for_it(graph, monkeypatch)
     class Exact(AtenBackend):
         name = "exact"
         exact_processor = True
+
+    monkeypatch.delenv("DOVETAIL_PROCESSOR", raising=False)
 
     def on(details, *backends):
         monkeypatch.setattr("dovetail.file.processors._details", lambda: details)
