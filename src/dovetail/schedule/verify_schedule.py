@@ -9,30 +9,21 @@ from __future__ import annotations
 from typing import TypeVar
 
 from dovetail.errors import InvalidSchedule
-from dovetail.ir.dtypes import FLOATS, item_bytes
+from dovetail.ir.dtypes import FLOATS
 from dovetail.ir.kernel import Apply, Const, Kernel, Load, Loop, Reduce, Scan, Store
 from dovetail.ir.kernel_analysis import without_idle_axes
-from dovetail.ir.kernel_product import kernel_product
 from dovetail.ir.ops import LOAD_COST
 from dovetail.ir.size import Dim
 from dovetail.ir.target import Target
 from dovetail.schedule.cpu.code_size import FUNCTIONS
 from dovetail.schedule.gpu.verify import verify_blocks
-from dovetail.schedule.schedule import (
-    LOOPS,
-    BlockSchedule,
-    LoopSchedule,
-    ProductTile,
-    Schedule,
-    Steps,
-    Tile,
-)
+from dovetail.schedule.schedule import LOOPS, BlockSchedule, LoopSchedule, Schedule, Steps, Tile
+from dovetail.schedule.verify_product import verify_product
 
 CALLED = FUNCTIONS | {"erf_plus_one"}  # what a renderer can write as a function
 _WIDEST = 8  # bytes of an element, at most
 _MASKED = ("none", "rest", "all")
 _MOST_LANES, _MOST_STEP = 256, 16  # more is no use, and much code
-_MOST_PRODUCTS = 2048  # multiply-adds of a kernel's tiles: much code
 
 
 AnySchedule = TypeVar("AnySchedule", Schedule, BlockSchedule)
@@ -83,7 +74,7 @@ class _Verifier:
         if s.tile is not None:
             self._tile(s.tile)
         if s.product is not None:
-            self._product(s.product)
+            verify_product(kernel, s, self.target)
         called = {op for op, _ in s.calls}
         _require(called <= CALLED, f"calls of {sorted(called - CALLED)}")
         self._erf_sums()
@@ -136,39 +127,6 @@ class _Verifier:
             _require(i.index.stride(tile.across) == 1, f"{name} is not dense across the vectors")
             _require(_is_power(band) and band <= self.target.lanes, f"bands of {band}")
             _require(tile.columns % band == 0, "columns that bands do not divide")
-
-    def _product(self, tile: ProductTile) -> None:
-        """Whether tiles meet every row and every step of the sum, and what they need is there."""
-        found, s = kernel_product(self.kernel), self.schedule
-        _require(found is not None and s.tile is None, "tiles of a kernel that is no product")
-        assert found is not None
-        _require(found.rows.name == tile.rows, f"tiles of rows of {tile.rows}")
-        _require(found.columns.name == s.vector, f"tiles with vectors along {s.vector}")
-        most = max(tile.block, tile.vectors, tile.unroll, *tile.heights, 1)
-        least = min(tile.block, tile.vectors, tile.unroll, *tile.heights, most)
-        _require(bool(tile.heights) and least > 0, "an empty tile")
-        heights = sorted(set(tile.heights), reverse=True)
-        _require(list(tile.heights) == heights, f"heights {tile.heights}")
-        _require(_is_power(tile.unroll), f"{tile.unroll} steps written out")
-        _require(tile.chunk >= 0 and tile.depth >= 0, "parts of a sum")
-        parts = [n for n in (tile.chunk, tile.depth) if n]
-        _require(all(n % tile.unroll == 0 for n in parts), "parts that are no whole steps")
-        rows, steps = found.rows.extent, found.sum.extent
-        lengths = {tile.block, *range(1, tile.block)}
-        if isinstance(rows, int):
-            lengths = {min(tile.block, rows), rows % tile.block} - {0}
-        met = set().union(*map(tile.tiles, lengths))
-        _require(met <= set(tile.heights), f"tiles of {sorted(met)} rows")
-        code = sum(tile.heights) * tile.vectors * tile.unroll
-        _require(code <= _MOST_PRODUCTS, f"{code} multiply-adds written out")
-        size = item_bytes(found.total.dtype) * tile.vectors * self.lanes
-        kept = size * (tile.block if tile.depth else tile.heights[0])
-        _require(not tile.packed or bool(tile.depth) or isinstance(steps, int), "an open panel")
-        if tile.packed:
-            kept += size * (tile.depth or int(steps))  # type: ignore[arg-type]
-        _require(kept <= self.target.l2_bytes, "more on the stack than a near cache holds")
-        dense = found.right.index.stride(found.columns.name) == 1
-        _require(tile.packed or dense, "columns that do not lie together are read packed")
 
     def _erf_sums(self) -> None:
         code = list(self.kernel.instructions())

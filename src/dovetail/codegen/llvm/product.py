@@ -12,20 +12,17 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from dovetail.codegen.llvm import memory
-from dovetail.codegen.llvm.emit import TYPES, Val, vector_type
+from dovetail.codegen.llvm.columns import Columns, array, moved, stored_type, when
+from dovetail.codegen.llvm.emit import Val, vector_type
 from dovetail.codegen.llvm.math.arithmetic import fma
 from dovetail.codegen.llvm.tile import Span, span
-from dovetail.codegen.llvm.transpose import transpose
 from dovetail.ir.dtypes import item_bytes
-from dovetail.ir.kernel import Load
 from dovetail.ir.kernel_product import kernel_product
 from dovetail.ir.size import Dim
 from dovetail.schedule.schedule import ProductTile
 
 if TYPE_CHECKING:
     from dovetail.codegen.llvm.render import Renderer
-
-_BAND = 8  # columns transposed together: their cache lines stay, even if a power of two apart
 
 
 class Tiles:
@@ -39,26 +36,8 @@ class Tiles:
         self.width = tile.vectors * r.lanes
         self.is_deep = bool(tile.depth)
         held = tile.block if self.is_deep else tile.heights[0]
-        self.totals = self._array("totals", held * self.width, self.dtype)
-        self.panel = self.kept = Val("", "ptr")
-        if tile.packed:
-            steps = tile.depth or self._known(found.sum.extent)
-            self.panel = self._array("panel", steps * self.width, self._stored(found.right))
-            self.kept = Val(r.c.slot("int64", 1), "ptr")
-            r.c.put(self.kept.text, r.c.const(-1, "int64"))
-
-    def _array(self, name: str, count: int, dtype: str) -> Val:
-        self.c.slots.append(f"  %{name} = alloca [{count} x {TYPES[dtype]}], align 64")
-        return Val(f"%{name}", "ptr")
-
-    @staticmethod
-    def _known(extent: Dim) -> int:
-        assert isinstance(extent, int)
-        return extent
-
-    def _stored(self, load: Load) -> str:
-        dtype = self.r.dtypes[load.buffer]
-        return memory.STORED.get(dtype, dtype)
+        self.totals = array(r.c, "totals", held * self.width, self.dtype)
+        self.columns = Columns(r, found, tile)
 
     # ---- units -----------------------------------------------------------------------------
 
@@ -74,7 +53,7 @@ class Tiles:
             self._finish(rows, rows[0], columns)
             return
         if tile.packed:
-            self._pack_once(place, columns)
+            self.columns.bring_once(place, columns)
         steps = self._index(0), end
 
         def each(low: Val, high: Val) -> None:
@@ -89,11 +68,11 @@ class Tiles:
         end = self.r.size(self.of.sum.extent)
         stop = c.intrinsic("smin", c.op("add", start, self._index(self.tile.depth)), end)
         if self.tile.packed:
-            self._pack(columns, (start, stop))
+            self.columns.bring(columns, (start, stop))
         first = c.compare("icmp eq", start, self._index(0))
 
         def each(low: Val, high: Val) -> None:
-            self._when(first, lambda: self._clear((low, high), rows[0]))
+            when(c, first, lambda: self._clear((low, high), rows[0]))
             self._sum((low, high), rows[0], columns, (start, stop), fresh=False)
 
         self._tiles(rows, each)
@@ -114,16 +93,6 @@ class Tiles:
 
     def _index(self, number: int) -> Val:
         return self.c.const(number, "int64")
-
-    def _when(self, condition: Val, then: Callable[[], None]) -> None:
-        c = self.c
-        yes, done = c.label("yes"), c.label("done")
-        c.line(f"br i1 {condition.text}, label %{yes}, label %{done}")
-        c.start(yes)
-        shared, c.shared = c.shared, dict(c.shared)
-        then()
-        c.shared = shared
-        c.block(done)
 
     # ---- sums ------------------------------------------------------------------------------
 
@@ -225,7 +194,7 @@ class Tiles:
         for slot in (s for row in sums for s in row):
             c.put(slot, c.const(0.0, self.dtype, self.lanes))
         left, left_step = self._left(rows[0], steps[0])
-        right, right_step, masks = self._right(columns, steps[0])
+        right, right_step, masks = self.columns.read(columns, steps[0])
         at, other = c.slot("ptr", 1), c.slot("ptr", 1)
         c.put(at, left)
         c.put(other, right)
@@ -240,7 +209,7 @@ class Tiles:
             ):
                 offset = c.op("mul", self.r.size(by), self._index(count)) if by != 1 else None
                 offset = offset or self._index(count)
-                c.put(slot, memory.address(c, place, offset, self._stored(load)))
+                c.put(slot, memory.address(c, place, offset, stored_type(self.r, load)))
 
         many = c.op("sub", steps[1], steps[0])
         whole = many
@@ -269,34 +238,22 @@ class Tiles:
     ) -> None:
         """One step of the sum, for all accumulators."""
         c, r, lanes = self.c, self.r, self.lanes
-        dtype, stored = r.dtypes[self.of.right.buffer], self._stored(self.of.right)
-        start = self._moved(right, strides[1], number, stored)
+        dtype, stored = r.dtypes[self.of.right.buffer], stored_type(self.r, self.of.right)
+        start = moved(self.r, right, strides[1], number, stored)
         vectors = []
         for j, mask in enumerate(masks):
             place = memory.address(c, start, self._index(j * lanes), stored)
             vectors.append(memory.widen(c, memory.load_dense(c, stored, place, mask, lanes), dtype))
-        dtype, stored = r.dtypes[self.of.left.buffer], self._stored(self.of.left)
-        start = self._moved(left, strides[0], number, stored)
+        dtype, stored = r.dtypes[self.of.left.buffer], stored_type(self.r, self.of.left)
+        start = moved(self.r, left, strides[0], number, stored)
         across = self.of.left.index.stride(self.of.rows.name)
         for i in range(height):
-            place = self._moved(start, across, i, stored)
+            place = moved(self.r, start, across, i, stored)
             raw = memory.widen(c, memory.load_scalar(c, stored, place, None), dtype)
             value = c.splat(raw, lanes)
             for j, vector in enumerate(vectors):
                 old = c.get(sums[i][j], self.dtype, lanes)
                 c.put(sums[i][j], fma(c, value, vector, old))
-
-    def _moved(self, place: Val, stride: Dim, count: int, stored: str) -> Val:
-        """A place ``count`` steps further."""
-        c = self.c
-        if not count or stride == 0:
-            return place
-        offset = (
-            self._index(stride * count)
-            if isinstance(stride, int)
-            else c.op("mul", self.r.size(stride), self._index(count))
-        )
-        return memory.address(c, place, offset, stored)
 
     def _left(self, row: Val, step: Val) -> tuple[Val, Dim]:
         """Where a tile's rows are read from, and how far a step moves."""
@@ -305,99 +262,6 @@ class Tiles:
         place = memory.base(r, of.left.buffer, of.left.index, "")
         place = self.c.new(f"freeze ptr {place.text}", "ptr", 1)
         return place, of.left.index.stride(of.sum.name)
-
-    def _right(self, columns: Span, step: Val) -> tuple[Val, Dim, list[Val | None]]:
-        """Where columns are read from, how far a step moves, and which lanes there are."""
-        of, r, c = self.of, self.r, self.c
-        every: list[Val | None] = [None] * self.tile.vectors
-        if self.tile.packed:
-            place = self.panel
-            if step.text != "0":
-                depth = self.tile.depth
-                within = c.op("urem", step, self._index(depth)) if depth else step
-                offset = c.op("mul", within, self._index(self.width))
-                place = memory.address(c, place, offset, self._stored(of.right))
-            return place, self.width, every
-        r.axes[of.columns.name], r.axes[of.sum.name] = columns[0], step
-        place = memory.base(r, of.right.buffer, of.right.index, "")
-        place = c.new(f"freeze ptr {place.text}", "ptr", 1)
-        return place, of.right.index.stride(of.sum.name), self._masks(columns) or every
-
-    def _masks(self, columns: Span) -> list[Val | None]:
-        """The lanes of each vector that are columns; nothing where all are."""
-        extent, c, lanes = self.of.columns.extent, self.c, self.lanes
-        if isinstance(extent, int) and extent % self.width == 0:
-            return []
-        count = c.op("sub", columns[1], columns[0])
-        found: list[Val | None] = []
-        for j in range(self.tile.vectors):
-            left = c.op("sub", count, self._index(j * lanes))
-            found.append(c.compare("icmp slt", memory.lane_numbers(lanes), c.splat(left, lanes)))
-        return found
-
-    # ---- columns brought together ----------------------------------------------------------
-
-    def _pack_once(self, place: Val, columns: Span) -> None:
-        """Pack a panel, unless the unit before had the same."""
-        c = self.c
-        new = c.compare("icmp ne", place, c.get(self.kept.text, "int64", 1))
-
-        def pack() -> None:
-            c.put(self.kept.text, place)
-            self._pack(columns, (self._index(0), self.r.size(self.of.sum.extent)))
-
-        self._when(new, pack)
-
-    def _pack(self, columns: Span, steps: Span) -> None:
-        """Bring some steps of a panel to the stack; lanes that are no columns hold anything."""
-        index = self.of.right.index
-        if index.stride(self.of.sum.name) == 1 and index.stride(self.of.columns.name) != 1:
-            self._pack_transposed(columns, steps)
-        else:
-            self._pack_rows(columns, steps)
-
-    def _pack_transposed(self, columns: Span, steps: Span) -> None:
-        of, r, c, stored = self.of, self.r, self.c, self._stored(self.of.right)
-        r.axes[of.sum.name] = steps[0]
-        count = c.op("sub", steps[1], steps[0])
-        step = r.size(of.right.index.stride(of.columns.name))
-        lanes = min(self.lanes, _BAND)
-
-        def band(i: Val) -> None:
-            r.axes[of.columns.name] = c.op("add", columns[0], i)
-            source = memory.base(r, of.right.buffer, of.right.index, "")
-            left = c.op("sub", columns[1], r.axes[of.columns.name])
-            to = memory.address(c, self.panel, i, stored)
-            transpose(c, stored, lanes, (source, step, left, count, to), self.width)
-
-        c.each(self._index(0), self._index(self.width), lanes, band)
-
-    def _pack_rows(self, columns: Span, steps: Span) -> None:
-        of, r, c, stored = self.of, self.r, self.c, self._stored(self.of.right)
-        every: list[Val | None] = [None] * self.tile.vectors
-        masks = self._masks(columns) or every
-        r.axes[of.columns.name] = columns[0]
-        across, lanes = of.right.index.stride(of.columns.name), self.lanes
-
-        def row(k: Val) -> None:
-            r.axes[of.sum.name] = k
-            source = memory.base(r, of.right.buffer, of.right.index, "")
-            offset = c.op("mul", c.op("sub", k, steps[0]), self._index(self.width))
-            to = memory.address(c, self.panel, offset, stored)
-            for j, mask in enumerate(masks):
-                place = self._moved(source, across, j * lanes, stored)
-                if across == 1:
-                    value = memory.load_dense(c, stored, place, mask, lanes)
-                else:
-                    offsets = memory.times(r, memory.lane_numbers(lanes), across)
-                    value = memory.gather(
-                        c, stored, memory.address(c, place, offsets, stored), mask
-                    )
-                memory.store_vector(
-                    c, value, memory.address(c, to, self._index(j * lanes), stored), None
-                )
-
-        c.each(*steps, 1, row)
 
     # ---- the rest of the kernel ------------------------------------------------------------
 

@@ -29,6 +29,7 @@ FINISH = 6  # cycles that a vector of results takes beside its sum
 MULTIPLY_ADD = 19
 # Tiles of one unit from which on a copy of its columns pays: each reads them again.
 WORTH_PACKING = 3
+NEAR = 4  # widths of a panel from one step of it to the next for which a copy gains nothing
 LEAST_TILES = 4  # of a block of rows: what a unit does once, it does for so many
 
 
@@ -71,6 +72,7 @@ def product_tile(kernel: Kernel, found: KernelProduct, target: Target) -> Produc
         block = min(block, max(rows, target.l2_bytes // 8 // (width * item_bytes("float32"))))
     dense = found.right.index.stride(found.columns.name) == 1
     few = -(-min(block, sizes.rows) // rows) < WORTH_PACKING
+    near = found.right.index.stride(found.sum.name) in range(1, NEAR * width + 1)
     masks = sizes.columns % width == 0 or target.mask_bytes > 0
     chunk = CHUNK if sizes.sum > CHUNK else 0
     tile = ProductTile(
@@ -81,7 +83,7 @@ def product_tile(kernel: Kernel, found: KernelProduct, target: Target) -> Produc
         unroll=UNROLL,
         chunk=chunk,
         depth=depth,
-        packed=not (dense and few and masks),
+        packed=not (dense and (few or near) and masks),
     )
     return _with_heights(tile, sizes.rows)
 
