@@ -40,6 +40,13 @@ STAGES = {
 
 What the `cpu` backend is given: a segment, after passes and placement. Operators are ATen's,
 tensors have sizes and strides, and nothing of FX is left. `ir/segment.py`""",
+    "layout": """\
+## Layout
+
+Where the elements of tensors lie that are not in row-major order: the outermost axis first. Here
+that is the weight, whose transposed view the product takes. Around convolutions the layout of each
+value is chosen over the segment as a whole, by what it costs (`schedule/layout.py`); a change of
+layout is a call, marked `reformat`, and of a frozen weight it runs once. `ir/layout.py`""",
     "lower": """\
 ## Lower: expressions
 

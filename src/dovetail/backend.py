@@ -275,6 +275,14 @@ class Backend(ABC):
         """Passes of this backend's own, run after the built-in ones of each stage."""
         return Passes()
 
+    def lay_out(self, segment: Segment, once: frozenset[str]) -> Segment:  # noqa: ARG002
+        """The segment with tensors inside it laid out as this backend runs best.
+
+        Inputs and outputs keep their strides; changes of layout are calls. Those that depend on
+        the inputs ``once`` alone run once, not at each call.
+        """
+        return segment
+
     def prepare(self) -> None:  # noqa: B027  # a default, not a stub
         """Load what ``compile`` needs; a worker process does this before there is a segment."""
 

@@ -77,6 +77,7 @@ class SegmentRecord(NamedTuple):
     estimated_seconds: float | None = None  # None: neither the backend nor a speed tells
     copies: tuple[Copies, ...] = ()
     measured: Measured | None = None
+    reformats: int = 0  # calls that do nothing but change a tensor's layout
 
 
 class GraphRecord:

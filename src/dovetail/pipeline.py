@@ -2,8 +2,8 @@
 
 A Dynamo graph that the cache does not have (``lookup.py``) goes through pre-grad passes and is
 captured: AOTAutograd makes functional graphs of it, through joint passes where it trains. Each of
-those is looked up in the cache, goes through post-grad passes, is placed, compiled segment by
-segment, and linked. An exported program is a functional graph already.
+those is looked up in the cache, goes through post-grad passes, is placed, laid out, compiled
+segment by segment, and linked. An exported program is a functional graph already.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ from dovetail.capture.aot import Capture, FunctionalGraph, Keep
 from dovetail.capture.decompose import Opinion, composite_rules, keeping_claimed
 from dovetail.compiled import CompiledGraph
 from dovetail.compilers.background import exchange_later
-from dovetail.compilers.graph import GraphCompiler, PlacedGraph, PlacedPart, why_captured
+from dovetail.compilers.graph import GraphCompiler, why_captured
+from dovetail.compilers.placed import PlacedGraph, PlacedPart
 from dovetail.errors import BackendContract, SizeError, UnsupportedGraph
 from dovetail.linking import GraphLinker
 from dovetail.options import Options

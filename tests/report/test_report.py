@@ -209,10 +209,21 @@ def test_the_command_with_a_mistake(factory, capsys):
     assert "did you mean 'reference'" in capsys.readouterr().err
 
 
+def test_changes_of_layout_are_counted():
+    model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Conv2d(8, 4, 3), nn.Flatten()).eval()
+    options = {"freeze": True, "cache": False}
+    with torch.no_grad():
+        report = dovetail.explain(model, torch.randn(1, 3, 9, 9), backend="cpu", options=options)
+    every = [line for line in str(report).splitlines() if "of layout" in line]
+    assert every == ["    2 changes of layout", "    2 changes of layout"]
+    counts = {g["kind"]: g["segments"] for g in report.to_dict()["compilations"][0]["graphs"]}
+    assert [s["reformats"] for s in counts["inference"]] == [2]  # into the first, out of the last
+
+
 def test_the_stages_down_to_code_are_shown():
     report = dovetail.explain(lambda x: (x @ x).softmax(-1), torch.randn(4, 4), backend="cpu")
     (compilation,) = report.compilations
     names = [stage.name for stage in compilation.stages if stage.graph == "inference"]
-    shown = ["place", "lower", "schedule", "codegen", "encode", "compile", "link"]
+    shown = ["place", "layout", "lower", "schedule", "codegen", "encode", "compile", "link"]
     assert names[-len(shown) :] == shown
     assert all(stage.ms >= 0 for stage in compilation.stages)

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
-
-from torch import fx
 
 from dovetail.backend import Backend
 from dovetail.compiled import CompiledGraph, CompiledPart, CompiledSegment, verify
+from dovetail.compilers.layouts import lay_out
+from dovetail.compilers.placed import PlacedGraph, PlacedPart
 from dovetail.compilers.segments import SegmentCompiler
 from dovetail.errors import DovetailError, SizeError, UnsupportedGraph
 from dovetail.history import Compilation
@@ -19,28 +18,9 @@ from dovetail.ir.segment import Segment
 from dovetail.ir.verify import verify_stage, verifying
 from dovetail.options import Options
 from dovetail.place.cut import PlacedSegment
-from dovetail.place.placement import Placement
 
 log = logging.getLogger(__name__)
 CompileSegments = Callable[[Sequence[PlacedSegment]], tuple[CompiledSegment, ...]]
-
-
-class PlacedPart(NamedTuple):
-    """A part of a graph, placed; or why our IR cannot express it."""
-
-    gm: fx.GraphModule
-    placement: Placement | None
-    problem: str = ""
-
-
-class PlacedGraph(NamedTuple):
-    """A functional graph after passes and placement, before there is code."""
-
-    kind: str
-    every: PlacedPart
-    once: PlacedPart | None
-    frozen: tuple[int, ...]
-    labels: Mapping[int, str]
 
 
 @dataclass(frozen=True)
@@ -65,17 +45,24 @@ class GraphCompiler:
         return self._compile(placed, self.segments.compile_quickly)
 
     def _compile(self, placed: PlacedGraph, by: CompileSegments) -> CompiledGraph:
-        once, kind = placed.once, placed.kind
         with verifying(self.options.debug):
-            graph = CompiledGraph(
-                kind,
-                once=None if once is None else self._part(once, f"{kind}, once", by),
-                every=self._part(placed.every, kind, by),
-                frozen=placed.frozen,
-                labels=placed.labels,
-                backends=tuple((b.name, b.fingerprint()) for b in self.backends),
-            )
+            with self.record.stage("layout", placed.kind):
+                laid_out = lay_out(placed)
+            graph = self._graph(laid_out, by)
+            if laid_out is not placed and any(p.captured for _, p in graph.parts()):
+                graph = self._graph(placed, by)  # PyTorch runs a part, and that as it was captured
             return verify_stage("compile", graph, verify)
+
+    def _graph(self, placed: PlacedGraph, by: CompileSegments) -> CompiledGraph:
+        once, kind = placed.once, placed.kind
+        return CompiledGraph(
+            kind,
+            once=None if once is None else self._part(once, f"{kind}, once", by),
+            every=self._part(placed.every, kind, by),
+            frozen=placed.frozen,
+            labels=placed.labels,
+            backends=tuple((b.name, b.fingerprint()) for b in self.backends),
+        )
 
     def _part(self, placed: PlacedPart, kind: str, compile_: CompileSegments) -> CompiledPart:
         """Code for each segment; what cannot be expressed stays as PyTorch captured it."""

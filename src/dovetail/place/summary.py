@@ -91,7 +91,15 @@ def _summarise(
         estimated_seconds=total(seconds),
         copies=tuple(_copies(ran, segment, costs, sent)),
         measured=ran.measured,
+        reformats=sum(map(is_reformat, segment.calls)),
     )
+
+
+def is_reformat(call: OpCall) -> bool:
+    """Whether a call does nothing but change a layout."""
+    if call.op != "aten.clone.default" or not call.inputs or not call.outputs:
+        return False
+    return call.inputs[0].strides != call.outputs[0].strides
 
 
 def _copies(

@@ -122,7 +122,7 @@ def _segment(segment: SegmentRecord) -> dict[str, Any]:
     return {
         **_fields(segment, "name", "backend"),
         "ops": dict(segment.ops),
-        **_fields(segment, *sizes, "symbolic", "estimated_seconds"),
+        **_fields(segment, *sizes, "reformats", "symbolic", "estimated_seconds"),
         "measured": {
             "calls": measured.calls,
             "mean_seconds": measured.seconds / measured.calls,

@@ -17,10 +17,15 @@ from dovetail.backends.cpu.code import schedule_kernel
 from dovetail.ir.encode import segment_to_bytes
 from dovetail.ir.kernel import Kernel
 from dovetail.ir.kernel_text import print_kernel
+from dovetail.ir.layout import Layout
+from dovetail.ir.strides import is_row_major
+from dovetail.ir.tensor import TensorDesc
 from dovetail.lower.calls import lower_segment
 from dovetail.lower.text import print_values
 from dovetail.lower.values import LibraryCall
+from dovetail.place.summary import is_reformat
 from dovetail.schedule.build import Built
+from dovetail.schedule.images import tensors
 from dovetail.schedule.plan import make_plan, verdict
 from dovetail.schedule.text import print_schedule
 
@@ -58,8 +63,9 @@ def kernels_of(segment: Segment, target: Target) -> list[Kernel]:
 
 
 def middle(segment: Segment, target: Target) -> Iterator[StageText]:
-    """The stages before code generation: calls, values, kernels; only the last knows the target."""
+    """The stages before code generation: calls, layouts, values, kernels."""
     yield StageText("graph", f"{segment}\n")
+    yield from layouts(segment)
     _, order = lower_segment(segment, lambda found: found)  # products too, whoever computes them
     yield StageText("lower", print_values(order))
     steps = make_plan(segment, target).steps
@@ -71,6 +77,24 @@ def _step(step: Built | LibraryCall, target: Target) -> str:
     if isinstance(step, Built):
         return print_kernel(step.kernel)
     return f"{step.call}  # {verdict(step.call, target)}\n"
+
+
+def layouts(segment: Segment) -> Iterator[StageText]:
+    """The tensors that do not lie in row-major order, if any, and calls that change a layout."""
+    lines = []
+    given = [(i.name, i.desc) for i in segment.inputs if isinstance(i.desc, TensorDesc)]
+    made = [
+        (".".join([call.name, *map(str, path)]), desc)
+        for call in segment.calls
+        for path, desc in tensors(call.output)
+    ]
+    changes = {call.name for call in segment.calls if is_reformat(call)}
+    for name, desc in (*given, *made):
+        if name in changes or not is_row_major(desc):
+            word = "reformat " if name in changes else ""
+            lines.append(f"{word}{name}: {desc.dtype} {Layout.strided(desc.shape, desc.strides)}\n")
+    if lines:
+        yield StageText("layout", "".join(lines))
 
 
 def back(kernel: Kernel, target: Target) -> Iterator[StageText]:

@@ -30,6 +30,7 @@ def compilation_lines(
         yield from _runs(graph, details.graphs.get(graph.kind) if details else None)
         yield from _segments(graph)
         yield from _copies(graph.copies())
+        yield from _reformats(graph)
         yield from _refusals(graph)
         yield from _cheaper(graph)
     for note in compilation.notes:
@@ -113,6 +114,12 @@ def _ops(ops: dict[str, int]) -> str:
     ]
     more = len(names) - MAX_OPS
     return ", ".join(shown) + (f" and {more} more" if more > 0 else "")
+
+
+def _reformats(graph: GraphRecord) -> Iterator[str]:
+    count = sum(segment.reformats for segment in graph.segments)
+    if count:
+        yield f"    {_plural(count, 'change')} of layout"
 
 
 def _copies(copies: list[Copies]) -> Iterator[str]:

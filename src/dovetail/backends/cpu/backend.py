@@ -63,11 +63,17 @@ class CpuBackend(Backend):
         return {**core_decompositions(), **extra_decompositions()}
 
     def passes(self) -> Passes:
-        """Convolutions and what is between them in the layout that PyTorch's run best in."""
+        """Instance norms as group norms, which fix no layout."""
         from dovetail.passes.instance_norm import INSTANCE_NORM
-        from dovetail.passes.layout import CHANNELS_LAST
 
-        return Passes(pre_grad=(INSTANCE_NORM,), post_grad=(CHANNELS_LAST,))
+        return Passes(pre_grad=(INSTANCE_NORM,))
+
+    def lay_out(self, segment: Segment, once: frozenset[str]) -> Segment:
+        """Convolutions and what is between them as PyTorch's convolutions run best."""
+        from dovetail.file.processors import target_here
+        from dovetail.schedule.layout import assign_layouts
+
+        return assign_layouts(segment, target_here(), once)
 
     def prepare(self) -> None:
         """Import the code generator and start LLVM."""

@@ -1,0 +1,41 @@
+"""What layouts cost on a processor, in seconds: library convolutions, and changing a layout.
+
+PyTorch's convolutions (oneDNN's) take channels-last tensors as they are, and copy others to a
+layout of their own and back. Weights that many channels meet on small images are faster row-major,
+however they lie: the library has other kernels for them. Measured on one thread of an x86-64-v4;
+the same for all processors, because they share one Program.
+"""
+
+from __future__ import annotations
+
+import math
+
+from dovetail.ir.call import OpCall, Ref
+from dovetail.ir.tensor import TensorDesc
+
+# Seconds an element: 64 x 64 x 3 x 3 weights take a generated kernel 5.5 us, the library 24.
+REFORMAT = 0.15e-9
+_LIBRARY_REORDER = 0.65e-9
+# Seconds a weight that channels-last takes longer: 512 x 512 x 3 x 3 at 7 x 7 takes 5.3 ms for 3.3.
+_HEAVY = 0.85e-9
+# Weights from which on that is so: constants, and those that are laid out at each call.
+_HEAVY_CONSTANT, _HEAVY_VARYING = 1 << 20, 1 << 18
+
+
+def convolution_seconds(call: OpCall, *, constant: bool) -> tuple[float, float] | None:
+    """What the choice adds to a library convolution's time, row-major and channels-last.
+
+    None: there is no choice. ``constant``: its weights are laid out once.
+    """
+    if call.op != "aten.convolution.default" or not isinstance(call.output, TensorDesc):
+        return None
+    descs = [arg.desc if isinstance(arg, Ref) else None for arg in call.args[:2]]
+    known = [d for d in (*descs, call.output) if isinstance(d, TensorDesc) and d.rank == 4]
+    if len(known) < 3 or not all(d.is_static and d.device == "cpu" for d in known):
+        return None
+    if call.output.dtype not in ("float32", "bfloat16"):
+        return None
+    image, weights, made = (math.prod(d.shape) for d in known)  # type: ignore[arg-type]
+    heavy = weights > (_HEAVY_CONSTANT if constant else _HEAVY_VARYING)
+    moved = image + made + (0 if constant or heavy else weights)
+    return _LIBRARY_REORDER * moved, _HEAVY * weights if heavy else 0.0
