@@ -6,7 +6,7 @@ import math
 import pytest
 
 from dovetail.errors import InvalidLayout
-from dovetail.ir.layout import Layout, Part, parse_layout, verified
+from dovetail.ir.layout import Layout, LayoutPart, parse_layout, verified
 from dovetail.ir.size import Size
 
 ROW_MAJOR = Layout.strided((4, 6), (6, 1))
@@ -109,7 +109,9 @@ def test_orders_that_leave_something_out_are_refused(order):
         Layout.of((4, 6), order)
 
 
-@pytest.mark.parametrize("part", [Part(0, 4, 1, 0), Part(1, 4, 1), Part(-1, 4, 1)])
+@pytest.mark.parametrize(
+    "part", [LayoutPart(0, 4, 1, 0), LayoutPart(1, 4, 1), LayoutPart(-1, 4, 1)]
+)
 def test_parts_of_no_axis_are_refused(part):
     with pytest.raises(InvalidLayout):
         verified(Layout((4,), (part,), (0,)))
@@ -117,4 +119,4 @@ def test_parts_of_no_axis_are_refused(part):
 
 def test_other_ranks_are_refused():
     with pytest.raises(InvalidLayout):
-        verified(Layout((4,), (Part(0, 4, 1),), ()))
+        verified(Layout((4,), (LayoutPart(0, 4, 1),), ()))

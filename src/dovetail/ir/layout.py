@@ -31,7 +31,7 @@ _PART = re.compile(r"\(?d(\d+)(?: \+ (\d+)\)?)?(?: / (\d+))?$")
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class LayoutPart:
     """``extent`` positions, ``stride`` elements of memory apart, ``step`` along an axis."""
 
     axis: int
@@ -50,7 +50,7 @@ class Layout:
     """
 
     shape: tuple[Dim, ...]
-    parts: tuple[Part, ...]
+    parts: tuple[LayoutPart, ...]
     before: tuple[int, ...]
 
     @staticmethod
@@ -72,7 +72,7 @@ class Layout:
             steps[axis] = step
         strides = contiguous_strides(extents)
         parts = tuple(
-            Part(axis, extent, stride, step)
+            LayoutPart(axis, extent, stride, step)
             for (axis, step), extent, stride in zip(order, extents, strides, strict=True)
         )
         return verified(Layout(tuple(shape), parts, tuple(before for before, _ in zeros)))
@@ -80,7 +80,7 @@ class Layout:
     @staticmethod
     def strided(shape: Sequence[Dim], strides: Sequence[Dim]) -> Layout:
         """What PyTorch's tensors are; the parts by their strides, where all are known."""
-        parts = [Part(a, *each) for a, each in enumerate(zip(shape, strides, strict=True))]
+        parts = [LayoutPart(a, *each) for a, each in enumerate(zip(shape, strides, strict=True))]
         if all(isinstance(stride, int) for stride in strides):
             parts.sort(key=lambda part: part.stride, reverse=True)  # type: ignore[arg-type,return-value]
         return verified(Layout(tuple(shape), tuple(parts), (0,) * len(parts)))
@@ -118,7 +118,7 @@ class Layout:
         whole = all(part.extent == self.shape[part.axis] for part in self.parts)
         return alone and whole and not any(self.before)
 
-    def along(self, axis: int) -> tuple[Part, ...]:
+    def along(self, axis: int) -> tuple[LayoutPart, ...]:
         """The parts of an axis, blocks before single elements."""
         return tuple(part for part in self.parts if part.axis == axis)
 
@@ -142,7 +142,7 @@ class Layout:
         dense = self.strides == contiguous_strides(self.extents)
         return text if dense else f"{text} strides {_list(self.strides)}"
 
-    def _part(self, part: Part) -> str:
+    def _part(self, part: LayoutPart) -> str:
         before = self.before[part.axis]
         axis = f"d{part.axis} + {before}" if before else f"d{part.axis}"
         if part.step > 1:
@@ -219,7 +219,7 @@ def _parsed(shape: tuple[Dim, ...], texts: list[str], given: list[str]) -> Layou
         if before[axis] and before[axis] != zeros:
             raise ValueError(f"two halos of d{axis}")
         before[axis] = zeros
-        parts.append(Part(axis, extent, stride, step or 1))
+        parts.append(LayoutPart(axis, extent, stride, step or 1))
     return verified(Layout(shape, tuple(parts), tuple(before)))
 
 
