@@ -24,7 +24,7 @@ from dovetail.ir.tensor import TensorDesc
 from dovetail.lower.calls import Adapt, lowered_alone
 from dovetail.lower.values import Source, Value, View, root_of
 from dovetail.lower.views import view_offsets
-from dovetail.schedule.cpu.adapt import adapter
+from dovetail.schedule.adapt import adapter
 from dovetail.schedule.cpu.layout import REFORMAT, convolution_seconds
 from dovetail.schedule.images import (
     is_channels_last,
