@@ -147,8 +147,9 @@ def test_versions_and_sources(graph, monkeypatch):
 
 
 def test_the_processor(graph, monkeypatch):
-    monkeypatch.delenv("DOVETAIL_PROCESSOR", raising=False)
     before = graph.key()
+    if before.text("processor").startswith("x86-64-v2"):
+        pytest.skip("there is no smaller processor than the one this process is held to")
     monkeypatch.setenv("DOVETAIL_PROCESSOR", "x86-64-v2")
     assert before.differs(graph.key()) == ["processor"]
     assert graph.key().text("processor") == "x86-64-v2"
