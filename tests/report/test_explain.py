@@ -83,12 +83,24 @@ def test_the_kinds_of_work_are_counted_apart_as_the_runtime_counts(data):
     assert read
 
 
-def test_instructions_are_measured_where_explain_asks(data):
-    _, graph = graph_of(data)
-    programs = [segment["program"] for segment in graph["segments"]]
-    steps = [i for p in programs if p["counted"] for i in p["instructions"]]
-    assert steps
-    assert all(0 < step["measured_seconds"] < 60 for step in steps)
+def test_instructions_are_measured_by_a_profile_alone(data):
+    def steps(found):
+        programs = [segment["program"] for segment in graph_of(found)[1]["segments"]]
+        return [i for p in programs if p["counted"] for i in p["instructions"]]
+
+    assert {step["measured_seconds"] for step in steps(data)} == {None}
+    options = {"profile": True}
+    with torch.no_grad():
+        report = dovetail.explain(
+            Model().eval(), torch.randn(8, 16), backend="cpu", options=options
+        )
+    found = report.to_dict()
+    assert problems(json.loads(json.dumps(found))) == []
+    assert all(0 < step["measured_seconds"] < 60 for step in steps(found))
+    for segment in graph_of(found)[1]["segments"]:
+        counted, counts = segment["program"]["counted"], segment["program"]["counts"]
+        called = counts["library"] + counts["host"]
+        assert not counted or counted["pytorch_calls"] == called * segment["measured"]["calls"]
 
 
 def test_a_copy_into_an_input_is_the_call_that_writes():

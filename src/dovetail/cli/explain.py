@@ -6,6 +6,7 @@ The model is compiled and run as under ``torch.compile``.
 from __future__ import annotations
 
 import argparse
+import importlib.util
 from collections.abc import Callable
 from typing import Any
 
@@ -29,7 +30,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="a library that brings a backend; may be repeated",
     )
     parser.add_argument("--train", action="store_true", help="the backward graph too")
-    parser.add_argument("--profile", action="store_true", help="measure each segment")
+    parser.add_argument(
+        "--profile",
+        action="store_true",
+        help="run it five times; measure segments and instructions",
+    )
     parser.add_argument("--calls", action="store_true", help="a line for every call")
     parser.add_argument(
         "--stages",
@@ -73,10 +78,20 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json == "-":
         print(report.to_json())
     elif not written:
-        print(report)
+        _show(report)
     if arguments.calls and arguments.json != "-":
         print(report.calls())
     return 0
+
+
+def _show(report: Any) -> None:
+    """Print it: by rich where that is installed, else as plain text."""
+    if importlib.util.find_spec("rich") is None:
+        print(report)
+        return
+    from dovetail.cli.terminal import show_report
+
+    show_report(report.to_dict())
 
 
 def _write(report: Any, arguments: argparse.Namespace) -> bool:

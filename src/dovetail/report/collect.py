@@ -78,8 +78,9 @@ class _Graph:
 
 @dataclass
 class Collector:
-    """A ``history.Observer``."""
+    """A ``history.Observer``; with ``measure``, of what each instruction takes too."""
 
+    measure: bool = False
     graphs: dict[tuple[int, str], _Graph] = field(default_factory=dict)
     parts: dict[tuple[int, str], LinkedPart] = field(default_factory=dict)
 
@@ -88,8 +89,8 @@ class Collector:
         self.graphs[number, kind] = _Graph(gm, names)
 
     def saw_part(self, number: int, part: LinkedPart) -> None:
-        """Keep what runs until the report is made, and have it measured."""
-        for each in part.segments:
+        """Keep what runs until the report is made, and have it measured where that is wanted."""
+        for each in part.segments if self.measure else ():
             executable = _loaded(each)
             if isinstance(executable, NativeExecutable):
                 executable.native.measure()

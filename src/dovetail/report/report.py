@@ -19,6 +19,8 @@ from dovetail.report.data import report_data
 from dovetail.report.lines import source_of_frames
 from dovetail.report.text import call_lines, compilation_lines
 
+PROFILED_RUNS = 5  # of which the least time counts: the first loads and allocates
+
 
 @dataclass(frozen=True)
 class Report:
@@ -83,8 +85,8 @@ def explain(
     """Compile ``model`` anew for these inputs, run it once, and report every stage.
 
     Where gradients are wanted the backward graph is compiled and run too; no ``.grad`` is touched.
-    ``options`` are those of ``torch.compile``; with ``{"profile": True}`` each segment's time is
-    measured, over a second call too, since the first may load and allocate. The cache is asked
+    ``options`` are those of ``torch.compile``; with ``{"profile": True}`` it runs some times, since
+    the first loads and allocates, and each segment and instruction is measured. The cache is asked
     and its answer reported, but nothing is taken from it: there would be no stages to show.
     """
     import torch
@@ -93,13 +95,14 @@ def explain(
     from dovetail.compilers.background import background
 
     before, breaks = {c.number for c in history.recent()}, len(graph_breaks())
-    collector = Collector()
+    profile = bool(options and options.get("profile"))
+    collector = Collector(measure=profile)
     compiler = registry.lookup_backend(backend)
     given = {} if options is None else {"options": dict(options)}
     # A function of its own: Dynamo compiles anew for it and keeps what others compiled.
     anew = torch.compile(model, backend=lambda gm, inputs: compiler(gm, inputs, **given))
     with told_only(), history.observed_by(collector):
-        for _ in range(2 if options and options.get("profile") else 1):
+        for _ in range(PROFILED_RUNS if profile else 1):
             _run_backward(anew(*args, **kwargs), model, (args, kwargs))
     background.wait()
     compilations = since(before).compilations
