@@ -20,24 +20,27 @@ with torch.no_grad():
 
 
 def run_script(**env):
-    return subprocess.run(
-        [sys.executable, "-c", SCRIPT],
-        env={**os.environ, **env},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    """What a process says that has nothing cached."""
+    command = [sys.executable, "-c", SCRIPT]
+    env = os.environ | {"DOVETAIL_CACHE": "0"} | env
+    return subprocess.run(command, env=env, capture_output=True, text=True, check=True).stderr
 
 
-@pytest.mark.usefixtures("no_cache")
+@pytest.fixture(scope="module")
+def traced(tmp_path_factory):
+    """A folder of traces, and what the process said that wrote them."""
+    folder = tmp_path_factory.mktemp("trace")
+    return folder, run_script(TORCH_TRACE=str(folder))
+
+
 @pytest.mark.e2e
-def test_tlparse_reads_our_trace(tmp_path):
+@pytest.mark.xdist_group("tracing")
+def test_tlparse_reads_our_trace(traced, tmp_path):
     tlparse = shutil.which("tlparse", path=str(Path(sys.executable).parent)) or shutil.which(
         "tlparse"
     )
     assert tlparse, "tlparse is part of the dev extra"
-    traces, report = tmp_path / "trace", tmp_path / "report"
-    run_script(TORCH_TRACE=str(traces))
+    traces, report = traced[0], tmp_path / "report"
     (log,) = traces.glob("*.log")
     done = subprocess.run(
         [tlparse, str(log), "-o", str(report), "--no-browser", "--strict"],
@@ -52,10 +55,10 @@ def test_tlparse_reads_our_trace(tmp_path):
     assert "dovetail_forward_graph" in index
 
 
-@pytest.mark.usefixtures("no_cache")
 @pytest.mark.e2e
-def test_torch_logs_shows_our_graphs():
-    text = run_script(TORCH_LOGS="+dovetail").stderr
+@pytest.mark.xdist_group("tracing")
+def test_torch_logs_shows_our_graphs(traced):
+    text = run_script(TORCH_LOGS="+dovetail")
     assert "forward graph" in text
     assert "aten.gelu" in text
-    assert "forward graph" not in run_script().stderr
+    assert "forward graph" not in traced[1]

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from tests.cache.training_cases import CASES
+from tests.cache.training_cases import CASES, SWITCHING
 
 pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("training_processes")]
 
@@ -52,10 +52,18 @@ def close(mine, expected):
     return mine == expected
 
 
-@pytest.mark.parametrize("process", PROCESSES)
 @pytest.mark.parametrize("name", CASES)
-def test_as_eager(seen, name, process):
-    found = seen[process][name]
+def test_as_eager(seen, name):
+    check_as_eager(seen["first"][name], name)
+    check_as_eager(seen["second"][name], name)
+
+
+@pytest.mark.parametrize("name", SWITCHING)
+def test_as_eager_where_processes_differ(seen, name):
+    check_as_eager(seen["switch"][name], name)
+
+
+def check_as_eager(found, name):
     if name in REFUSED:
         assert REFUSED[name] in found["compiled"]
     else:

@@ -35,50 +35,50 @@ NEITHER = (
     *("dovetail.backends.onnx", "dovetail.backends.opencl", "dovetail.backends.plugin"),
 )
 
-CALL = """
+CALLS = """
 import json, sys
 import torch
 from torch import nn
-
-features = nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Flatten()
-model = nn.Sequential(*features, nn.Linear(288, 5))
-options = json.loads(sys.argv[1])
-x = torch.randn(2, 3, 8, 8)
-model.train("train" in sys.argv)
-with torch.set_grad_enabled("train" in sys.argv):
-    result = torch.compile(model, backend="dovetail", options=options)(x)
-    if "train" in sys.argv:
-        result.sum().backward()
 from dovetail import history
-print(json.dumps({
-    "cache": [v.state for c in history.recent() for v in c.cache],
-    "modules": [name for name in sys.modules if name.startswith(("dovetail", "llvmlite"))],
-}))
+
+def call(trains, **options):
+    torch.compiler.reset()
+    history.clear()
+    features = nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Flatten()
+    model = nn.Sequential(*features, nn.Linear(288, 5)).train(trains)
+    with torch.set_grad_enabled(trains):
+        result = torch.compile(model, backend="dovetail", options=options)(torch.randn(2, 3, 8, 8))
+        if trains:
+            result.sum().backward()
+    return {
+        "cache": [v.state for c in history.recent() for v in c.cache],
+        "modules": [name for name in sys.modules if name.startswith(("dovetail", "llvmlite"))],
+    }
+
+calls = {"plain": call(False), "frozen": call(False, freeze=True), "training": call(True)}
+print(json.dumps(calls))
 """
 
 
-def call(options, *how):
-    """What a new process says of its first call, with no option on but those that are given."""
+def in_a_process():
+    """What a new process says after each of its first calls, with no option on but theirs."""
     checks = ("DOVETAIL_DEBUG", "DOVETAIL_CHECK_WEIGHTS")  # on in our own tests
     environment = {name: value for name, value in os.environ.items() if name not in checks}
-    command = [sys.executable, "-c", CALL, json.dumps(options), *how]
+    command = [sys.executable, "-c", CALLS]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
     return json.loads(done.stdout.splitlines()[-1])
 
 
-@pytest.mark.parametrize(
-    ("options", "how"),
-    [({}, ()), ({"freeze": True}, ()), ({}, ("train",))],
-    ids=["plain", "frozen", "training"],
-)
-def test_a_hit_imports_nothing_that_compiles(options, how):
-    cold, warm = call(options, *how), call(options, *how)
-    assert "miss" in cold["cache"]
-    assert set(COMPILES) <= set(cold["modules"])  # these are the names that they have
-    assert set(warm["cache"]) == {"hit"}
-    assert among(warm["modules"], (*COMPILES, *NEITHER)) == []
-    assert among(cold["modules"], NEITHER) == []
-
-
 def among(modules, without):
     return [name for name in modules if any(f"{name}.".startswith(f"{w}.") for w in without)]
+
+
+def test_a_hit_imports_nothing_that_compiles():
+    cold, warm = in_a_process(), in_a_process()
+    for said in cold.values():
+        assert "miss" in said["cache"]
+        assert set(COMPILES) <= set(said["modules"])  # these are the names that they have
+        assert among(said["modules"], NEITHER) == []
+    for said in warm.values():
+        assert set(said["cache"]) == {"hit"}
+        assert among(said["modules"], (*COMPILES, *NEITHER)) == []

@@ -2,7 +2,7 @@
 
 import torch
 
-from tests.cache.training_steps import case, data, leaf, switched
+from tests.cache.training_steps import case, data, leaf, switched, switching
 
 
 @case
@@ -210,7 +210,7 @@ def saved_tensors_packed_while_compiling(wrap):
     return [result, x.grad, bool(packed)]
 
 
-@case
+@switching
 def an_input_followed_in_one_process_alone(wrap):
     x, y = leaf(3), leaf(3, seed=1)
     (x if switched() else y).requires_grad_(False)
@@ -218,7 +218,7 @@ def an_input_followed_in_one_process_alone(wrap):
     return [x.grad, y.grad]
 
 
-@case
+@switching
 def a_leaf_in_one_process_alone(wrap):
     base = leaf(3)
     x = base * 1 if switched() else base

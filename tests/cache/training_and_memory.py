@@ -2,7 +2,7 @@
 
 import torch
 
-from tests.cache.training_steps import case, data, leaf, switched
+from tests.cache.training_steps import case, data, leaf, switched, switching
 
 
 @case
@@ -253,7 +253,7 @@ def memory_that_overlaps(wrap):
     return [result, base.grad]
 
 
-@case
+@switching
 def memory_shared_in_one_process_alone(wrap):
     def fn(x, a, b):
         a.add_(1)

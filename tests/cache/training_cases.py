@@ -1,7 +1,7 @@
 """Training steps that do odd things with autograd, for ``test_training_processes``.
 
 ``python -m tests.cache.training_cases`` runs each compiled and as it is, and writes what a caller
-can see of both as JSON to the standard output.
+can see of both as JSON to the standard output; with ``switch``, those that then differ.
 """
 
 import json
@@ -17,7 +17,7 @@ from tests.cache import (  # noqa: F401  # each registers its cases
     training_in_modes,
     training_of_models,
 )
-from tests.cache.training_steps import CASES, seen
+from tests.cache.training_steps import CASES, SWITCHING, seen, switched
 
 
 def verdicts():
@@ -44,4 +44,5 @@ def run(name, backend):
 
 if __name__ == "__main__":
     warnings.simplefilter("ignore")
-    json.dump({name: run(name, sys.argv[1]) for name in CASES}, sys.stdout)
+    chosen = SWITCHING if switched() else CASES
+    json.dump({name: run(name, sys.argv[1]) for name in chosen}, sys.stdout)

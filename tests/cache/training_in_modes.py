@@ -3,7 +3,7 @@
 import torch
 from torch import nn
 
-from tests.cache.training_steps import case, data, leaf, made, switched
+from tests.cache.training_steps import case, data, leaf, made, switched, switching
 
 
 @case
@@ -163,7 +163,7 @@ def sizes_that_vary(wrap):
     return found
 
 
-@case
+@switching
 def with_anomalies_detected(wrap):
     x = leaf(3)
     with torch.autograd.set_detect_anomaly(switched()):

@@ -5,7 +5,7 @@ from torch import nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
-from tests.cache.training_steps import case, data, leaf, made, stepped, switched
+from tests.cache.training_steps import case, data, leaf, made, stepped, switched, switching
 
 
 class Tied(nn.Module):
@@ -229,7 +229,7 @@ def two_passes_before_one_backward(wrap):
     return [*(p.grad for p in model.parameters()), *model.buffers()]
 
 
-@case
+@switching
 def images_whose_sizes_vary(wrap):
     class Model(nn.Module):
         def __init__(self):
@@ -246,7 +246,7 @@ def images_whose_sizes_vary(wrap):
     return [stepped(model, call, [data(3, 2, size, size + 1)], 1) for size in sizes]
 
 
-@case
+@switching
 def a_batch_size_that_comes_to_vary(wrap):
     model = made(lambda: nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3), nn.Linear(3, 2)))
     call = wrap(model)
@@ -268,7 +268,7 @@ def the_whole_step(wrap):
     return [*losses, *(p.grad for p in model.parameters())]
 
 
-@case
+@switching
 def one_parameter_trained_in_one_process_alone(wrap):
     model = made(lambda: nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2)))
     model[0].weight.requires_grad_(switched())
@@ -276,7 +276,7 @@ def one_parameter_trained_in_one_process_alone(wrap):
     return stepped(model, wrap(model), [data(2, 3)])
 
 
-@case
+@switching
 def weights_shared_in_one_process_alone(wrap):
     model = made(lambda: nn.Sequential(nn.Linear(3, 3), nn.Tanh(), nn.Linear(3, 3)))
     if switched():

@@ -5,6 +5,7 @@ import sys
 import torch
 
 CASES = {}
+SWITCHING = {}  # those of them that differ in the process that is told to switch
 
 
 def case(fn):
@@ -59,6 +60,12 @@ def stepped(model, call, inputs, steps=3, **optimizer):
     ]
 
 
+def switching(fn):
+    """Register a case in which one process does what another does not, by ``switched()``."""
+    SWITCHING[fn.__name__] = fn
+    return case(fn)
+
+
 def switched():
-    """Parameters that only the second process trains, and the other way around."""
+    """Whether this process is the one that trains or shares other tensors, or has other sizes."""
     return "switch" in sys.argv
