@@ -40,6 +40,7 @@ def report(calls, inputs=("x",), outputs=(), kernels=(), instructions=()):
         "estimated_seconds": None,
         "measured": None,
         "copies": [],
+        "reformats": 0,
         "text": "",
         "program": program,
     }

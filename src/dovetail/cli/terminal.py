@@ -63,6 +63,9 @@ def _graph(graph: Data) -> Iterator[Text | Table]:
     if plans:
         peak, total = (sum(plan[key] for plan in plans) for key in ("peak", "sum"))
         yield Text(f"arena {show_bytes(peak)} at its peak, {show_bytes(total)} without sharing")
+    changes = sum(segment["reformats"] for segment in graph["segments"])
+    if changes:
+        yield Text(f"{_plural(changes, 'call')} that only change a tensor's layout")
     yield Text()
     yield _segments(graph["segments"])
     yield from _slowest(graph["segments"])

@@ -178,6 +178,7 @@ def _segment(program: Program, data: Mapping[str, Any]) -> dict[str, Any]:
         "estimated_seconds": None,
         "measured": None,
         "copies": [],
+        "reformats": 0,
         "text": "",
         "program": dict(data),
     }

@@ -50,9 +50,9 @@ function segmentTable(graph) {
     s.name, s.backend, String(Object.values(s.ops).reduce((a, b) => a + b, 0)),
     s.program ? String(s.program.instructions.length) : "unknown",
     `${s.inputs} (${bytes(s.bytes_in)})`, `${s.outputs} (${bytes(s.bytes_out)})`, `${s.kept} (${bytes(s.bytes_kept)})`,
-    seconds(s.estimated_seconds), s.measured ? `${seconds(s.measured.least_seconds)} (${s.measured.calls}x)` : "not measured",
+    String(s.reformats), seconds(s.estimated_seconds), s.measured ? `${seconds(s.measured.least_seconds)} (${s.measured.calls}x)` : "not measured",
   ]);
-  return table(["segment", "backend", "calls", "instructions", "in", "out", "kept", "estimated", "measured"], body, [2, 3, 4, 5, 6, 7, 8]);
+  return table(["segment", "backend", "calls", "instructions", "in", "out", "kept", "layout changes", "estimated", "measured"], body, [2, 3, 4, 5, 6, 7, 8, 9]);
 }
 
 function refusals(graph) {
