@@ -5,6 +5,7 @@ import copy
 import pytest
 import torch
 from torch import nn
+from torch.utils import _pytree as pytree
 
 import dovetail
 from dovetail import errors, history, registry
@@ -16,7 +17,8 @@ pytestmark = [
     pytest.mark.gpu,
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
 ]
-both = pytest.mark.parametrize("backend", BACKENDS)
+OURS = ("cuda",) if registry.default_backend("cuda") == "cuda" else ()
+both = pytest.mark.parametrize("backend", [*BACKENDS, *OURS])
 
 
 def t(*shape, grad=False, device="cuda"):
@@ -150,3 +152,67 @@ def test_gpt_in_bfloat16():
             return x
 
     assert_same(OnDevice(), t(2, 8, 32).bfloat16(), backend="aten")
+
+
+# ---- generated kernels -------------------------------------------------------------------------
+
+needs_kernels = pytest.mark.skipif(not OURS, reason="needs Triton")
+PROGRAMS = {
+    "pointwise": (lambda x: F.gelu(x * 2) * torch.sigmoid(x) + x.tanh() - x.exp(), (101, 37)),
+    "softmax of odd rows": (lambda x: x.softmax(-1), (33, 257)),
+    "softmax of long rows": (lambda x: x.softmax(-1), (9, 200001)),
+    "softmax of columns": (lambda x: x.log_softmax(0), (700, 130)),
+    "layer norm": (lambda x: F.layer_norm(x, (513,)), (130, 513)),
+    "few rows": (lambda x: (x.sum(-1), F.layer_norm(x, (300000,))), (3, 300000)),
+    "sums": (lambda x: (x.sum(), x.sum(0), x.mean(1), x.amax(0), x.argmax(1)), (1000, 515)),
+    "group norm": (lambda x: F.silu(F.group_norm(x, 8)), (2, 32, 14, 14)),
+    "transposed": (lambda x: x.t().contiguous() * 2, (513, 700)),
+    "joined and padded": (lambda x: (torch.cat((x, x + 1), 1), F.pad(x, (3, 5))), (32, 100)),
+    "running sums": (lambda x: x.cumsum(-1), (40, 3000)),
+    "none": (lambda x: (x * 2, x.sum(1)), (0, 5)),
+}
+
+
+@needs_kernels
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64], ids=str)
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_kernels_are_as_exact_as_eager(name, dtype):
+    fn, shape = PROGRAMS[name]
+    x = t(*shape).to(dtype)
+    found = torch.compile(fn, backend="cuda", fullgraph=True, options={"strict": True})(x)
+    for ours, eager, exact in zip(
+        *map(pytree.tree_leaves, (found, fn(x), fn(x.double()))), strict=True
+    ):
+        assert (ours.dtype, ours.shape, ours.stride()) == (eager.dtype, eager.shape, eager.stride())
+        if not ours.is_floating_point():
+            assert torch.equal(ours, eager)
+            continue
+        error, theirs = ((y.double() - exact).norm() for y in (ours, eager))
+        assert error <= 2 * theirs + 4e-7 * exact.norm()
+
+
+@needs_kernels
+def test_sizes_that_vary_and_memory_that_is_not_aligned():
+    run = torch.compile(lambda x: (x * 2).softmax(-1), backend="cuda", dynamic=True)
+    for n in (5, 1000, 4097):
+        x = t(n, n // 2 + 3)
+        torch.testing.assert_close(run(x), (x * 2).softmax(-1))
+    odd = t(1001)[1:]
+    torch.testing.assert_close(torch.compile(lambda x: x * 2, backend="cuda")(odd), odd * 2)
+
+
+@needs_kernels
+def test_kernels_run_on_the_current_stream_and_in_a_cuda_graph():
+    run, stream = torch.compile(lambda x: x * 2 + 1, backend="cuda"), torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        x = t(1 << 20)
+        y = run(x)
+    stream.synchronize()
+    torch.testing.assert_close(y, x * 2 + 1)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        y = run(x)
+    x.fill_(3)
+    graph.replay()
+    torch.cuda.synchronize()
+    assert bool((y == 7).all())

@@ -60,9 +60,10 @@ BUILTIN = {
 _OPENS_A_DEVICE = frozenset({"cuda", "opencl"})  # to say whether it is available
 LAST_BACKEND = "aten"  # takes every call, so it ends every list of backends
 HIDDEN_TAGS = ("debug", "experimental")
-# Both stand at the far end of the pipeline, so they are named here and imported on first use.
+# These stand further on in the pipeline, so they are named here and imported on first use.
 _COMPILER_FOR = "dovetail.dynamo:compiler_for"
 _LAZY_COMPILER = "dovetail.dynamo:LazyCompiler"
+_NO_GPU = "dovetail.backends.cuda.backend:no_gpu"
 
 T = TypeVar("T")
 log = logging.getLogger(__name__)
@@ -465,12 +466,15 @@ class Registry:
 
 
 def built_in_default(device: str) -> str:
-    """The backend for a device type where nobody has chosen one; imports nothing to find out."""
+    """The backend for a device type where nobody has chosen one.
+
+    It imports nothing to find out, but for tensors of a GPU, which only PyTorch makes.
+    """
     if device == "cpu":
         generates = not no_code_here() and importlib.util.find_spec("llvmlite") is not None
         return "cpu" if generates else LAST_BACKEND
-    if device == "cuda":  # its tensors are there, so PyTorch is
-        return "cuda" if importlib.util.find_spec("triton") is not None else LAST_BACKEND
+    if device == "cuda" and importlib.util.find_spec("triton") is not None:
+        return LAST_BACKEND if pkgutil.resolve_name(_NO_GPU)() else "cuda"
     return LAST_BACKEND
 
 

@@ -61,8 +61,8 @@ print(made.warps)
     ("columns", "dtype", "persistent"),
     [
         (257, "bfloat16", True),
-        (65536, "bfloat16", True),
-        (131072, "bfloat16", False),
+        (32768, "bfloat16", True),
+        (65536, "bfloat16", False),
         (32768, "float32", True),
         (65536, "float32", False),
     ],

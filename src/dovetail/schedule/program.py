@@ -56,13 +56,13 @@ class Kernels:
             body = str(kernel).encode()
         sizes = ",".join(map(str, call_sizes(kernel)))
         digest = sha256(body + b"\0" + sizes.encode()).hexdigest()[:_DIGITS]
-        name = f"{PREFIX}{digest}{_describe(kernel)}"
+        name = f"{PREFIX}{digest}{describe(kernel)}"
         if name not in self.by_name:
             self.by_name[name], self.encoded[name] = replace(kernel, name=name), body
         return name
 
 
-def _describe(kernel: kernel_ir.Kernel) -> str:
+def describe(kernel: kernel_ir.Kernel) -> str:
     """A few words for those who read a program: the first operations of a kernel."""
     found = dict.fromkeys(
         i.op

@@ -40,7 +40,7 @@ class CudaBackend(Backend):
         """Kernels need Triton, a GPU and PyTorch's CUDA."""
         from dovetail.codegen.triton.compile import missing
 
-        reason = missing() or _no_gpu()
+        reason = missing() or no_gpu()
         return Availability(not reason, reason)
 
     def fingerprint(self) -> str:
@@ -106,7 +106,8 @@ def _target_for(segment: Segment) -> Target:
     return target_of(device_of(segment))
 
 
-def _no_gpu() -> str:
+@functools.cache
+def no_gpu() -> str:
     """Why there is no GPU for this code; empty where there is one."""
     import torch
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
 from dovetail import history
@@ -16,7 +18,11 @@ from dovetail.ir.tensor import TensorDesc
 from dovetail.lower.values import LibraryCall, Value, root_of
 from dovetail.schedule.build import Built
 from dovetail.schedule.plan import Unschedulable, make_plan
+from dovetail.schedule.program import describe
 from dovetail.schedule.schedule import BlockSchedule
+
+MOST_THREADS = 8  # that compile; most of the work is LLVM's and ptxas's, which need no Python
+MOST_KEPT = 256  # kernels whose code a process keeps for the next segment that has one alike
 
 
 @dataclass(frozen=True)
@@ -45,10 +51,10 @@ class CudaProgram:
 
     def _launch(self, built: Built) -> BlockLaunch:
         """A step's launch; kernels that differ in their names alone are one."""
-        plain = replace(built.kernel, name="kernel")
+        plain = replace(built.kernel, name=f"fused{describe(built.kernel)}")
         if plain not in self._names:
-            name = self._names[plain] = f"fused_{len(self._names)}"
-            self.kernels[name] = schedule_blocks(replace(plain, name=name), self.target)
+            name = self._names[plain] = str(len(self._names))
+            self.kernels[name] = schedule_blocks(plain, self.target)
         name = self._names[plain]
         kernel, schedule = self.kernels[name]
         roots = {b.name: root_of(built.buffers[b.name]) for b in kernel.buffers}
@@ -57,16 +63,21 @@ class CudaProgram:
         return BlockLaunch(name, tuple(roots.values()), written, sizes, schedule.units(kernel))
 
     def compile(self) -> None:
-        """Make the kernels' code."""
-        with history.step("codegen"):
-            for name, (kernel, schedule) in self.kernels.items():
-                self.code[name] = compile_kernel(kernel, schedule, self.target)
+        """Make the kernels' code side by side; those of other segments that are alike are kept."""
+        with history.step("codegen"), ThreadPoolExecutor(MOST_THREADS) as pool:
+            made = pool.map(lambda given: _compiled(*given, self.target), self.kernels.values())
+            self.code = dict(zip(self.kernels, made, strict=True))
 
     def _output(self, out: Arg) -> Arg | Value:
         """A value, or a size or number as it stands."""
         if isinstance(out, Ref) and (out.name, out.path) in self.values:
             return self.values[out.name, out.path]
         return out
+
+
+@functools.lru_cache(maxsize=MOST_KEPT)
+def _compiled(kernel: Kernel, schedule: BlockSchedule, target: Target) -> Cubin:
+    return compile_kernel(kernel, schedule, target)
 
 
 def device_of(segment: Segment) -> int:

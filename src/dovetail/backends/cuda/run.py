@@ -39,11 +39,11 @@ class CudaExecutable(Executable):
             for n, given in enumerate(inputs)
             if isinstance(given.desc, TensorDesc) and given.desc.symbols()
         ]
-        self.sources = {
-            given.name: value
-            for given in inputs
+        self.sources = [
+            (value, n)
+            for n, given in enumerate(inputs)
             if isinstance(value := program.values.get((given.name, ())), Source)
-        }
+        ]
         self.sized: dict[Any, SizedSteps] = {}
         with torch.cuda.device(program.index):
             torch.cuda.current_stream()  # so that there is a context
@@ -69,9 +69,7 @@ class CudaExecutable(Executable):
 
     def _run(self, inputs: list[Any]) -> list[Any]:
         sized = self._sized(inputs)
-        made: Tensors = {}
-        for name, source in self.sources.items():
-            made[source] = inputs[self.position[name]]
+        made: Tensors = {source: inputs[n] for source, n in self.sources}
         if not sized.fits(made):
             return self.call_by_call(inputs)
         values = list(inputs)
@@ -109,7 +107,7 @@ class SizedSteps:
         self.program, self.functions = owner.program, owner.functions
         self.device = torch.device("cuda", self.program.index)
         self.number = bind_sizes(self.program.segment, values)
-        self.strides = {v: self._form(v)[1] for v in owner.sources.values()}
+        self.strides = [(v, self._form(v)[1]) for v, _ in owner.sources]
         self.tensors: dict[Value, Callable[[Tensors], Any]] = {}
         last = self._last_uses()
         self.steps = [
@@ -121,7 +119,7 @@ class SizedSteps:
 
     def fits(self, made: Tensors) -> bool:
         """Whether all inputs lie as they are described: kernels and windows rely on it."""
-        for value, strides in self.strides.items():
+        for value, strides in self.strides:
             tensor = made[value]
             if tensor.stride() != strides and not has_strides(tensor, strides):
                 return False
@@ -174,17 +172,22 @@ class SizedSteps:
         target = resolve_op(step.call.op)
         getters = [self._argument(arg) for arg in step.call.args]
         keywords = {key: self._argument(arg) for key, arg in step.call.kwargs.items()}
-        results = [(value, value.path) for value in step.results]
+        results = [(value, value.path, *self._form(value)[1:]) for value in step.results]
 
         def run(made: Tensors, stream: int) -> None:
             del stream
             args = [get(made) for get in getters]
-            result = target(*args, **{key: get(made) for key, get in keywords.items()})
-            for value, path in results:
+            if keywords:
+                result = target(*args, **{key: get(made) for key, get in keywords.items()})
+            else:
+                result = target(*args)
+            for value, path, strides, dtype in results:
                 found = result
                 for index in path:
                     found = found[index]
-                made[value] = self._promised(value, found)
+                if found.stride() != strides or found.dtype != dtype:
+                    found = self._promised(value, found)
+                made[value] = found
             for old in done:
                 made.pop(old, None)
 

@@ -13,7 +13,7 @@ from dovetail.lower.values import Reduction, Value
 from dovetail.schedule.parts import Cut, cut_near, cut_symbolic
 
 BLOCKS = 4  # for each multiprocessor keep its memory accesses in flight
-LONGEST = 1 << 16  # elements of a row that one block still reads by itself
+LONGEST = 1 << 15  # elements of a row that one block keeps in its registers
 SHORTEST = 1 << 12  # elements of a part of a row: less is not worth a second kernel
 COLUMN_PART = 1 << 7  # the same down columns
 COLUMNS = 1 << 6  # columns beside each other that a block takes

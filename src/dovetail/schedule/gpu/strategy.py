@@ -15,19 +15,20 @@ from dovetail.ir.kernel import Axis, Index, Kernel, Load, Position, Store
 from dovetail.ir.kernel_analysis import without_idle_axes
 from dovetail.ir.size import Dim
 from dovetail.ir.target import Target
-from dovetail.schedule.gpu.cost import number, seconds
+from dovetail.schedule.gpu.cost import elements, number, seconds
 from dovetail.schedule.schedule import BlockSchedule
 
 ACCESS = 16  # bytes of the widest load and store of a thread
 WARPS, MOST_WARPS = 4, 32  # of a block, usually and at most
 MOST_EACH = 8  # elements of a thread in a kernel without reductions
-EACH = 16  # elements of a thread that keeps part of a row
-BLOCK = 2048  # elements of short rows in a block
-STEP = 4096  # columns of a row that is read step by step
+EACH_BYTES = 64  # of a row that a thread keeps, as it lies in memory
+BLOCK = 1024  # elements of short rows in a block
+STEP, STEP_EACH = 8192, 16  # columns of a row that is read step by step; elements for a thread
 ACROSS, DOWN = 64, 64  # columns beside each other, and rows at a time, of a block down columns
 TILE, TILE_WARPS = 64, 8  # a square that is transposed
 SHORT = 16  # an axis that a tile would be half empty along
-# Bytes of a row, as it lies in memory, that the registers of one block keep: half of them.
+# The share of a multiprocessor's registers that a row may take: one in two. An H200 took five
+# times as long for group norm of rows of 40,960 elements that way as step by step.
 KEPT = 2
 FAR = 1 << 31  # a place that 32 bits do not hold
 
@@ -103,8 +104,13 @@ def along_rows(kernel: Kernel, target: Target, persistent: bool) -> BlockSchedul
     points, rows = _points(kernel.axes), 1
     while rows * columns < BLOCK and points >= 2 * rows * target.cores:
         rows *= 2
-    warps = rows * columns // (EACH * target.warp)
-    return BlockSchedule(target.name, rows, columns, max(1, min(warps, MOST_WARPS)))
+    each = EACH_BYTES // _narrowest(kernel) if persistent else STEP_EACH
+    return BlockSchedule(target.name, rows, columns, _warps(rows * columns, each, target))
+
+
+def _warps(elements: int, each: int, target: Target) -> int:
+    """As many as leave so many elements for each thread."""
+    return max(1, min(elements // (each * target.warp), MOST_WARPS))
 
 
 def down_columns(kernel: Kernel, target: Target, persistent: bool) -> BlockSchedule:
@@ -114,8 +120,7 @@ def down_columns(kernel: Kernel, target: Target, persistent: bool) -> BlockSched
         rows //= 2
     height = power_of_two(_width(kernel))
     columns = height if persistent else min(height, DOWN)
-    warps = rows * columns // (EACH * target.warp)
-    return BlockSchedule(target.name, rows, columns, max(1, min(warps, MOST_WARPS)))
+    return BlockSchedule(target.name, rows, columns, _warps(rows * columns, STEP_EACH, target))
 
 
 def registers_keep(kernel: Kernel, target: Target) -> bool:
@@ -123,15 +128,13 @@ def registers_keep(kernel: Kernel, target: Target) -> bool:
     axes = {frozenset(loop.axes) for loop in kernel.loops if loop.axes}
     if len(axes) > 1 or not all(isinstance(a.extent, int) for a in next(iter(axes))):
         return False
-    outer = [a.name for a in kernel.axes]
-    sizes = {b.name: item_bytes(b.dtype) for b in kernel.buffers}
-    loops = [loop for loop in kernel.loops if loop.axes]
+    points = _points(kernel.axes) * _width(kernel)
     kept = {
-        (i.buffer, i.index): sizes[i.buffer]
-        for loop in loops
+        (i.buffer, i.index): max(item_bytes(i.dtype), 4)
+        for loop in kernel.loops
         for i in loop.body
-        if isinstance(i, Load) and any(i.index.stride(a.name) != 0 for a in loop.axes)
-        if not outer or i.index.values or any(i.index.stride(n) != 0 for n in outer)
+        # What many points share, such as a weight, is near when it is read again.
+        if isinstance(i, Load) and loop.axes and 2 * elements(kernel, loop, i) > points
     }
     row = power_of_two(_width(kernel)) * (sum(kept.values()) or 4)
     rows = ACROSS if is_down(kernel) else 1
@@ -146,8 +149,9 @@ def is_down(kernel: Kernel) -> bool:
     for loop in kernel.loops:
         for i in loop.body:
             if isinstance(i, Load | Store) and loop.axes:
-                along += any(i.index.stride(a.name) in (1, -1) for a in loop.axes)
-                down += i.index.stride(kernel.axes[-1].name) in (1, -1)
+                count = elements(kernel, loop, i)
+                along += count * any(i.index.stride(a.name) in (1, -1) for a in loop.axes)
+                down += count * (i.index.stride(kernel.axes[-1].name) in (1, -1))
     return down > along
 
 
@@ -192,6 +196,10 @@ def _accesses(kernel: Kernel) -> Iterator[Load | Store]:
 def _narrowest(kernel: Kernel) -> int:
     """Bytes of the smallest element that is read or written densely."""
     sizes = {b.name: item_bytes(b.dtype) for b in kernel.buffers}
-    last = kernel.axes[-1].name if kernel.axes else ""
-    dense = [sizes[i.buffer] for i in _accesses(kernel) if i.index.stride(last) in (1, -1)]
+    last = {axes[-1].name for axes in (kernel.axes, *(x.axes for x in kernel.loops)) if axes}
+    dense = [
+        sizes[i.buffer]
+        for i in _accesses(kernel)
+        if any(i.index.stride(name) in (1, -1) for name in last)
+    ]
     return min(dense, default=4)
