@@ -9,7 +9,7 @@ import torch
 from dovetail.backends.cpu.code import scheduled
 from dovetail.codegen.llvm import outline
 from dovetail.codegen.llvm.emit import Code, Val
-from dovetail.codegen.llvm.math import BINARY, CIRCULAR, FUNCTIONS
+from dovetail.codegen.llvm.math import FUNCTIONS
 from dovetail.codegen.llvm.module import module_text
 from dovetail.codegen.llvm.ranges import small_divisions
 from dovetail.codegen.llvm.scalar import has
@@ -140,8 +140,7 @@ def test_the_table_of_sizes_is_what_is_emitted(target):
 
 
 def test_the_functions_are_those_of_the_renderer():
-    assert {*FUNCTIONS, *BINARY, outline.ERF_PLUS_ONE} == code_size.FUNCTIONS
-    assert set(CIRCULAR) == code_size.CIRCULAR
+    assert {*FUNCTIONS, outline.ERF_PLUS_ONE} == code_size.FUNCTIONS
 
 
 def test_divisions_of_positions_are_small():

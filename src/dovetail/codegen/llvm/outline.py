@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dovetail.codegen.llvm import scalar
 from dovetail.codegen.llvm.emit import Code, Val, vector_type
-from dovetail.codegen.llvm.math import error_function
+from dovetail.codegen.llvm.math import erf_plus_one
 
 ERF_PLUS_ONE = "erf_plus_one"  # no operation of kernels: a sum that schedules name
 
@@ -12,7 +12,7 @@ ERF_PLUS_ONE = "erf_plus_one"  # no operation of kernels: a sum that schedules n
 def write(c: Code, op: str, dtype: str, args: tuple[Val, ...]) -> Val:
     """An operation where it is needed."""
     if op == ERF_PLUS_ONE:
-        return error_function.erf_plus_one(c, args[0])
+        return erf_plus_one(c, args[0])
     return scalar.apply(c, op, dtype, args)
 
 

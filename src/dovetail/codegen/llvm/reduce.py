@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 
 from dovetail.codegen.llvm import scalar
 from dovetail.codegen.llvm.emit import Code, Val
-from dovetail.codegen.llvm.math.arithmetic import fma
 from dovetail.ir.dtypes import LIMITS
 from dovetail.ir.kernel import Index, Loop, Position, Reduce
 from dovetail.ir.ops import REDUCTIONS
@@ -90,7 +89,7 @@ class Accumulators:
         old = tuple(c.get(s, t, lanes) for s, t in zip(slots, types, strict=True))
         if r.op == "sum" and len(args) == 2:
             one, other = (c.splat(a, lanes) for a in args)
-            new: tuple[Val, ...] = (fma(c, one, other, old[0]),)
+            new: tuple[Val, ...] = (c.intrinsic("fma", one, other, old[0]),)
         else:
             cast = [scalar.cast(c, a, t) for a, t in zip(args, types, strict=True)]
             value = tuple(c.splat(v, lanes) for v in cast)

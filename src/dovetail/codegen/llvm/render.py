@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from dovetail.codegen.llvm import guard, memory, outline, product, ranges, scalar, tile
 from dovetail.codegen.llvm.emit import Code, Val
-from dovetail.codegen.llvm.math import integers
+from dovetail.codegen.llvm.math import small_division
 from dovetail.codegen.llvm.reduce import Accumulators, met_in_order
 from dovetail.codegen.llvm.scan import Scans
 from dovetail.ir.dtypes import item_bytes
@@ -467,7 +467,7 @@ class Renderer:
         if self.guarded and op in DIVISIONS and instruction.name not in self.small:
             guard.divisor(self, args[1])
         if instruction.name in self.small:
-            return integers.small_division(self.c, op, *args)
+            return small_division(self.c, op, *args)
         return scalar.apply(self.c, op, dtype, args)
 
 

@@ -7,8 +7,6 @@ from collections.abc import Callable
 
 from dovetail.codegen.llvm import math
 from dovetail.codegen.llvm.emit import Code, Val
-from dovetail.codegen.llvm.math import integers
-from dovetail.codegen.llvm.math.arithmetic import fma
 from dovetail.ir.dtypes import DTYPES, FLOATS, UNSIGNED
 from dovetail.ir.ops import CHECKS, COMPARISONS
 
@@ -23,7 +21,7 @@ def apply(c: Code, op: str, dtype: str, args: tuple[Val, ...]) -> Val:
     if op == "cast":
         return cast(c, args[0], dtype)
     if op in math.FUNCTIONS:
-        return math.FUNCTIONS[op](c, args[0])
+        return math.FUNCTIONS[op](c, *args)
     rule = _RULES.get(op)
     if rule is not None:
         return rule(c, *args)
@@ -152,10 +150,6 @@ def _copysign(c: Code, size: Val, sign: Val) -> Val:
     return c.intrinsic("copysign", size, sign)
 
 
-def _power(c: Code, base: Val, exponent: Val) -> Val:
-    return (math.BINARY["pow"] if is_float(base) else integers.power)(c, base, exponent)
-
-
 def _shift(name: str) -> Callable[[Code, Val, Val], Val]:
     def rule(c: Code, x: Val, amount: Val) -> Val:
         """Shift; by the width or more (or a negative number), as ATen defines it."""
@@ -204,15 +198,11 @@ _RULES: dict[str, Callable[..., Val]] = {
     "min": minimum,
     "max": maximum,
     "where": _where,
-    **math.BINARY,
-    "pow": _power,
-    "fma": fma,
+    **math.DIVISIONS,
+    "fma": lambda c, a, b, d: c.intrinsic("fma", a, b, d),
     "copysign": _copysign,
     "shl": _shift("shl"),
     "shr": _shift("shr"),
-    "floordiv": integers.floor_division,
-    "floormod": integers.floor_modulo,
-    "div_int": integers.division,
     "round_bfloat16": round_bfloat16,
     "round_half": _round_half,
 }

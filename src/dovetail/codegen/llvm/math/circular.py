@@ -8,32 +8,25 @@ from __future__ import annotations
 
 import math
 
-from dovetail.codegen.llvm.emit import Code, Val
+from dovetail.codegen.llvm.math import coefficients as k
 from dovetail.codegen.llvm.math.angles import reduce_large
 from dovetail.codegen.llvm.math.arithmetic import (
     MAGIC,
     Pair,
-    absolute,
-    add,
+    choose,
     cube,
     divide,
     fast_two_sum,
-    fma,
-    is_above,
-    mul,
-    negative,
     polynomial,
-    sub,
-    times,
     total,
     two_product,
     two_sum,
 )
-from dovetail.codegen.llvm.math.coefficients import COS32, COS64, SIN32, SIN64, TAN32
+from dovetail.codegen.llvm.math.number import Number, Variables, fma, select, shared
 
 _LARGE = {"float32": 2.0**17, "float64": 2.0**27}
 # pi/2: 24 bits, 24 bits, the rest; and 33 bits, 33 bits, 33 bits, the rest.
-_PARTS32 = (1.5707963705062866, -4.371138828673793e-08, -1.7151245100058819e-15)
+_PARTS32 = 1.5707963705062866, -4.371138828673793e-08, -1.7151245100058819e-15
 _PARTS64 = (
     1.5707963267341256,
     6.077100506303966e-11,
@@ -43,156 +36,151 @@ _PARTS64 = (
 _INTEGERS = {"float32": ("int32", 32), "float64": ("int64", 64)}
 
 
-def _less32(c: Code, x: Val, n: Val) -> Pair:
+def _less32(x: Number, n: Number) -> Pair:
     """X - n pi/2 of float32 to twice its bits, for an n below 2**18.
 
     ``lead`` is below 1 and its bits end no later than those of x and the first part: it is exact.
     So is its difference from ``r``, which comes from a rounded product: ``low`` is what is missing.
     """
-    first, second, third = (c.like(-part, x) for part in _PARTS32)
-    lead = fma(c, n, first, x)
-    r = add(c, lead, mul(c, n, second))
-    low = fma(c, n, second, sub(c, lead, r))
-    return r, fma(c, n, third, low)
+    first, second, third = (x.like(-part) for part in _PARTS32)
+    lead = fma(n, first, x)
+    r = lead + n * second
+    low = fma(n, second, lead - r)
+    return r, fma(n, third, low)
 
 
-def _less64(c: Code, x: Val, n: Val) -> Pair:
+def _less64(x: Number, n: Number) -> Pair:
     """X - n pi/2 of float64 to twice its bits, however close to zero."""
-    r = fma(c, n, c.like(-_PARTS64[0], x), x)  # exact
-    second = two_product(c, n, c.like(_PARTS64[1], x))
-    third = two_product(c, n, c.like(_PARTS64[2], x))
-    r, low = two_sum(c, r, negative(c, second[0]))
-    low = sub(c, low, second[1])
-    r, lost = two_sum(c, r, negative(c, third[0]))
-    rest = fma(c, n, c.like(-_PARTS64[3], x), sub(c, lost, third[1]))
-    r, low = two_sum(c, r, low)
-    return fast_two_sum(c, r, add(c, low, rest))
+    r = fma(n, -_PARTS64[0], x)  # exact
+    second = two_product(n, x.like(_PARTS64[1]))
+    third = two_product(n, x.like(_PARTS64[2]))
+    r, low = two_sum(r, -second[0])
+    low = low - second[1]
+    r, lost = two_sum(r, -third[0])
+    rest = fma(n, -_PARTS64[3], lost - third[1])
+    r, low = two_sum(r, low)
+    return fast_two_sum(r, low + rest)
 
 
-def _quadrant(c: Code, x: Val) -> tuple[Val, Pair]:
+def _quadrant(x: Number) -> tuple[Number, Pair]:
     """A size as n pi/2 + r: an integer with the low bits of n, and r."""
-    magic = c.like(MAGIC[x.dtype], x)
-    shifted = fma(c, x, c.like(2 / math.pi, x), magic)
-    r = (_less32 if x.dtype == "float32" else _less64)(c, x, sub(c, shifted, magic))
-    found = [c.convert("bitcast", shifted, _INTEGERS[x.dtype][0]), *r]
-    slots = [c.slot(v.dtype, v.lanes) for v in found]
-    for slot, value in zip(slots, found, strict=True):
-        c.put(slot, value)
-    large = is_above(c, x, _LARGE[x.dtype])
-    some = large if x.lanes == 1 else c.intrinsic("vector.reduce.or", large)
+    magic = x.like(MAGIC[x.dtype])
+    shifted = fma(x, 2 / math.pi, magic)
+    r = (_less32 if x.dtype == "float32" else _less64)(x, shifted - magic)
+    found = [shifted.convert("bitcast", _INTEGERS[x.dtype][0]), *r]
+    variables, large = Variables(found), x > _LARGE[x.dtype]
+    some, c = large.any(), x.c
     slow, done = c.label("large"), c.label("reduced")
     c.line(f"br i1 {some.text}, label %{slow}, label %{done}, !prof !0")
     c.start(slow)
-    for slot, value, better in zip(slots, found, reduce_large(c, x), strict=True):
-        c.put(slot, c.select(large, better, value))
+    better = zip(reduce_large(x), found, strict=True)
+    variables.put(select(large, new, old) for new, old in better)
     c.block(done)
-    n, high, low = (c.get(s, v.dtype, v.lanes) for s, v in zip(slots, found, strict=True))
+    n, high, low = variables.get()
     return n, (high, low)
 
 
-def _reduced(c: Code, x: Val) -> tuple[Val, Pair]:
+def _reduced(x: Number) -> tuple[Number, Pair]:
     """The quadrant of a size, found once for all functions of it."""
-    key = f"quadrant of {x.type} {x.text}"
-    if key not in c.shared:
-        n, r = _quadrant(c, x)
-        c.shared[key] = (n, *r)
-    n, high, low = c.shared[key]
+
+    def find() -> list[Number]:
+        n, r = _quadrant(x)
+        return [n, *r]
+
+    n, high, low = shared(x, "quadrant", find)
     return n, (high, low)
 
 
-def _sine(c: Code, r: Pair) -> Pair:
-    z = mul(c, r[0], r[0])
-    cubed = mul(c, z, r[0])
+def _sine(r: Pair) -> Pair:
+    z = r[0] * r[0]
+    cubed = z * r[0]
     if z.dtype == "float32":
-        return r[0], fma(c, cubed, polynomial(c, z, SIN32), r[1])
-    slope = fma(c, z, c.like(-0.5, z), c.like(1.0, z))
-    return r[0], fma(c, cubed, polynomial(c, z, SIN64), mul(c, r[1], slope))
+        return r[0], fma(cubed, polynomial(z, k.SIN32), r[1])
+    slope = fma(z, -0.5, 1.0)
+    return r[0], fma(cubed, polynomial(z, k.SIN64), r[1] * slope)
 
 
-def _cosine(c: Code, r: Pair) -> Val:
+def _cosine(r: Pair) -> Number:
     """Of float32."""
-    z = mul(c, r[0], r[0])
-    half = fma(c, polynomial(c, z, COS32), z, c.like(-0.5, z))
-    return fma(c, fma(c, half, r[0], negative(c, r[1])), r[0], c.like(1.0, z))
+    z = r[0] * r[0]
+    half = fma(polynomial(z, k.COS32), z, -0.5)
+    return fma(fma(half, r[0], -r[1]), r[0], 1.0)
 
 
-def _cosine64(c: Code, r: Pair) -> Pair:
-    one = c.like(1.0, r[0])
-    z, z_low = two_product(c, r[0], r[0])
-    half = times(c, z, 0.5)
-    high = sub(c, one, half)
-    low = sub(c, sub(c, one, high), half)
-    rest = fma(c, z_low, c.like(-0.5, z), fma(c, negative(c, r[0]), r[1], low))
-    return high, fma(c, mul(c, z, z), polynomial(c, z, COS64), rest)
+def _cosine64(r: Pair) -> Pair:
+    one = r[0].like(1.0)
+    z, z_low = two_product(r[0], r[0])
+    half = z * 0.5
+    high = one - half
+    low = one - high - half
+    rest = fma(z_low, -0.5, fma(-r[0], r[1], low))
+    return high, fma(z * z, polynomial(z, k.COS64), rest)
 
 
-def _waves(c: Code, x: Val) -> tuple[Val, Val, Val]:
+def _waves(x: Number) -> tuple[Number, Number, Number]:
     """The quadrant of a size, and the sine and the cosine of what is beyond it."""
-    key = f"waves of {x.type} {x.text}"
-    if key not in c.shared:
-        n, r = _reduced(c, x)
-        cosine = _cosine(c, r) if x.dtype == "float32" else total(c, _cosine64(c, r))
-        c.shared[key] = n, total(c, _sine(c, r)), cosine
-    n, sine, cosine = c.shared[key]
+
+    def find() -> list[Number]:
+        n, r = _reduced(x)
+        cosine = _cosine(r) if x.dtype == "float32" else total(_cosine64(r))
+        return [n, total(_sine(r)), cosine]
+
+    n, sine, cosine = shared(x, "waves", find)
     return n, sine, cosine
 
 
-def _is_odd(c: Code, n: Val) -> Val:
-    return c.compare("icmp ne", c.op("and", n, c.like(1, n)), c.like(0, n))
+def _is_odd(n: Number) -> Number:
+    return (n & 1).compare("icmp ne", 0)
 
 
-def _turn(c: Code, value: Val, n: Val, bit: int, sign: Val | None = None) -> Val:
+def _turn(value: Number, n: Number, bit: int, sign: Number | None = None) -> Number:
     """A value whose sign is turned where n has a bit, and once more where another has a sign."""
     integer, width = _INTEGERS[value.dtype]
-    turned = c.op("shl", n, c.like(width - 1 - bit, n))
+    turned = n << (width - 1 - bit)
     if sign is not None:
-        turned = c.op("xor", turned, c.convert("bitcast", sign, integer))
-    turned = c.op("and", turned, c.like(1 << (width - 1), n))
-    bits = c.op("xor", c.convert("bitcast", value, integer), turned)
-    return c.convert("bitcast", bits, value.dtype)
+        turned = turned ^ sign.convert("bitcast", integer)
+    turned = turned & (1 << (width - 1))
+    bits = value.convert("bitcast", integer) ^ turned
+    return bits.convert("bitcast", value.dtype)
 
 
-def _size(c: Code, x: Val) -> Val:
-    return c.once(f"size of {x.type} {x.text}", lambda: absolute(c, x))
+def _size(x: Number) -> Number:
+    return shared(x, "size", lambda: [abs(x)])[0]
 
 
-def sin(c: Code, x: Val) -> Val:
+def sin(x: Number) -> Number:
     """The sine: that of the size, and the sign."""
-    n, sine, cosine = _waves(c, _size(c, x))
-    return _turn(c, c.select(_is_odd(c, n), cosine, sine), n, 1, x)
+    n, sine, cosine = _waves(_size(x))
+    return _turn(select(_is_odd(n), cosine, sine), n, 1, x)
 
 
-def cos(c: Code, x: Val) -> Val:
+def cos(x: Number) -> Number:
     """The cosine."""
-    n, sine, cosine = _waves(c, _size(c, x))
-    value = c.select(_is_odd(c, n), sine, cosine)
-    return _turn(c, value, c.op("add", n, c.like(1, n)), 1)
+    n, sine, cosine = _waves(_size(x))
+    value = select(_is_odd(n), sine, cosine)
+    return _turn(value, n + 1, 1)
 
 
-def tan(c: Code, x: Val) -> Val:
+def tan(x: Number) -> Number:
     """The tangent: that of the size, or the negative of its reciprocal, and the sign."""
-    n, r = _reduced(c, _size(c, x))
-    odd = _is_odd(c, n)
+    n, r = _reduced(_size(x))
+    odd = _is_odd(n)
     if x.dtype == "float32":
-        return _turn(c, _tangent32(c, odd, r), n, 0, x)
-    sine, cosine = two_sum(c, *_sine(c, r)), two_sum(c, *_cosine64(c, r))
-    quotient = divide(c, _choose(c, odd, cosine, sine), _choose(c, odd, sine, cosine))
-    return _turn(c, total(c, quotient), n, 0, x)
+        return _turn(_tangent32(odd, r), n, 0, x)
+    sine, cosine = two_sum(*_sine(r)), two_sum(*_cosine64(r))
+    quotient = divide(choose(odd, cosine, sine), choose(odd, sine, cosine))
+    return _turn(total(quotient), n, 0, x)
 
 
-def _tangent32(c: Code, odd: Val, r: Pair) -> Val:
+def _tangent32(odd: Number, r: Pair) -> Number:
     """A polynomial, or the reciprocal of it and of what its rounding leaves out."""
-    z, cubed, lost = cube(c, r[0])
-    p = polynomial(c, z, TAN32)
-    slope = fma(c, fma(c, z, c.like(2 / 3, z), c.like(1.0, z)), z, c.like(1.0, z))
-    grown = fma(c, r[1], slope, mul(c, lost, p))  # 1 / cos(r)**2 begins so
-    grown = fma(c, cubed, p, grown)
-    value, low = fast_two_sum(c, r[0], grown)
-    inverse = c.op("fdiv", c.like(1.0, z), value)
-    off = fma(c, negative(c, value), inverse, c.like(1.0, z))
-    off = fma(c, negative(c, low), inverse, off)
-    return c.select(odd, fma(c, inverse, off, inverse), value)
-
-
-def _choose(c: Code, mask: Val, yes: Pair, no: Pair) -> Pair:
-    return c.select(mask, yes[0], no[0]), c.select(mask, yes[1], no[1])
+    z, cubed, lost = cube(r[0])
+    p = polynomial(z, k.TAN32)
+    slope = fma(fma(z, 2 / 3, 1.0), z, 1.0)
+    grown = fma(r[1], slope, lost * p)  # 1 / cos(r)**2 begins so
+    grown = fma(cubed, p, grown)
+    value, low = fast_two_sum(r[0], grown)
+    inverse = 1.0 / value
+    off = fma(-value, inverse, 1.0)
+    off = fma(-low, inverse, off)
+    return select(odd, fma(inverse, off, inverse), value)

@@ -2,108 +2,92 @@
 
 from __future__ import annotations
 
-from dovetail.codegen.llvm.emit import Code, Val
+from dovetail.codegen.llvm.math import coefficients as k
 from dovetail.codegen.llvm.math.arithmetic import (
-    absolute,
-    add,
     at_most,
     divide,
     fast_two_sum,
-    fma,
-    is_above,
-    is_below,
-    mul,
-    negative,
     polynomial,
     scale,
-    sub,
     through_double,
-    times,
     total,
     two_product,
     two_sum,
 )
-from dovetail.codegen.llvm.math.coefficients import (
-    ERF64,
-    ERF_FAR,
-    ERF_NEAR,
-    ERFC,
-    ERFCX64,
-    ERFCX_SHORT,
-)
 from dovetail.codegen.llvm.math.exponential import exp2_bounded, exp_pair, exp_short
+from dovetail.codegen.llvm.math.number import Number, copysign, fma, select
 
 
-def erf(c: Code, x: Val) -> Val:
+def erf(x: Number) -> Number:
     """A polynomial near zero, 1 - 2**(t q(t)) elsewhere, 1 beyond 4."""
     if x.dtype == "float64":
-        return _erf64(c, x)
-    z = mul(c, x, x)
-    near = fma(c, x, polynomial(c, z, ERF_NEAR), x)
-    size = absolute(c, x)
-    t = at_most(c, size, 4.0)
-    e = exp2_bounded(c, mul(c, t, polynomial(c, t, ERF_FAR)))
-    far = c.intrinsic("copysign", sub(c, c.like(1.0, x), e), x)
-    return c.select(is_below(c, size, 0.9375), near, far)
+        return _erf64(x)
+    z = x * x
+    near = fma(x, polynomial(z, k.ERF_NEAR), x)
+    size = abs(x)
+    t = at_most(size, 4.0)
+    e = exp2_bounded(t * polynomial(t, k.ERF_FAR))
+    far = copysign(1.0 - e, x)
+    return select(size < 0.9375, near, far)
 
 
-def erf_plus_one(c: Code, x: Val) -> Val:
+def erf_plus_one(x: Number) -> Number:
     """1 + erf(x), where only the sum's own accuracy counts: 2**(t q(t)) or its complement."""
     if x.dtype == "float64":
-        return erfc(c, negative(c, x))
-    size = absolute(c, x)
-    inside = c.compare("fcmp ule", size, c.like(4.0, x))
-    t = at_most(c, size, 4.0)
-    e = exp2_bounded(c, mul(c, t, polynomial(c, t, ERFC)))
-    e = c.select(inside, e, c.like(0.0, x))
-    return c.select(is_below(c, x, 0.0), e, sub(c, c.like(2.0, x), e))
+        return erfc(-x)
+    size = abs(x)
+    inside = size.compare("fcmp ule", 4.0)
+    t = at_most(size, 4.0)
+    e = exp2_bounded(t * polynomial(t, k.ERFC))
+    e = select(inside, e, 0.0)
+    return select(x < 0.0, e, 2.0 - e)
 
 
-def _far(c: Code, size: Val) -> Val:
+def _far(size: Number) -> Number:
     """Erfc from 0.45 up: exp(-x**2) / (1 + 2x) times a polynomial in (x - 4) / (x + 4)."""
-    size = at_most(c, size, 28.0)
-    square = two_product(c, size, size)
-    n, e = exp_pair(c, negative(c, square[0]), negative(c, square[1]))
-    four = c.like(4.0, size)
-    q = c.op("fdiv", sub(c, size, four), add(c, size, four))
-    slope = mul(c, q, polynomial(c, q, ERFCX64[1:]))
-    p = fast_two_sum(c, c.like(ERFCX64[0], size), slope)
-    above = two_product(c, e[0], p[0])
-    low = fma(c, e[0], p[1], fma(c, e[1], p[0], above[1]))
-    below = two_sum(c, times(c, size, 2.0), c.like(1.0, size))
-    return scale(c, total(c, divide(c, (above[0], low), below)), n)
+    size = at_most(size, 28.0)
+    square = two_product(size, size)
+    n, e = exp_pair(-square[0], -square[1])
+    four = size.like(4.0)
+    q = (size - four) / (size + four)
+    slope = q * polynomial(q, k.ERFCX64[1:])
+    p = fast_two_sum(size.like(k.ERFCX64[0]), slope)
+    above = two_product(e[0], p[0])
+    low = fma(e[0], p[1], fma(e[1], p[0], above[1]))
+    below = two_sum(size * 2.0, size.like(1.0))
+    return scale(total(divide((above[0], low), below)), n)
 
 
-def _erf64(c: Code, x: Val) -> Val:
-    z = mul(c, x, x)
-    near = fma(c, x, polynomial(c, z, ERF64), x)
-    size = absolute(c, x)
-    far = sub(c, c.like(1.0, x), _far(c, at_most(c, size, 7.0)))
-    return c.select(is_below(c, size, 1.0), near, c.intrinsic("copysign", far, x))
+def _erf64(x: Number) -> Number:
+    z = x * x
+    near = fma(x, polynomial(z, k.ERF64), x)
+    size = abs(x)
+    far = 1.0 - _far(at_most(size, 7.0))
+    return select(size < 1.0, near, copysign(far, x))
 
 
-def _erfc_short(c: Code, x: Val) -> Val:
+def _erfc_short(x: Number) -> Number:
     """In float64, to what a result in float32 needs: the formula of ``_far`` from zero up."""
-    size = at_most(c, absolute(c, x), 10.2)
-    e = exp_short(c, negative(c, mul(c, size, size)))
-    below = fma(c, size, c.like(2.0, x), c.like(1.0, x))
-    three = c.like(3.0, x)
-    above = add(c, size, three)
-    inverse = c.op("fdiv", c.like(1.0, x), mul(c, above, below))
-    q = mul(c, mul(c, sub(c, size, three), below), inverse)
-    value = mul(c, mul(c, e, mul(c, above, inverse)), polynomial(c, q, ERFCX_SHORT))
-    return c.select(is_below(c, x, 0.0), sub(c, c.like(2.0, x), value), value)
+    size = at_most(abs(x), 10.2)
+    e = exp_short(-(size * size))
+    below = fma(size, 2.0, 1.0)
+    three = x.like(3.0)
+    above = size + three
+    inverse = 1.0 / (above * below)
+    q = (size - three) * below * inverse
+    value = e * (above * inverse) * polynomial(q, k.ERFCX_SHORT)
+    return select(x < 0.0, 2.0 - value, value)
 
 
-def erfc(c: Code, x: Val) -> Val:
+def erfc(x: Number) -> Number:
     """1 - erf(x), to full accuracy where it is small."""
     if x.dtype == "float32":
-        return through_double(c, _erfc_short, x)
-    z = mul(c, x, x)
-    high, low = two_sum(c, c.like(1.0, x), negative(c, x))
-    near = add(c, high, sub(c, low, mul(c, x, polynomial(c, z, ERF64))))
-    size = absolute(c, x)
-    far = _far(c, size)
-    far = c.select(is_below(c, x, 0.0), sub(c, c.like(2.0, x), far), far)
-    far = c.select(is_above(c, x, 27.3), c.like(0.0, x), far)
-    return c.select(is_below(c, size, 0.5), near, far)
+        return through_double(_erfc_short, x)
+    z = x * x
+    high, low = two_sum(x.like(1.0), -x)
+    near = high + (low - x * polynomial(z, k.ERF64))
+    size = abs(x)
+    far = _far(size)
+    far = select(x < 0.0, 2.0 - far, far)
+    far = select(x > 27.3, 0.0, far)
+    return select(size < 0.5, near, far)

@@ -5,35 +5,35 @@ No other instruction set has vectors of sixteen floats. Results are the same, bi
 
 from __future__ import annotations
 
-from dovetail.codegen.llvm.emit import Code, Val
+from dovetail.codegen.llvm.math.number import Number
 
 _MANTISSA = 0b1011  # from 3/4 to 3/2, a NaN for negative numbers
 
 
-def can_scale(c: Code, x: Val) -> bool:
+def can_scale(x: Number) -> bool:
     """Whether there are instructions for the exponents of these numbers."""
-    return x.dtype == "float32" and x.lanes == c.lanes == 16
+    return x.dtype == "float32" and x.lanes == x.c.lanes == 16
 
 
-def scaled(c: Code, value: Val, n: Val) -> Val:
+def scaled(value: Number, n: Number) -> Number:
     """Value * 2**n for a whole number n, denormals and all."""
-    return _call(c, "scalef", value, (n.type, n.text))
+    return _call("scalef", value, (n.val.type, n.val.text))
 
 
-def get_exponent(c: Code, x: Val) -> Val:
+def get_exponent(x: Number) -> Number:
     """The exponent as a number: minus infinity for zero, infinity for infinities."""
-    return _call(c, "getexp", x)
+    return _call("getexp", x)
 
 
-def get_mantissa(c: Code, x: Val) -> Val:
+def get_mantissa(x: Number) -> Number:
     """What is left beside a power of two; 1 for infinity, 1 or -1 for a zero."""
-    return _call(c, "getmant", x, ("i32", str(_MANTISSA)))
+    return _call("getmant", x, ("i32", str(_MANTISSA)))
 
 
-def _call(c: Code, operation: str, x: Val, *more: tuple[str, str]) -> Val:
-    name = f"llvm.x86.avx512.mask.{operation}.ps.512"
-    rest = [(x.type, "zeroinitializer"), ("i16", "-1"), ("i32", "4")]  # all lanes, rounded as ever
-    given = [(x.type, x.text), *more, *rest]
-    c.declare(name, x.type, [kind for kind, _ in given])
-    text = ", ".join(f"{kind} {value}" for kind, value in given)
-    return c.new(f"call {x.type} @{name}({text})", x.dtype, x.lanes)
+def _call(operation: str, x: Number, *more: tuple[str, str]) -> Number:
+    name, kind = f"llvm.x86.avx512.mask.{operation}.ps.512", x.val.type
+    rest = [(kind, "zeroinitializer"), ("i16", "-1"), ("i32", "4")]  # all lanes, rounded as ever
+    given = [(kind, x.val.text), *more, *rest]
+    x.c.declare(name, kind, [each for each, _ in given])
+    text = ", ".join(f"{each} {value}" for each, value in given)
+    return Number(x.c, x.c.new(f"call {kind} @{name}({text})", x.dtype, x.lanes))
