@@ -7,7 +7,7 @@ from typing import Any
 
 from dovetail.errors import SizeError, UnsupportedGraph
 from dovetail.ir import argument_json
-from dovetail.ir.argument_json import arg_from_json, size_to_json
+from dovetail.ir.argument_json import arg_from_json
 from dovetail.ir.call import Arg, OpCall, Ref, Table
 from dovetail.ir.segment import Input, Segment
 from dovetail.ir.size import Dim, Size, parse_size
@@ -15,20 +15,12 @@ from dovetail.ir.tensor import Desc, ScalarDesc, TensorDesc
 
 FORMAT = "dovetail-segment-1"
 # What reading bytes that hold no segment can raise.
-_DAMAGE = (
-    ValueError,
-    KeyError,
-    TypeError,
-    IndexError,
-    RecursionError,
-    AttributeError,
-    SizeError,
-)
+_DAMAGE = (ValueError, LookupError, TypeError, RecursionError, AttributeError, SizeError)
 
 
 def segment_to_bytes(segment: Segment) -> bytes:
     """A segment as bytes; ``segment_from_bytes`` gives an equal one back."""
-    data = {"format": FORMAT, "segment": _segment(segment)}
+    data = {"format": FORMAT, "segment": SegmentWriter().segment(segment)}
     return json.dumps(data, separators=(",", ":"), allow_nan=False).encode()
 
 
@@ -53,61 +45,76 @@ def desc_from_json(data: Any) -> Desc:
     return _SegmentReader().desc(data)
 
 
-def _segment(segment: Segment) -> dict[str, Any]:
-    return {
-        "name": segment.name,
-        "inputs": [[i.name, desc_to_json(i.desc), i.kind] for i in segment.inputs],
-        "calls": [_call(call) for call in segment.calls],
-        "outputs": [arg_to_json(o) for o in segment.outputs],
-        "bare": segment.bare,
-        "captures": [arg_to_json(ref) for ref in segment.captures],
-    }
-
-
-def _call(call: OpCall) -> dict[str, Any]:
-    return {
-        "name": call.name,
-        "op": call.op,
-        "args": [arg_to_json(a) for a in call.args],
-        "kwargs": {k: arg_to_json(v) for k, v in call.kwargs.items()},
-        "output": desc_to_json(call.output),
-        "binds": [[symbol, [list(step) for step in path]] for symbol, path in call.binds],
-    }
-
-
 def arg_to_json(arg: Arg) -> Any:
-    """An argument of a segment's call as JSON has it."""
-    return argument_json.arg_to_json(arg, _tagged)
-
-
-def _tagged(arg: Any) -> Any:
-    if isinstance(arg, Ref):
-        return {"ref": [arg.name, *arg.path]}
-    if isinstance(arg, Size):
-        return size_to_json(arg)
-    if isinstance(arg, Table):
-        return {"table": [[key, arg_to_json(value)] for key, value in arg.items]}
-    if isinstance(arg, Segment):
-        return {"segment": _segment(arg)}
-    raise UnsupportedGraph(f"cannot write an argument of type {type(arg).__name__}")
+    """An argument of a call as JSON has it."""
+    return SegmentWriter().arg(arg)
 
 
 def desc_to_json(desc: Desc) -> Any:
     """A descriptor as JSON has it."""
-    if isinstance(desc, TensorDesc):
+    return SegmentWriter().desc(desc)
+
+
+class SegmentWriter:
+    """A segment as JSON; whoever wants other names overrides ``name`` and ``dim``."""
+
+    def name(self, name: str) -> str:
+        """The name of a value or a symbol."""
+        return name
+
+    def dim(self, dim: Dim) -> int | str:
+        """A size."""
+        return dim if isinstance(dim, int) else str(dim)
+
+    def segment(self, segment: Segment) -> dict[str, Any]:
+        """A segment, or a subgraph."""
         return {
-            "dtype": desc.dtype,
-            "shape": [_dim(d) for d in desc.shape],
-            "strides": [_dim(d) for d in desc.strides],
-            "device": desc.device,
+            "name": segment.name,
+            "inputs": [[self.name(i.name), self.desc(i.desc), i.kind] for i in segment.inputs],
+            "calls": [self.call(call) for call in segment.calls],
+            "outputs": [self.arg(o) for o in segment.outputs],
+            "bare": segment.bare,
+            "captures": [self.arg(ref) for ref in segment.captures],
         }
-    if isinstance(desc, ScalarDesc):
-        return {"scalar": desc.kind, "size": None if desc.size is None else _dim(desc.size)}
-    return None if desc is None else [desc_to_json(d) for d in desc]
 
+    def call(self, call: OpCall) -> dict[str, Any]:
+        """One call."""
+        return {
+            "name": self.name(call.name),
+            "op": call.op,
+            "args": [self.arg(a) for a in call.args],
+            "kwargs": {k: self.arg(v) for k, v in call.kwargs.items()},
+            "output": self.desc(call.output),
+            "binds": [[self.name(symbol), [list(s) for s in path]] for symbol, path in call.binds],
+        }
 
-def _dim(dim: Dim) -> int | str:
-    return dim if isinstance(dim, int) else str(dim)
+    def arg(self, arg: Arg) -> Any:
+        """An argument."""
+        return argument_json.arg_to_json(arg, self._tagged)
+
+    def _tagged(self, arg: Arg) -> Any:
+        if isinstance(arg, Ref):
+            return {"ref": [self.name(arg.name), *arg.path]}
+        if isinstance(arg, Size):
+            return {"size": self.dim(arg)}
+        if isinstance(arg, Table):
+            return {"table": [[key, self.arg(value)] for key, value in arg.items]}
+        if isinstance(arg, Segment):
+            return {"segment": self.segment(arg)}
+        raise UnsupportedGraph(f"cannot write an argument of type {type(arg).__name__}")
+
+    def desc(self, desc: Desc) -> Any:
+        """A descriptor."""
+        if isinstance(desc, TensorDesc):
+            return {
+                "dtype": desc.dtype,
+                "shape": [self.dim(d) for d in desc.shape],
+                "strides": [self.dim(d) for d in desc.strides],
+                "device": desc.device,
+            }
+        if isinstance(desc, ScalarDesc):
+            return {"scalar": desc.kind, "size": None if desc.size is None else self.dim(desc.size)}
+        return None if desc is None else [self.desc(d) for d in desc]
 
 
 class _SegmentReader:

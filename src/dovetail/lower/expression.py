@@ -12,7 +12,8 @@ A ``Read`` under a mask happens only where that and the masks that its reader is
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import functools
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -198,6 +199,10 @@ class Builder:
         """An operation's result."""
         key = op, OPERATIONS[op].result((dtype,)), args
         return self._known.get(key) or self._add(key, Compute(*key))
+
+    def joined(self, op: str, dtype: str, values: Iterable[str]) -> str:
+        """Values as one, by an operation of two; each is asked for when its turn comes."""
+        return functools.reduce(lambda total, each: self.apply(op, dtype, total, each), values)
 
     def scan(self, op: str, dtype: str, value: str) -> str:
         """The step of a scan; only a scanned value's own body may ask for one."""

@@ -23,7 +23,4 @@ def between(b: Builder, place: Affine, low: Dim | None, high: Dim | None) -> str
 
 def all_of(b: Builder, masks: Sequence[str]) -> str | None:
     """Whether all of these hold; None where there are none."""
-    mask = None
-    for each in masks:
-        mask = each if mask is None else b.apply("and", "bool", mask, each)
-    return mask
+    return b.joined("and", "bool", masks) if masks else None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from dovetail.ir.affine import Affine
@@ -16,8 +16,8 @@ from dovetail.lower.expression import Builder
 from dovetail.lower.index_map import Indices
 from dovetail.lower.masks import all_of, between
 from dovetail.lower.reductions import lowest
-from dovetail.lower.rules import Lower, Refused, argument, compute, rule, tensor
-from dovetail.lower.values import Pointwise, Reduction, Value
+from dovetail.lower.rules import Lower, Refused, argument, compute, result, rule, tensor
+from dovetail.lower.values import Pointwise, Value
 
 MOST_TAPS = 25  # more are better walked by a loop
 MOST_MASKED = 9  # the same for a sum that needs masks: they are walked row by row
@@ -30,7 +30,9 @@ class Window:
     """Where a pool looks: sizes, steps, padding and holes along the last dimensions.
 
     ``beyond`` says of each dimension whether its last window may reach further than the source,
-    ``clipped`` whether it may reach further than the padding (rounding up does that).
+    ``clipped`` whether it may reach further than the padding (rounding up does that). A mean is
+    divided by ``divisor`` if it is given, or else by the elements of its window, those of the
+    padding among them where they are to ``include``.
     """
 
     sizes: tuple[int, ...]
@@ -40,6 +42,8 @@ class Window:
     source: Value
     beyond: tuple[bool, ...] = ()
     clipped: tuple[bool, ...] = ()
+    include: bool = True
+    divisor: int | None = None
 
     @property
     def rank(self) -> int:
@@ -113,35 +117,35 @@ def pool_rank(call: OpCall) -> int:
 
 
 def window_of(
-    lower: Lower, call: OpCall, desc: Any, holes: Any = 1, *, round_up: Any = False
+    call: OpCall, first: int, source: Value, made: Sequence[Dim], holes: Any = 1, *, round_up: Any
 ) -> Window:
-    """The window that a pool's arguments describe, its result being ``desc``."""
-    rank, source = pool_rank(call), lower.value(call.args[0])
-    sizes = numbers(call.args[1], rank, "a window")
-    window = Window(
-        sizes,
-        numbers(argument(call, 2, "stride") or sizes, rank, "a step"),
-        numbers(argument(call, 3, "padding", 0), rank, "padding"),
-        numbers(holes, rank, "dilation"),
-        source,
-    )
-    return reaching(window, tensor(desc).shape[-rank:], bool(round_up))
-
-
-def reaching(window: Window, made: Sequence[Dim], round_up: bool) -> Window:
-    """The window with what is known of how far its last one reaches."""
+    """The window that a pool's arguments describe from the ``first`` on, its result ``made``."""
+    rank = pool_rank(call)
+    sizes = numbers(call.args[first], rank, "a window")
+    steps = numbers(argument(call, first + 1, "stride") or sizes, rank, "a step")
+    pads = numbers(argument(call, first + 2, "padding", 0), rank, "padding")
+    window = Window(sizes, steps, pads, numbers(holes, rank, "dilation"), source)
     beyond, clipped = [], []
-    for n, (size, extent) in enumerate(zip(made, window.extents, strict=True)):
-        pad = window.pads[n]
+    for n, (size, extent) in enumerate(zip(made[-rank:], window.extents, strict=True)):
         if isinstance(size, int) and isinstance(extent, int):
-            last = (size - 1) * window.steps[n] + (window.sizes[n] - 1) * window.holes[n] - pad
+            last = (size - 1) * steps[n] + (sizes[n] - 1) * window.holes[n] - pads[n]
             beyond.append(last >= extent)
-            clipped.append(last >= extent + pad)
+            clipped.append(last >= extent + pads[n])
         else:
-            beyond.append(pad > 0 or round_up)
-            clipped.append(round_up)
-    fields = (window.sizes, window.steps, window.pads, window.holes, window.source)
-    return Window(*fields, tuple(beyond), tuple(clipped))
+            beyond.append(pads[n] > 0 or bool(round_up))
+            clipped.append(bool(round_up))
+    return replace(window, beyond=tuple(beyond), clipped=tuple(clipped))
+
+
+def mean_window(call: OpCall, first: int, source: Value, made: Sequence[Dim]) -> Window:
+    """The window of a mean, and what it is divided by."""
+    include = argument(call, first + 4, "count_include_pad", True)
+    divisor = argument(call, first + 5, "divisor_override")
+    if divisor is not None and not isinstance(divisor, int):
+        raise Refused("a divisor that is no constant")
+    round_up = argument(call, first + 3, "ceil_mode", False)
+    window = window_of(call, first, source, made, round_up=round_up)
+    return replace(window, include=bool(include), divisor=divisor)
 
 
 # ---- means -------------------------------------------------------------------------------------
@@ -150,93 +154,69 @@ def reaching(window: Window, made: Sequence[Dim], round_up: bool) -> Window:
 @rule("avg_pool1d.default", "avg_pool2d.default", "avg_pool3d.default")
 def lower_avg_pool(lower: Lower, call: OpCall) -> Value:
     """Means of windows."""
-    desc = tensor(call.output)
-    window = window_of(lower, call, desc, round_up=argument(call, 4, "ceil_mode", False))
-    if compute(window.source.dtype) not in FLOATS:
+    desc, source = tensor(call.output), lower.value(call.args[0])
+    window = mean_window(call, 1, source, desc.shape)
+    dtype, result = compute(source.dtype), compute(desc.dtype)
+    if dtype not in FLOATS:
         raise Refused("a mean of integers")
-    include = bool(argument(call, 5, "count_include_pad", True))
-    divisor = argument(call, 6, "divisor_override")
-    if divisor is not None and not isinstance(divisor, int):
-        raise Refused("a divisor that is no constant")
-    dtype, result = compute(window.source.dtype), compute(desc.dtype)
     masked = any(window.pads) or any(window.beyond)
     if math.prod(window.sizes) > (MOST_MASKED if masked else MOST_TAPS):
-        return _large_mean(lower, call, window, include, divisor)
+        return _large_mean(lower, call, window)
 
     def body(b: Builder, index: Indices) -> str:
-        total = ""
-        for tap in window.taps():
-            value = window.read(b, window.place(index, tap), 0.0, dtype)
-            total = b.apply("add", dtype, total, value) if total else value
-        count = count_of(b, window, index[-window.rank :], include, divisor, dtype)
+        places = (window.place(index, tap) for tap in window.taps())
+        total = b.joined("add", dtype, (window.read(b, place, 0.0, dtype) for place in places))
+        count = count_of(b, window, index[-window.rank :], dtype)
         return b.cast(b.apply("div", dtype, total, count), result)
 
-    return lower.pointwise(call, body, (window.source,), 2.0 * len(window.taps()))
+    return lower.pointwise(call, body, (source,), 2.0 * len(window.taps()))
 
 
-def _large_mean(
-    lower: Lower, call: OpCall, window: Window, include: bool, divisor: int | None
-) -> Value:
+def _large_mean(lower: Lower, call: OpCall, window: Window) -> Value:
     desc, dtype = tensor(call.output), compute(window.source.dtype)
     kept, sizes = len(desc.shape), window.sizes
     row = sizes[-1] if window.rank > 1 and sizes[-1] <= MOST_IN_ROW else 1
     walked = sizes[:-1] if row > 1 else sizes
-    reduced = tuple(range(kept, kept + len(walked)))
 
-    def part(b: Builder, index: Indices) -> tuple[str, ...]:
-        total = ""
-        for n in range(row):
-            tap = (*index[kept:], Affine(n)) if row > 1 else index[kept:]
-            value = window.read(b, window.place(index[:kept], tap), 0.0, dtype)
-            total = b.apply("add", dtype, total, value) if total else value
-        return (total,)
+    def part(b: Builder, index: Indices) -> str:
+        taps = [(*index[kept:], Affine(n)) if row > 1 else index[kept:] for n in range(row)]
+        places = (window.place(index[:kept], tap) for tap in taps)
+        return b.joined("add", dtype, (window.read(b, place, 0.0, dtype) for place in places))
 
     shape = (*desc.shape, *walked)
-    total = Reduction(
-        lower.fresh("sum"), dtype, "sum", shape, reduced, part, (window.source,), dtype
-    )
+    total = lower.reduction("sum", dtype, shape, range(kept, len(shape)), part, (window.source,))
 
     def body(b: Builder, index: Indices) -> str:
-        count = count_of(b, window, index[-window.rank :], include, divisor, dtype)
+        count = count_of(b, window, index[-window.rank :], dtype)
         return b.cast(b.apply("div", dtype, b.read(total, index), count), compute(desc.dtype))
 
     return lower.pointwise(call, body, (total,), 2.0)
 
 
-def count_of(
-    b: Builder,
-    window: Window,
-    index: Indices,
-    include: bool,
-    divisor: int | None,
-    dtype: str,
-) -> str:
+def count_of(b: Builder, window: Window, index: Indices, dtype: str) -> str:
     """What the sum of a window is divided by; ``index`` is the window's own."""
-    if divisor is not None:
-        return b.const(divisor, dtype)
-    fixed, counts = 1, []
-    for n, i in enumerate(index):
-        cut = window.clipped[n] if include else (window.beyond[n] or window.pads[n] > 0)
-        if cut:
-            counts.append(_length(b, window, n, i, include))
-        else:
-            fixed *= window.sizes[n]
+    if window.divisor is not None:
+        return b.const(window.divisor, dtype)
+    reach = (
+        window.clipped
+        if window.include
+        else [beyond or pad > 0 for beyond, pad in zip(window.beyond, window.pads, strict=True)]
+    )
+    counts = [_length(b, window, n, i) for n, i in enumerate(index) if reach[n]]
+    fixed = math.prod(size for size, cut in zip(window.sizes, reach, strict=True) if not cut)
     if not counts:
         return b.const(fixed, dtype)
-    total = b.const(fixed, "int64")
-    for count in counts:
-        total = b.apply("mul", "int64", total, count)
-    return b.cast(total, dtype)
+    return b.cast(b.joined("mul", "int64", [b.const(fixed, "int64"), *counts]), dtype)
 
 
-def _length(b: Builder, window: Window, n: int, index: Affine, include: bool) -> str:
+def _length(b: Builder, window: Window, n: int, index: Affine) -> str:
     """How much of a window along a dimension counts."""
     start = index.scale(window.steps[n]).shift(-window.pads[n])
     first, end = b.position(start), b.position(start.shift(window.sizes[n]))
     extent = Affine(window.extents[n])
-    limit = extent.shift(window.pads[n]) if include else extent
+    limit = extent.shift(window.pads[n]) if window.include else extent
     end = b.apply("min", "int64", end, b.position(limit))
-    if not include:
+    if not window.include:
         first = b.apply("max", "int64", first, b.const(0, "int64"))
     return b.apply("sub", "int64", end, first)
 
@@ -247,24 +227,26 @@ def _length(b: Builder, window: Window, n: int, index: Affine, include: bool) ->
 @rule("max_pool2d_with_indices.default", "max_pool3d_with_indices.default")
 def lower_max_pool(lower: Lower, call: OpCall) -> Any:
     """The largest of each window, and where it lies; a NaN wins, the last of several."""
-    if not isinstance(call.output, tuple):
-        raise Refused("a pool without indices")
+    made, source = result(call, 0).shape, lower.value(call.args[0])
     holes, round_up = argument(call, 4, "dilation", 1), argument(call, 5, "ceil_mode", False)
-    window = window_of(lower, call, call.output[0], holes, round_up=round_up)
+    window = window_of(call, 1, source, made, holes, round_up=round_up)
     if math.prod(window.sizes) > MOST_TAPS:
         raise Refused("a large window")
-    dtype = compute(window.source.dtype)
-    outside = lowest(dtype)
+    dtype = compute(source.dtype)
 
     def taps(b: Builder, index: Indices) -> list[tuple[str, str]]:
         places = (window.place(index, tap) for tap in window.taps())
-        return [(window.read(b, p, outside, dtype), flat_place(b, window, p)) for p in places]
+        lower_than_all = lowest(dtype)
+        return [
+            (window.read(b, place, lower_than_all, dtype), flat_place(b, window, place))
+            for place in places
+        ]
 
     def first(b: Builder, index: Indices) -> list[str]:
         start = window.place(index, (0,) * window.rank)[-window.rank :]
         return [_first_inside(b, i, hole) for i, hole in zip(start, window.holes, strict=True)]
 
-    return extremes(call, window, taps, first)
+    return extremes(lower, call, window, taps, first)
 
 
 def flat_place(b: Builder, window: Window, place: Indices) -> str:
@@ -287,6 +269,7 @@ def _first_inside(b: Builder, start: Affine, hole: int) -> str:
 
 
 def extremes(
+    lower: Lower,
     call: OpCall,
     window: Window,
     taps: Callable[[Builder, Indices], list[tuple[str, str]]],
@@ -296,13 +279,11 @@ def extremes(
     dtype = compute(window.source.dtype)
     cost = 3.0 * math.prod(window.sizes)
 
-    def value(b: Builder, index: Indices) -> str:
-        best, *others = (value for value, _ in taps(b, index))
-        for other in others:
-            best = b.apply("max", dtype, best, other)
-        return best
-
     def largest(b: Builder, index: Indices) -> str:
+        found = b.joined("max", dtype, [value for value, _ in taps(b, index)])
+        return b.cast(found, compute(result(call, 0).dtype))
+
+    def place_of_it(b: Builder, index: Indices) -> str:
         strides = contiguous_strides(window.extents)
         place = b.const(0, "int64")
         for start, stride in zip(first(b, index), strides, strict=True):
@@ -315,16 +296,9 @@ def extremes(
                 better = b.apply("or", "bool", better, b.apply("isnan", "bool", value))
             best = b.apply("max", dtype, best, value) if best else value
             place = b.apply("where", "int64", better, here, place)
-        return place
+        return b.cast(place, compute(result(call, 1).dtype))
 
-    def result(n: int) -> Pointwise:
-        desc = tensor(call.output[n])  # type: ignore[index]
-
-        def body(b: Builder, index: Indices) -> str:
-            found = largest(b, index) if n else value(b, index)
-            return b.cast(found, compute(desc.dtype))
-
-        name = f"{call.name}.{n}"
-        return Pointwise(name, desc.dtype, desc.shape, desc.strides, body, (window.source,), cost)
-
-    return result(0), result(1)
+    return (
+        lower.pointwise(call, largest, (window.source,), cost, nth=0),
+        lower.pointwise(call, place_of_it, (window.source,), cost, nth=1),
+    )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,7 +24,7 @@ from dovetail.lower.pooling import (
     read_or,
 )
 from dovetail.lower.reductions import divide_by, finish, lowest, reduction
-from dovetail.lower.rules import Lower, Refused, compute, rule, tensor, view
+from dovetail.lower.rules import Lower, Refused, compute, result, rule, tensor, view
 from dovetail.lower.values import Pointwise, Value
 
 MOST_UNEQUAL = 12  # taps of a mean, each at a place of its own
@@ -105,24 +105,19 @@ def lower_adaptive_mean(lower: Lower, call: OpCall) -> Value:
     dtype = compute(source.dtype)
 
     def body(b: Builder, index: Indices) -> str:
-        total = ""
-        for place, mask in taps_of(b, parts, index):
-            value = read_or(b, source, place, mask, 0.0, dtype)
-            total = b.apply("add", dtype, total, value) if total else value
-        count = part_size(b, parts, index[-len(parts) :])
+        taps = (read_or(b, source, *tap, 0.0, dtype) for tap in taps_of(b, parts, index))
+        total = b.joined("add", dtype, taps)
+        count = b.joined("mul", "int64", _lengths(b, parts, index[-len(parts) :]))
         return b.apply("div", dtype, total, b.cast(count, dtype))
 
     return lower.pointwise(call, body, (source,), 4.0 * math.prod(p.longest for p in parts))
 
 
-def part_size(b: Builder, parts: Sequence[Parts], index: Indices) -> str:
-    """How many elements a part has."""
-    count = ""
+def _lengths(b: Builder, parts: Sequence[Parts], index: Indices) -> Iterator[str]:
+    """How many elements a part has along each dimension."""
     for p, i in zip(parts, index, strict=True):
         begin, end = p.bounds(b, i)
-        length = b.apply("sub", "int64", end, begin)
-        count = b.apply("mul", "int64", count, length) if count else length
-    return count
+        yield b.apply("sub", "int64", end, begin)
 
 
 def _equal_parts(lower: Lower, call: OpCall, source: Value, parts: Sequence[Parts]) -> Value:
@@ -157,18 +152,14 @@ def _equal_parts(lower: Lower, call: OpCall, source: Value, parts: Sequence[Part
 def lower_adaptive_max(lower: Lower, call: OpCall) -> tuple[Pointwise, Pointwise]:
     """The largest of each part, and where it lies."""
     source = lower.value(call.args[0])
-    if not isinstance(call.output, tuple) or any(d == 0 for d in source.shape):
-        raise Refused("not a pool of numbers")
-    rank = pool_rank(call)
-    parts = parts_of(source, tensor(call.output[0]).shape, rank)
-    sizes = tuple(p.longest for p in parts)
+    rank, dtype = pool_rank(call), compute(source.dtype)
+    if dtype not in FLOATS or any(d == 0 for d in source.shape):
+        raise Refused("eager has it for floating-point numbers only")
+    parts = parts_of(source, result(call, 0).shape, rank)
+    sizes, none = tuple(p.longest for p in parts), (0,) * rank
     if math.prod(sizes) > MOST_TAPS:
         raise Refused("large parts")
-    none = (0,) * rank
     window = Window(sizes, none, none, none, source)
-    dtype = compute(source.dtype)
-    if dtype not in FLOATS:
-        raise Refused("eager has it for floating-point numbers only")
 
     def taps(b: Builder, index: Indices) -> list[tuple[str, str]]:
         return [
@@ -179,4 +170,4 @@ def lower_adaptive_max(lower: Lower, call: OpCall) -> tuple[Pointwise, Pointwise
     def first(b: Builder, index: Indices) -> list[str]:
         return [p.bounds(b, i)[0] for p, i in zip(parts, index[-rank:], strict=True)]
 
-    return extremes(call, window, taps, first)
+    return extremes(lower, call, window, taps, first)

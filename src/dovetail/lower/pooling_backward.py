@@ -14,10 +14,9 @@ from dovetail.lower.pooling import (
     MOST_TAPS,
     Window,
     count_of,
-    numbers,
+    mean_window,
     pool_rank,
     positions,
-    reaching,
     read_or,
 )
 from dovetail.lower.pooling_adaptive import parts_of
@@ -28,20 +27,8 @@ from dovetail.lower.values import Pointwise, Value
 @rule("avg_pool2d_backward.default", "avg_pool3d_backward.default")
 def lower_avg_pool_backward(lower: Lower, call: OpCall) -> Pointwise:
     """The gradients of all windows an element lies in, each divided by its window's count."""
-    grad, source, desc = (*map(lower.value, call.args[:2]), tensor(call.output))
-    rank = pool_rank(call)
-    sizes, steps, pads, round_up, include, divisor = call.args[2:8]
-    sizes = numbers(sizes, rank, "a window")
-    window = Window(
-        sizes,
-        numbers(steps or sizes, rank, "a step"),
-        numbers(pads, rank, "padding"),
-        (1,) * rank,
-        source,
-    )
-    window = reaching(window, grad.shape[-rank:], bool(round_up))
-    if divisor is not None and not isinstance(divisor, int):
-        raise Refused("a divisor that is no constant")
+    grad, source = map(lower.value, call.args[:2])
+    window, rank = mean_window(call, 2, source, grad.shape), pool_rank(call)
     dtype = compute(grad.dtype)
     most = [-(-size // step) for size, step in zip(window.sizes, window.steps, strict=True)]
     if dtype not in FLOATS or math.prod(most) > MOST_TAPS:
@@ -49,17 +36,17 @@ def lower_avg_pool_backward(lower: Lower, call: OpCall) -> Pointwise:
     if any(n > 1 and step > 1 for n, step in zip(most, window.steps, strict=True)):
         raise Refused("windows that overlap in steps: PyTorch adds each up in its place")
 
+    def share(b: Builder, index: Indices, tap: tuple[int, ...]) -> str:
+        place, mask = _window_over(b, window, grad, index, tap)
+        value = read_or(b, grad, place, mask, 0.0, dtype)
+        value = b.apply("div", dtype, value, count_of(b, window, place[-rank:], dtype))
+        if mask is None:
+            return value
+        return b.apply("where", dtype, mask, value, b.const(0, dtype))  # no window's count may be 0
+
     def body(b: Builder, index: Indices) -> str:
-        total = ""
-        for tap in positions(most):
-            place, mask = _window_over(b, window, grad, index, tap)
-            value = read_or(b, grad, place, mask, 0.0, dtype)
-            count = count_of(b, window, place[-rank:], bool(include), divisor, dtype)
-            value = b.apply("div", dtype, value, count)
-            if mask is not None:  # the count of no window may be 0
-                value = b.apply("where", dtype, mask, value, b.const(0, dtype))
-            total = b.apply("add", dtype, total, value) if total else value
-        return b.cast(total, compute(desc.dtype))
+        total = b.joined("add", dtype, (share(b, index, tap) for tap in positions(most)))
+        return b.cast(total, compute(tensor(call.output).dtype))
 
     return lower.pointwise(call, body, (grad,), 6.0 * math.prod(most))
 
@@ -92,7 +79,7 @@ def _divided(b: Builder, place: Affine, step: int) -> Affine:
 @rule("_adaptive_avg_pool2d_backward.default", "_adaptive_avg_pool3d_backward.default")
 def lower_adaptive_backward(lower: Lower, call: OpCall) -> Pointwise:
     """The gradient of the part an element lies in, divided by the part's size."""
-    grad, source, desc = (*map(lower.value, call.args[:2]), tensor(call.output))
+    grad, source = map(lower.value, call.args[:2])
     dtype, rank = compute(grad.dtype), pool_rank(call)
     parts = parts_of(source, grad.shape, rank)
     if dtype not in FLOATS or any(p.extent % p.count for p in parts):
@@ -104,6 +91,6 @@ def lower_adaptive_backward(lower: Lower, call: OpCall) -> Pointwise:
         place = (Affine() if p.count == 1 else _divided(b, i, n) for i, p, n in inner)
         value = b.cast(b.read(grad, (*index[:-rank], *place)), dtype)
         value = b.apply("div", dtype, value, b.const(math.prod(each), dtype))
-        return b.cast(value, compute(desc.dtype))
+        return b.cast(value, compute(tensor(call.output).dtype))
 
     return lower.pointwise(call, body, (grad,), 4.0)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,9 +10,9 @@ from dovetail.ir.call import OpCall, Ref
 from dovetail.ir.dtypes import COMPUTE, FLOATS
 from dovetail.ir.size import UNKNOWN, Dim, Size
 from dovetail.ir.tensor import TensorDesc
-from dovetail.lower.expression import Body
+from dovetail.lower.expression import Bodies, Body
 from dovetail.lower.index_map import IndexMap, Indices
-from dovetail.lower.values import Pointwise, Value, View
+from dovetail.lower.values import Pointwise, Reduction, Value, View
 
 
 class Refused(Exception):
@@ -65,14 +65,30 @@ class Lower:
         self,
         call: OpCall,
         body: Body,
-        reads: tuple[Value, ...],
+        reads: tuple[Value | None, ...],
         cost: float = 1.0,
         function: str = "",
+        nth: int | None = None,
     ) -> Pointwise:
-        """An expression with the descriptor of a call's output."""
-        desc = tensor(call.output)
-        form = desc.dtype, desc.shape, desc.strides
-        return Pointwise(call.name, *form, body, reads, cost, function)
+        """An expression for a call's result, or for one of several; None is no operand."""
+        desc = result(call, nth)
+        name = call.name if nth is None else f"{call.name}.{nth}"
+        given = [value for value in reads if value is not None]
+        return Pointwise(name, desc.dtype, desc.shape, desc.strides, body, given, cost, function)
+
+    def reduction(
+        self,
+        op: str,
+        dtype: str,
+        source_shape: Sequence[Dim],
+        dims: Sequence[int],
+        body: Body | Bodies,
+        reads: tuple[Value, ...],
+        accumulate: str = "",
+    ) -> Reduction:
+        """A reduction that is a step of a rule's own, in its own type unless that is given."""
+        name = self.fresh(op)
+        return Reduction(name, dtype, op, source_shape, dims, body, reads, accumulate or dtype)
 
     def inner(
         self,
@@ -101,6 +117,20 @@ def tensor(desc: Any) -> TensorDesc:
     return desc
 
 
+def result(call: OpCall, nth: int | None = None) -> TensorDesc:
+    """What is known of a call's result, or of one of several."""
+    if nth is None:
+        return tensor(call.output)
+    if not isinstance(call.output, tuple):
+        raise Refused("its results are no tensors")
+    return tensor(call.output[nth])
+
+
+def axis(given: Any, rank: int) -> int:
+    """A dimension, counted from the front."""
+    return static(given, "a dimension") % max(rank, 1)
+
+
 def compute(dtype: str) -> str:
     """What elements of ``dtype`` are computed in."""
     if dtype not in COMPUTE:
@@ -125,7 +155,7 @@ def dims_of(given: Any, rank: int) -> tuple[int, ...]:
     if given is None or given == () or not rank:
         return tuple(range(rank))
     listed = given if isinstance(given, tuple) else (given,)
-    return tuple(sorted(static(d, "a dimension") % max(rank, 1) for d in listed))
+    return tuple(sorted(axis(d, rank) for d in listed))
 
 
 def problem(call: OpCall) -> str:

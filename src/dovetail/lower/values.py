@@ -127,7 +127,7 @@ class Reduction(Value):
         op: str,
         source_shape: Sequence[Dim],
         dims: Sequence[int],
-        body: Bodies | Expression,
+        body: Body | Bodies | Expression,
         reads: Sequence[Value],
         accumulate: str,
     ) -> None:

@@ -6,7 +6,7 @@ Loop counters and accumulators live in stack slots; LLVM's SROA pass turns them 
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from dovetail.ir.dtypes import DTYPES, FLOATS, KERNEL_DTYPES, DType
@@ -131,6 +131,19 @@ class Code:
         self.line(f"store volatile {value.type} {value.text}, ptr {slot}")
         return self.new(f"load volatile {value.type}, ptr {slot}", value.dtype, value.lanes)
 
+    def when(self, test: Val, body: Callable[[], None], *, seldom: bool = False) -> None:
+        """Run ``body`` where a scalar test holds."""
+        some, end = self.label("some"), self.label("done")
+        note = ", !prof !0" if seldom else ""
+        self.line(f"br i1 {test.text}, label %{some}, label %{end}{note}")
+        self.start(some)
+        body()
+        self.block(end)
+
+    def freeze(self, value: Val) -> Val:
+        """A value that stays what it is, also where it comes from nothing defined."""
+        return self.new(f"freeze {value.type} {value.text}", value.dtype, value.lanes)
+
     def each(self, low: Val, high: Val, step: int, body: Callable[[Val], None]) -> None:
         """``for i in range(low, high, step)``."""
         slot = self.slot("int64", 1)
@@ -172,12 +185,17 @@ class Code:
         empty = f"{vector_type(value.dtype, lanes)} poison"
         text = f"insertelement {empty}, {value.type} {value.text}, i64 0"
         one = self.new(text, value.dtype, lanes)
-        return self.new(
-            f"shufflevector {one.type} {one.text}, {one.type} poison, "
-            f"<{lanes} x i32> zeroinitializer",
-            value.dtype,
-            lanes,
-        )
+        return self._shuffle(one, None, lanes, "zeroinitializer")
+
+    def shuffle(self, left: Val, right: Val | None, picks: Iterable[int | None]) -> Val:
+        """Lanes of two vectors, counted through both; where it is None any will do."""
+        listed = ["i32 poison" if n is None else f"i32 {n}" for n in picks]
+        return self._shuffle(left, right, len(listed), f"<{', '.join(listed)}>")
+
+    def _shuffle(self, left: Val, right: Val | None, lanes: int, picks: str) -> Val:
+        second = "poison" if right is None else right.text
+        both = f"{left.type} {left.text}, {left.type} {second}"
+        return self.new(f"shufflevector {both}, <{lanes} x i32> {picks}", left.dtype, lanes)
 
     def once(self, key: str, make: Callable[[], Val]) -> Val:
         """A value that is made where it is first needed, and found again within that scope."""
@@ -215,34 +233,20 @@ class Code:
         to = vector_type(dtype, value.lanes)
         return self.new(f"{kind} {value.type} {value.text} to {to}", dtype, value.lanes)
 
-    def intrinsic(self, name: str, *args: Val, result: str = "") -> Val:
+    def intrinsic(self, name: str, *args: Val) -> Val:
         """An LLVM intrinsic overloaded on the type of its first operand."""
         args = self.alike(*args)
         first = args[0]
-        full = f"llvm.{name}.{suffix(first.dtype, first.lanes)}"
-        dtype = result or first.dtype
         lanes = 1 if name.startswith("vector.reduce") else first.lanes
+        full = f"llvm.{name}.{suffix(first.dtype, first.lanes)}"
+        return self.call(full, first.dtype, lanes, *args)
+
+    def call(self, name: str, dtype: str, lanes: int, *args: Val | tuple[str, str]) -> Val:
+        """A call of a function of LLVM's, which is noted; arguments may be types with texts."""
+        given = [(a.type, a.text) if isinstance(a, Val) else a for a in args]
         to = vector_type(dtype, lanes)
-        self.declare(full, to, [a.type for a in args])
-        given = ", ".join(f"{a.type} {a.text}" for a in args)
-        return self.new(f"call {to} @{full}({given})", dtype, lanes)
-
-    def intrinsic_to(self, name: str, value: Val, dtype: str) -> Val:
-        """An LLVM intrinsic overloaded on its result and its operand."""
-        full = f"llvm.{name}.{suffix(dtype, value.lanes)}.{suffix(value.dtype, value.lanes)}"
-        to = vector_type(dtype, value.lanes)
-        self.declare(full, to, [value.type])
-        return self.new(f"call {to} @{full}({value.type} {value.text})", dtype, value.lanes)
-
-    def fold(self, name: str, start: Val | None, value: Val) -> Val:
-        """An LLVM vector reduction, with a start value where the intrinsic takes one."""
-        full = f"llvm.vector.reduce.{name}.{suffix(value.dtype, value.lanes)}"
-        operands = [v for v in (start, value) if v is not None]
-        to = vector_type(value.dtype, 1)
-        self.declare(full, to, [v.type for v in operands])
-        given = ", ".join(f"{v.type} {v.text}" for v in operands)
-        flag = "reassoc " if start is not None else ""
-        return self.new(f"call {flag}{to} @{full}({given})", value.dtype, 1)
+        self.declare(name, to, [kind for kind, _ in given])
+        return self.new(f"call {to} @{name}({', '.join(map(' '.join, given))})", dtype, lanes)
 
     def outline(
         self, name: str, to: str, given: tuple[Val, ...], write: Callable[[Code], str]

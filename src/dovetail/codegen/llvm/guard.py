@@ -144,7 +144,7 @@ def divisor(r: Renderer, given: Val) -> None:
     c = r.c
     if not given.text.startswith("%") and given != c.like(0, given):
         return
-    given = c.new(f"freeze {given.type} {given.text}", given.dtype, given.lanes)
+    given = c.freeze(given)
     _report(r, c.compare("icmp eq", given, c.like(0, given)), DIVIDE)
 
 
@@ -165,8 +165,7 @@ def _place(r: Renderer, access: Load | Store) -> _Place:
     dense = step in (1, -1) and offset.lanes == 1
     if step != 0 and not dense:
         offset = c.op("add", offset, memory.times(r, memory.lane_numbers(r.lanes), step))
-    offset = c.new(f"freeze {offset.type} {offset.text}", "int64", offset.lanes)
-    return _Place(offset, step if dense and isinstance(step, int) else 0)
+    return _Place(c.freeze(offset), step if dense and isinstance(step, int) else 0)
 
 
 def _lowest(r: Renderer, place: _Place) -> Val:

@@ -32,12 +32,6 @@ def _chosen(c: Code, vectors: Sequence[Val], wanted: Sequence[tuple[int, int]]) 
     place = {n: lane for n, (which, lane) in enumerate(wanted) if which == first}
     for number in others or [first]:
         place |= {n: lanes + lane for n, (which, lane) in enumerate(wanted) if which == number}
-        picks = [f"i32 {place[n]}" if n in place else "i32 poison" for n in range(lanes)]
-        other = vectors[number]
-        text = (
-            f"shufflevector {result.type} {result.text}, {other.type} {other.text}, "
-            f"<{lanes} x i32> <{', '.join(picks)}>"
-        )
-        result = c.new(text, result.dtype, lanes)
+        result = c.shuffle(result, vectors[number], [place.get(n) for n in range(lanes)])
         place = {n: n for n in place}
     return result

@@ -39,7 +39,7 @@ def base(r: Renderer, buffer: str, index: Index, skip: str) -> Val:
         start = address(c, r.pointers[buffer], scalar_offset(r, moving, skip), dtype)
         # LLVM looks for ways to step through a loop, and looks long where it sees how an address
         # before the loop comes about.
-        return c.new(f"freeze ptr {start.text}", "ptr", 1) if skip else start
+        return c.freeze(start) if skip else start
 
     start = c.once(f"{buffer} {moving.offset} at {terms}", make)
     return address(c, start, c.const(fixed, "int64"), dtype)
@@ -215,9 +215,7 @@ def backwards(c: Code, value: Val) -> Val:
     """The lanes in opposite order."""
     if value.lanes == 1:
         return value
-    picks = ", ".join(f"i32 {n}" for n in reversed(range(value.lanes)))
-    text = f"{value.type} {value.text}, {value.type} poison, <{value.lanes} x i32> <{picks}>"
-    return c.new(f"shufflevector {text}", value.dtype, value.lanes)
+    return c.shuffle(value, None, reversed(range(value.lanes)))
 
 
 def load_scalar(c: Code, dtype: str, address: Val, mask: Val | None) -> Val:
@@ -236,13 +234,8 @@ def load_dense(c: Code, dtype: str, address: Val, mask: Val | None, lanes: int) 
     kind, size = vector_type(dtype, lanes), item_bytes(dtype)
     if mask is None:
         return c.new(f"load {kind}, ptr {address.text}, align {size}", dtype, lanes)
-    full = f"llvm.masked.load.{suffix(dtype, lanes)}.p0"
-    c.declare(full, kind, ["ptr", "i32", mask.type, kind])
-    text = (
-        f"call {kind} @{full}(ptr {address.text}, i32 {size}, {mask.type} {mask.text}, "
-        f"{kind} zeroinitializer)"
-    )
-    return c.new(text, dtype, lanes)
+    name, nothing = f"llvm.masked.load.{suffix(dtype, lanes)}.p0", (kind, "zeroinitializer")
+    return c.call(name, dtype, lanes, address, ("i32", str(size)), mask, nothing)
 
 
 def gather(c: Code, dtype: str, address: Val, mask: Val | None) -> Val:
@@ -252,13 +245,8 @@ def gather(c: Code, dtype: str, address: Val, mask: Val | None) -> Val:
     lanes = address.lanes
     kind, size = vector_type(dtype, lanes), item_bytes(dtype)
     mask = mask or c.const(True, "bool", lanes)
-    full = f"llvm.masked.gather.{suffix(dtype, lanes)}.v{lanes}p0"
-    c.declare(full, kind, [address.type, "i32", mask.type, kind])
-    text = (
-        f"call {kind} @{full}({address.type} {address.text}, i32 {size}, "
-        f"{mask.type} {mask.text}, {kind} zeroinitializer)"
-    )
-    return c.new(text, dtype, lanes)
+    name, nothing = f"llvm.masked.gather.{suffix(dtype, lanes)}.v{lanes}p0", "zeroinitializer"
+    return c.call(name, dtype, lanes, address, ("i32", str(size)), mask, (kind, nothing))
 
 
 def _gather_words(c: Code, dtype: str, address: Val, mask: Val) -> Val:

@@ -220,8 +220,4 @@ def part(c: Code, value: Val, start: int, count: int) -> Val:
     if count == 1:
         text = f"extractelement {value.type} {value.text}, i64 {start}"
         return c.new(text, value.dtype, 1)
-    picks = ", ".join(f"i32 {start + n}" for n in range(count))
-    text = (
-        f"shufflevector {value.type} {value.text}, {value.type} poison, <{count} x i32> <{picks}>"
-    )
-    return c.new(text, value.dtype, count)
+    return c.shuffle(value, None, range(start, start + count))

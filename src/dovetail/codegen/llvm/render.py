@@ -217,12 +217,7 @@ class Renderer:
             self.c.each(low, stop, width * count, copies(count))
             low = stop
         if steps.masked == "rest":
-            some, end = c.label("rest"), c.label("done")
-            more = c.compare("icmp slt", low, high)
-            c.line(f"br i1 {more.text}, label %{some}, label %{end}")
-            c.start(some)
-            self._masked(low, high, body)
-            c.block(end)
+            c.when(c.compare("icmp slt", low, high), lambda: self._masked(low, high, body))
 
     def _masked(self, low: Val, high: Val, body: Callable[[int], None]) -> None:
         """One vector, of which the lanes below ``high`` are in use."""
@@ -287,19 +282,14 @@ class Renderer:
 
         Nobody promises that there is memory at the places of a loop that does not run.
         """
-        c = self.c
         early = any(
             isinstance(i, Load | Apply) and depth[i.name] < len(loop.axes) for i in loop.body
         )
         runs = self._has_points(loop) if early else None
         if runs is None:
             nest()
-            return
-        some, end = c.label("some"), c.label("none")
-        c.line(f"br i1 {runs.text}, label %{some}, label %{end}")
-        c.start(some)
-        self._scoped(nest)
-        c.block(end)
+        else:
+            self.c.when(runs, lambda: self._scoped(nest))
 
     def _has_points(self, loop: Loop) -> Val | None:
         """Whether a loop has points; None where it surely has."""

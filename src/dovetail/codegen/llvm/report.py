@@ -26,11 +26,8 @@ _BITS = {kind: 1 << n for n, kind in enumerate(STATUSES)}
 def report(c: Code, wrong: Val, flag: Val, kind: str) -> None:
     """Note it where any lane is wrong."""
     some = wrong if wrong.lanes == 1 else c.intrinsic("vector.reduce.or", wrong)
-    told, fine = c.label("wrong"), c.label("fine")
-    c.line(f"br i1 {some.text}, label %{told}, label %{fine}, !prof !0")
-    c.start(told)
-    c.line(f"atomicrmw or ptr {flag.text}, i64 {_BITS[kind]} monotonic, align 8")
-    c.block(fine)
+    note = f"atomicrmw or ptr {flag.text}, i64 {_BITS[kind]} monotonic, align 8"
+    c.when(some, lambda: c.line(note), seldom=True)
 
 
 def status(c: Code, flag: Val) -> Val:

@@ -85,8 +85,7 @@ def _from_float(c: Code, value: Val, dtype: str) -> Val:
         return c.convert("fpext" if dtype == "float64" else "fptrunc", value, dtype)
     # Out of range is undefined in C; the machine's own conversion is what eager shows then.
     wide = "int64" if dtype == "int64" else "int32"
-    number = c.convert("fptosi", value, wide)
-    number = c.new(f"freeze {number.type} {number.text}", wide, number.lanes)
+    number = c.freeze(c.convert("fptosi", value, wide))
     return number if dtype == wide else c.convert("trunc", number, dtype)
 
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dovetail.codegen.llvm import scalar
 from dovetail.codegen.llvm.emit import Code, Val
 from dovetail.codegen.llvm.reduce import combine, part
+from dovetail.codegen.llvm.transpose import side_by_side
 from dovetail.ir.dtypes import FLOATS
 from dovetail.ir.kernel import Scan
 from dovetail.ir.ops import REDUCTIONS
@@ -66,20 +67,13 @@ def _last(c: Code, value: Val) -> Val:
     """The last lane's value in every lane."""
     if value.lanes == 1:
         return value
-    picks = ", ".join([f"i32 {value.lanes - 1}"] * value.lanes)
-    text = f"{value.type} {value.text}, {value.type} poison, <{value.lanes} x i32> <{picks}>"
-    return c.new(f"shufflevector {text}", value.dtype, value.lanes)
+    return c.shuffle(value, None, [value.lanes - 1] * value.lanes)
 
 
 def _shifted(c: Code, value: Val, start: Val, by: int) -> Val:
     """Every lane moved up; the first get what folding starts from."""
     lanes = value.lanes
-    picks = ", ".join(f"i32 {n}" for n in range(lanes - by, 2 * lanes - by))
-    text = (
-        f"shufflevector {start.type} {start.text}, {value.type} {value.text}, "
-        f"<{lanes} x i32> <{picks}>"
-    )
-    return c.new(text, value.dtype, lanes)
+    return c.shuffle(start, value, range(lanes - by, 2 * lanes - by))
 
 
 def _joined(c: Code, pieces: list[Val]) -> Val:
@@ -90,16 +84,4 @@ def _joined(c: Code, pieces: list[Val]) -> Val:
             text = f"insertelement {whole.type} {whole.text}, {piece.type} {piece.text}, i64 {lane}"
             whole = c.new(text, piece.dtype, whole.lanes)
         return whole
-    while len(pieces) > 1:
-        pieces = [_pair(c, a, b) for a, b in zip(pieces[::2], pieces[1::2], strict=True)]
-    return pieces[0]
-
-
-def _pair(c: Code, left: Val, right: Val) -> Val:
-    lanes = 2 * left.lanes
-    picks = ", ".join(f"i32 {n}" for n in range(lanes))
-    text = (
-        f"shufflevector {left.type} {left.text}, {right.type} {right.text}, "
-        f"<{lanes} x i32> <{picks}>"
-    )
-    return c.new(text, left.dtype, lanes)
+    return side_by_side(c, pieces)

@@ -116,7 +116,7 @@ def columns_of(c: Code, pieces: list[Val]) -> list[Val]:
         halves = _interleaved(count, piece, by)
         for n in (n for n in range(piece) if not n & by):
             lanes = [*origin[n], *origin[n + by]]
-            found = [_shuffled(c, parts[n], parts[n + by], picks) for picks in halves]
+            found = [c.shuffle(parts[n], parts[n + by], picks) for picks in halves]
             chosen = _interleaved(piece, piece, by)
             parts[n], parts[n + by] = found
             origin[n], origin[n + by] = ([lanes[p] for p in picks] for picks in chosen)
@@ -128,7 +128,7 @@ def side_by_side(c: Code, pieces: list[Val]) -> Val:
     """Vectors behind each other in one; their number is a power of two."""
     while len(pieces) > 1:
         lanes = list(range(2 * pieces[0].lanes))
-        pieces = [_shuffled(c, pieces[n], pieces[n + 1], lanes) for n in range(0, len(pieces), 2)]
+        pieces = [c.shuffle(pieces[n], pieces[n + 1], lanes) for n in range(0, len(pieces), 2)]
     return pieces[0]
 
 
@@ -140,12 +140,3 @@ def _interleaved(count: int, piece: int, by: int) -> tuple[list[int], list[int]]
             for group in range(start + half * piece // 2, start + (half + 1) * piece // 2, by):
                 picks += [*range(group, group + by), *range(count + group, count + group + by)]
     return halves
-
-
-def _shuffled(c: Code, left: Val, right: Val, picks: list[int]) -> Val:
-    listed = ", ".join(f"i32 {p}" for p in picks)
-    text = (
-        f"shufflevector {left.type} {left.text}, {right.type} {right.text}, "
-        f"<{len(picks)} x i32> <{listed}>"
-    )
-    return c.new(text, left.dtype, len(picks))

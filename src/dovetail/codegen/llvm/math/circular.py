@@ -69,13 +69,12 @@ def _quadrant(x: Number) -> tuple[Number, Pair]:
     r = (_less32 if x.dtype == "float32" else _less64)(x, shifted - magic)
     found = [shifted.convert("bitcast", _INTEGERS[x.dtype][0]), *r]
     variables, large = Variables(found), x > _LARGE[x.dtype]
-    some, c = large.any(), x.c
-    slow, done = c.label("large"), c.label("reduced")
-    c.line(f"br i1 {some.text}, label %{slow}, label %{done}, !prof !0")
-    c.start(slow)
-    better = zip(reduce_large(x), found, strict=True)
-    variables.put(select(large, new, old) for new, old in better)
-    c.block(done)
+
+    def slow() -> None:
+        better = zip(reduce_large(x), found, strict=True)
+        variables.put(select(large, new, old) for new, old in better)
+
+    x.c.when(large.any(), slow, seldom=True)
     n, high, low = variables.get()
     return n, (high, low)
 

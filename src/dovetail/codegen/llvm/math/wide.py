@@ -33,7 +33,4 @@ def get_mantissa(x: Number) -> Number:
 def _call(operation: str, x: Number, *more: tuple[str, str]) -> Number:
     name, kind = f"llvm.x86.avx512.mask.{operation}.ps.512", x.val.type
     rest = [(kind, "zeroinitializer"), ("i16", "-1"), ("i32", "4")]  # all lanes, rounded as ever
-    given = [(kind, x.val.text), *more, *rest]
-    x.c.declare(name, kind, [each for each, _ in given])
-    text = ", ".join(f"{each} {value}" for each, value in given)
-    return Number(x.c, x.c.new(f"call {kind} @{name}({text})", x.dtype, x.lanes))
+    return Number(x.c, x.c.call(name, x.dtype, x.lanes, x.val, *more, *rest))
