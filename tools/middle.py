@@ -69,7 +69,7 @@ that its code is not made for. `ir/kernel.py`""",
 
 How those kernels are done on one target ({target}): the axis of vectors (`*`: the last one of
 every loop) and their lanes, what is masked, how sums are kept exact, which functions are called
-rather than written out, and what a point costs, in picoseconds, of what is worth another thread.
+rather than written out, and what a point costs (ps: picoseconds), of what is worth another thread.
 The product's accumulators stay in registers, in tiles of so many rows by so many vectors; columns
 that do not lie together are copied to the stack first (`schedule/cpu/product.py`). Strategies in
 `schedule/cpu/` make it from the kernel and the target; any other schedule that the verifier

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from dovetail.errors import InvalidSchedule
 from dovetail.schedule.schedule import (
@@ -17,116 +16,24 @@ from dovetail.schedule.schedule import (
     Tile,
 )
 
-Pairs = tuple[tuple[str, int], ...]
+
+class Form(NamedTuple):
+    """How what was decided is written behind its word, and read."""
+
+    write: Callable[[Any], str]
+    read: Callable[[str], Any]
 
 
-def print_schedule(schedule: Schedule | BlockSchedule) -> str:
-    """A line a decision; what is not decided is not there."""
-    if isinstance(schedule, BlockSchedule):
-        return _print_blocks(schedule)
-    s, tile = schedule, schedule.tile
-    lines = [f"schedule {s.target} {{"]
-    lines.append("  scalar" if s.vector is None else f"  vector {s.vector} by {s.lanes}")
-    if s.steps is not None:
-        lines.append(f"  block {s.block}")
-        lines.append(f"  steps {_steps(s.steps)}")
-    if tile is not None:
-        lines.append(f"  tile {tile.across} by {tile.rows}, {tile.along} by {tile.columns}")
-        if tile.transposed:
-            lines.append(f"  transposed {_pairs(tile.transposed)}")
-    if s.product is not None:
-        lines.append(f"  product {_product(s.product)}")
-    if s.calls:
-        lines.append(f"  calls {', '.join(f'{op} of {dtype}' for op, dtype in s.calls)}")
-    if s.erf_plus_one:
-        lines.append(f"  erf_plus_one {', '.join(s.erf_plus_one)}")
-    lines.append(f"  cost {s.cost} of {s.grain}")
-    for loop in s.loops:
-        lines += ["  loop {", *(f"    {line}" for line in _loop(loop)), "  }"]
-    return "\n".join([*lines, "}", ""])
+def _pairs(read: Callable[[str], Any], between: str = " by ") -> Form:
+    def parse(text: str) -> tuple[Any, ...]:
+        pairs = [part.split(between) for part in text.split(", ")]
+        return tuple((name, read(value)) for name, value in pairs)
+
+    return Form(lambda pairs: ", ".join(f"{name}{between}{value}" for name, value in pairs), parse)
 
 
-def _print_blocks(s: BlockSchedule) -> str:
-    lines = [f"schedule {s.target} {{"]
-    lines.append(f"  rows {s.rows}, columns {s.columns}" if s.columns else f"  rows {s.rows}")
-    lines.append(f"  warps {s.warps}")
-    if s.persistent:
-        lines.append("  persistent")
-    if s.along:
-        lines.append(f"  along {', '.join(s.along)}")
-    lines.append(f"  places {64 if s.wide else 32}")
-    return "\n".join([*lines, f"  picoseconds {s.cost}", "}", ""])
-
-
-def _loop(loop: LoopSchedule) -> Iterator[str]:
-    if loop.steps is not None:
-        yield f"steps {_steps(loop.steps)}"
-    if loop.chunk:
-        yield f"chunk {loop.chunk}"
-    if loop.exact:
-        yield "exact"
-    if loop.multiply_adds:
-        yield f"multiply_adds {', '.join(loop.multiply_adds)}"
-    if loop.scans:
-        yield f"scans {_pairs(loop.scans)}"
-    if loop.interleaved:
-        yield f"interleaved {', '.join(' '.join(map(str, group)) for group in loop.interleaved)}"
-
-
-def _product(p: ProductTile) -> str:
-    heights, packed = " or ".join(map(str, p.heights)), " packed" if p.packed else ""
-    sums = f"unroll {p.unroll} chunk {p.chunk} depth {p.depth}"
-    return f"{p.rows} by {heights} of {p.block}, {p.vectors} vectors, {sums}{packed}"
-
-
-def _steps(steps: Steps) -> str:
+def _print_steps(steps: Steps) -> str:
     return f"{' '.join(map(str, steps.counts))} masked {steps.masked}".strip()
-
-
-def _pairs(pairs: Pairs) -> str:
-    return ", ".join(f"{name} by {count}" for name, count in pairs)
-
-
-def parse_schedule(text: str) -> Schedule | BlockSchedule:
-    """The schedule that ``print_schedule`` wrote; InvalidSchedule for anything else."""
-    lines = iter([line.strip() for line in text.splitlines() if line.strip()])
-    try:
-        word, target, brace = next(lines).split()
-        if (word, brace) != ("schedule", "{"):
-            raise ValueError(f"it starts with {word!r}")
-        found, loops = _block(lines, _SCHEDULE)
-        if next(lines, None) is not None:
-            raise ValueError("something follows")
-        if "rows" in found and not loops:
-            return BlockSchedule(target=target, **found)
-        if "tile" in found:
-            found["tile"] = replace(found["tile"], transposed=found.pop("transposed", ()))
-        return Schedule(target=target, loops=tuple(loops), **found)
-    except (ValueError, TypeError, KeyError, StopIteration) as error:
-        raise InvalidSchedule(f"this text is no schedule: {error}") from None
-
-
-Reader = Callable[[str], dict[str, Any]]
-
-
-def _block(
-    lines: Iterator[str], readers: Mapping[str, Reader]
-) -> tuple[dict[str, Any], list[LoopSchedule]]:
-    """The decisions up to a closing brace, and the loops among them."""
-    found: dict[str, Any] = {}
-    loops: list[LoopSchedule] = []
-    while (line := next(lines)) != "}":
-        if line == "loop {" and readers is _SCHEDULE:
-            loops.append(LoopSchedule(**_block(lines, _LOOP)[0]))
-            continue
-        word, _, rest = line.partition(" ")
-        if word not in readers:
-            raise ValueError(f"unknown decision {word!r}")
-        new = readers[word](rest)
-        if new.keys() & found.keys():
-            raise ValueError(f"{word} twice")
-        found |= new
-    return found, loops
 
 
 def _parse_steps(text: str) -> Steps:
@@ -136,26 +43,32 @@ def _parse_steps(text: str) -> Steps:
     return Steps(tuple(map(int, counts.split())), masked)
 
 
-def _parse_pairs(text: str, between: str = " by ") -> list[list[str]]:
-    pairs = [part.split(between) for part in text.split(", ")]
-    if any(len(pair) != 2 for pair in pairs):
-        raise ValueError(f"cannot read {text!r}")
-    return pairs
+def _parse_nothing(text: str) -> bool:
+    if text:
+        raise ValueError(f"unexpected {text!r}")
+    return True
 
 
-def _counted(text: str) -> Pairs:
-    return tuple((name, int(count)) for name, count in _parse_pairs(text))
+def _parse_rows(text: str) -> tuple[int, int]:
+    rows, columns, count = text.partition(", columns ")
+    return int(rows), int(count) if columns else 0
 
 
-def _tile(text: str) -> Tile:
-    (across, rows), (along, columns) = _parse_pairs(text)
-    return Tile(across, along, int(rows), int(columns))
+def _parse_cost(text: str) -> tuple[int, int]:
+    cost, grain = text.removesuffix(" ps").split(" ps of ")
+    return int(cost), int(grain)
 
 
 _PRODUCT = re.compile(
     r"(\w+) by (\d+(?: or \d+)*) of (\d+), (\d+) vectors, "
     r"unroll (\d+) chunk (\d+) depth (\d+)( packed)?"
 )
+
+
+def _print_product(p: ProductTile) -> str:
+    heights, packed = " or ".join(map(str, p.heights)), " packed" if p.packed else ""
+    sums = f"unroll {p.unroll} chunk {p.chunk} depth {p.depth}"
+    return f"{p.rows} by {heights} of {p.block}, {p.vectors} vectors, {sums}{packed}"
 
 
 def _parse_product(text: str) -> ProductTile:
@@ -168,52 +81,126 @@ def _parse_product(text: str) -> ProductTile:
     return ProductTile(rows, tall, vectors, block, unroll, chunk, depth, packed is not None)
 
 
-def _vector(text: str) -> dict[str, Any]:
-    ((vector, lanes),) = _parse_pairs(text)
-    return {"vector": vector, "lanes": int(lanes)}
-
-
-def _cost(text: str) -> dict[str, Any]:
-    ((cost, grain),) = _parse_pairs(text, " of ")
-    return {"cost": int(cost), "grain": int(grain)}
-
-
-def _rows(text: str) -> dict[str, Any]:
-    rows, columns, count = text.partition(", columns ")
-    return {"rows": int(rows), "columns": int(count) if columns else 0}
-
-
-def _nothing(text: str, **decided: Any) -> dict[str, Any]:
-    if text:
-        raise ValueError(f"unexpected {text!r}")
-    return decided
-
-
-_SCHEDULE: dict[str, Reader] = {
-    "scalar": lambda text: _nothing(text, vector=None, lanes=1),
-    "vector": _vector,
-    "block": lambda text: {"block": int(text)},
-    "steps": lambda text: {"steps": _parse_steps(text)},
-    "tile": lambda text: {"tile": _tile(text)},
-    "transposed": lambda text: {"transposed": _counted(text)},
-    "product": lambda text: {"product": _parse_product(text)},
-    "calls": lambda text: {"calls": tuple((op, dtype) for op, dtype in _parse_pairs(text, " of "))},
-    "erf_plus_one": lambda text: {"erf_plus_one": tuple(text.split(", "))},
-    "cost": _cost,
-    "rows": _rows,
-    "warps": lambda text: {"warps": int(text)},
-    "persistent": lambda text: _nothing(text, persistent=True),
-    "along": lambda text: {"along": tuple(text.split(", "))},
-    "places": lambda text: {"wide": {"32": False, "64": True}[text]},
-    "picoseconds": lambda text: {"cost": int(text)},
+_COUNT, _WORD = Form(str, int), Form(lambda _: "", _parse_nothing)
+_NAMES = Form(", ".join, lambda text: tuple(text.split(", ")))
+_STEPS = Form(_print_steps, _parse_steps)
+_GROUPS = Form(
+    lambda groups: ", ".join(" ".join(map(str, group)) for group in groups),
+    lambda text: tuple(tuple(map(int, group.split())) for group in text.split(", ")),
+)
+# What may be decided, in the order in which it is written; of a loop by the names of its fields.
+_SCHEDULE = {
+    "scalar": _WORD,
+    "vector": _pairs(int),
+    "block": _COUNT,
+    "steps": _STEPS,
+    "tile": _pairs(int),
+    "transposed": _pairs(int),
+    "product": Form(_print_product, _parse_product),
+    "calls": _pairs(str, " of "),
+    "erf_plus_one": _NAMES,
+    # Picoseconds of a point, of those that are worth another thread.
+    "cost": Form(lambda costs: "{} ps of {} ps".format(*costs), _parse_cost),
 }
-_LOOP: dict[str, Reader] = {
-    "steps": lambda text: {"steps": _parse_steps(text)},
-    "chunk": lambda text: {"chunk": int(text)},
-    "exact": lambda text: _nothing(text, exact=True),
-    "multiply_adds": lambda text: {"multiply_adds": tuple(text.split(", "))},
-    "scans": lambda text: {"scans": _counted(text)},
-    "interleaved": lambda text: {
-        "interleaved": tuple(tuple(map(int, group.split())) for group in text.split(", "))
-    },
+_BLOCKS = {
+    "rows": Form(str, _parse_rows),
+    "warps": _COUNT,
+    "persistent": _WORD,
+    "along": _NAMES,
+    "places": _COUNT,
+    "picoseconds": _COUNT,
 }
+_LOOP = {
+    "steps": _STEPS,
+    "chunk": _COUNT,
+    "exact": _WORD,
+    "multiply_adds": _NAMES,
+    "scans": _pairs(int),
+    "interleaved": _GROUPS,
+}
+
+
+def print_schedule(schedule: Schedule | BlockSchedule) -> str:
+    """A line a decision; what is not decided is not there."""
+    if isinstance(schedule, BlockSchedule):
+        return _print_blocks(schedule)
+    s, tile = schedule, schedule.tile
+    decided = {
+        "scalar": s.vector is None,
+        "vector": s.vector and ((s.vector, s.lanes),),
+        "block": s.block,
+        "steps": s.steps,
+        "tile": tile and ((tile.across, tile.rows), (tile.along, tile.columns)),
+        "transposed": tile and tile.transposed,
+        "product": s.product,
+        "calls": s.calls,
+        "erf_plus_one": s.erf_plus_one,
+        "cost": (s.cost, s.grain),
+    }
+    lines = [f"schedule {s.target} {{", *_lines(decided, _SCHEDULE)]
+    for loop in s.loops:
+        fields = {word: getattr(loop, word) for word in _LOOP}
+        lines += ["  loop {", *(f"  {line}" for line in _lines(fields, _LOOP)), "  }"]
+    return "\n".join([*lines, "}", ""])
+
+
+def _print_blocks(s: BlockSchedule) -> str:
+    decided = {
+        "rows": f"{s.rows}, columns {s.columns}" if s.columns else s.rows,
+        "warps": s.warps,
+        "persistent": s.persistent,
+        "along": s.along,
+        "places": 64 if s.wide else 32,
+        "picoseconds": s.cost,
+    }
+    return "\n".join([f"schedule {s.target} {{", *_lines(decided, _BLOCKS), "}", ""])
+
+
+def _lines(decided: Mapping[str, Any], forms: Mapping[str, Form]) -> Iterator[str]:
+    for word, value in decided.items():
+        if value:
+            yield f"  {word} {forms[word].write(value)}".rstrip()
+
+
+def parse_schedule(text: str) -> Schedule | BlockSchedule:
+    """The schedule that ``print_schedule`` wrote; InvalidSchedule for anything else."""
+    lines = iter([line.strip() for line in text.splitlines() if line.strip()])
+    try:
+        word, target, brace = next(lines).split()
+        if (word, brace) != ("schedule", "{"):
+            raise ValueError(f"it starts with {word!r}")
+        found, loops = _block(lines, _SCHEDULE | _BLOCKS)
+        if next(lines, None) is not None:
+            raise ValueError("something follows")
+        if "rows" in found and not loops:
+            rows, columns = found.pop("rows")
+            wide, cost = {32: False, 64: True}[found.pop("places")], found.pop("picoseconds", 0)
+            return BlockSchedule(target, rows, columns, wide=wide, cost=cost, **found)
+        ((vector, lanes),) = [(None, 1)] if found.pop("scalar", False) else found.pop("vector")
+        cost, grain = found.pop("cost")
+        if "tile" in found:
+            (across, rows), (along, columns) = found["tile"]
+            transposed = found.pop("transposed", ())
+            found["tile"] = Tile(across, along, rows, columns, transposed)
+        return Schedule(target, vector, lanes, tuple(loops), cost=cost, grain=grain, **found)
+    except (ValueError, TypeError, KeyError, StopIteration) as error:
+        raise InvalidSchedule(f"this text is no schedule: {error}") from None
+
+
+def _block(
+    lines: Iterator[str], forms: Mapping[str, Form]
+) -> tuple[dict[str, Any], list[LoopSchedule]]:
+    """The decisions up to a closing brace, and the loops among them."""
+    found: dict[str, Any] = {}
+    loops: list[LoopSchedule] = []
+    while (line := next(lines)) != "}":
+        if line == "loop {" and forms is not _LOOP:
+            loops.append(LoopSchedule(**_block(lines, _LOOP)[0]))
+            continue
+        word, _, rest = line.partition(" ")
+        if word not in forms:
+            raise ValueError(f"unknown decision {word!r}")
+        if word in found:
+            raise ValueError(f"{word} twice")
+        found[word] = forms[word].read(rest)
+    return found, loops

@@ -9,12 +9,12 @@ from __future__ import annotations
 from typing import TypeVar
 
 from dovetail.errors import InvalidSchedule
-from dovetail.ir.dtypes import FLOATS
-from dovetail.ir.kernel import Apply, Const, Kernel, Load, Loop, Reduce, Scan, Store
+from dovetail.ir.kernel import Kernel, Load, Loop, Reduce, Scan, Store
 from dovetail.ir.kernel_analysis import without_idle_axes
 from dovetail.ir.ops import LOAD_COST
 from dovetail.ir.size import Dim
 from dovetail.ir.target import Target
+from dovetail.schedule.cpu import patterns
 from dovetail.schedule.cpu.code_size import FUNCTIONS
 from dovetail.schedule.gpu.verify import verify_blocks
 from dovetail.schedule.schedule import LOOPS, BlockSchedule, LoopSchedule, Schedule, Steps, Tile
@@ -77,7 +77,8 @@ class _Verifier:
             verify_product(kernel, s, self.target)
         called = {op for op, _ in s.calls}
         _require(called <= CALLED, f"calls of {sorted(called - CALLED)}")
-        self._erf_sums()
+        sums = set(patterns.erf_plus_one(kernel))
+        _require(set(s.erf_plus_one) <= sums, "a sum that is not 1 + erf")
         for loop, how in zip(kernel.loops, s.loops, strict=True):
             self._loop(loop, how)
 
@@ -128,16 +129,6 @@ class _Verifier:
             _require(_is_power(band) and band <= self.target.lanes, f"bands of {band}")
             _require(tile.columns % band == 0, "columns that bands do not divide")
 
-    def _erf_sums(self) -> None:
-        code = list(self.kernel.instructions())
-        ones = {i.name for i in code if isinstance(i, Const) and i.value == 1}
-        erfs = {i.name for i in code if isinstance(i, Apply) and i.op == "erf"}
-        sums = {
-            i.name
-            for i in code
-            if isinstance(i, Apply) and i.op == "add" and ones & set(i.args) and erfs & set(i.args)
-        }
-        _require(set(self.schedule.erf_plus_one) <= sums, "a sum that is not 1 + erf")
 
     def _loop(self, loop: Loop, how: LoopSchedule) -> None:
         is_vector = self.is_row and bool(loop.axes)
@@ -152,16 +143,9 @@ class _Verifier:
             scans = any(isinstance(i, Scan) for i in loop.body)
             _require(not scans or how.steps.masked != "all", "a scan under masks")
         self._scans(loop, how)
-        used = [name for i in loop.body for name in i.uses]
-        sums = {i.args[0]: i.dtype for i in reduces if i.op == "sum"}
-        products = {i.name: i for i in loop.body if isinstance(i, Apply) and i.op == "mul"}
+        products = patterns.multiply_adds(loop)
         for name in how.multiply_adds:
-            i = products.get(name)
-            _require(
-                i is not None and used.count(name) == 1 and sums.get(name) == i.dtype,
-                f"{name} is no product that is only summed",
-            )
-            _require(sums[name] in FLOATS, f"{name} is no floating-point number")
+            _require(name in products, f"{name} is no floating-point product that is only summed")
         self._groups(loop, how)
 
     def _scans(self, loop: Loop, how: LoopSchedule) -> None:

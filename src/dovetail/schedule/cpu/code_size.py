@@ -9,59 +9,40 @@ from __future__ import annotations
 import functools
 
 # The functions of vector math: lines for float32 and for float64, each with how many of them work
-# on 64-bit numbers.
+# on 64-bit numbers; and those for one register of float32 where AVX-512 has instructions for
+# exponents.
 _FUNCTIONS = {
-    "exp": (27, 0, 46, 46),
-    "exp_normal": (25, 0, 46, 46),
-    "exp2": (26, 0, 44, 44),
-    "expm1": (36, 0, 58, 58),
-    "sigmoid": (26, 0, 49, 49),
-    "tanh": (42, 0, 69, 69),
-    "sinh": (42, 0, 68, 68),
-    "cosh": (38, 0, 61, 61),
-    "log": (31, 0, 53, 53),
-    "log2": (42, 0, 58, 58),
-    "log10": (44, 0, 58, 58),
-    "log1p": (41, 0, 76, 76),
-    "asinh": (56, 0, 115, 115),
-    "acosh": (55, 0, 103, 103),
-    "atanh": (57, 0, 93, 93),
-    "sin": (56, 1, 101, 96),
-    "cos": (55, 1, 100, 95),
-    "tan": (70, 1, 123, 118),
-    "asin": (24, 0, 44, 44),
-    "acos": (26, 0, 57, 57),
-    "atan": (36, 0, 64, 64),
-    "erf": (37, 0, 118, 118),
-    "erfc": (51, 51, 128, 128),
-    "erf_plus_one": (33, 0, 129, 129),
-    "pow": (81, 75, 169, 163),
-    "atan2": (46, 0, 91, 91),
-    "fmod": (66, 55, 63, 52),
-    "hypot": (12, 11, 42, 41),
+    "exp": (27, 0, 46, 46, 15),
+    "exp_normal": (25, 0, 46, 46, 15),
+    "exp2": (26, 0, 44, 44, 14),
+    "expm1": (36, 0, 58, 58, 30),
+    "sigmoid": (26, 0, 49, 49, 18),
+    "tanh": (42, 0, 69, 69, 37),
+    "sinh": (42, 0, 68, 68, 32),
+    "cosh": (38, 0, 61, 61, 28),
+    "log": (31, 0, 53, 53, 17),
+    "log2": (42, 0, 58, 58, 28),
+    "log10": (44, 0, 58, 58, 30),
+    "log1p": (41, 0, 76, 76, 27),
+    "asinh": (56, 0, 115, 115, 42),
+    "acosh": (55, 0, 103, 103, 41),
+    "atanh": (57, 0, 93, 93, 43),
+    "sin": (56, 1, 101, 96, 56),
+    "cos": (55, 1, 100, 95, 55),
+    "tan": (70, 1, 123, 118, 70),
+    "asin": (24, 0, 44, 44, 24),
+    "acos": (26, 0, 57, 57, 26),
+    "atan": (36, 0, 64, 64, 36),
+    "erf": (37, 0, 118, 118, 31),
+    "erfc": (51, 51, 128, 128, 51),
+    "erf_plus_one": (33, 0, 129, 129, 27),
+    "pow": (81, 75, 169, 163, 81),
+    "atan2": (46, 0, 91, 91, 46),
+    "fmod": (66, 55, 63, 52, 66),
+    "hypot": (12, 11, 42, 41, 12),
 }
 FUNCTIONS = frozenset(_FUNCTIONS)
 CIRCULAR = frozenset({"sin", "cos", "tan"})
-# The same for one register of float32 where AVX-512 has instructions for exponents.
-_AVX512 = {
-    "exp": 15,
-    "exp_normal": 15,
-    "exp2": 14,
-    "expm1": 30,
-    "sigmoid": 18,
-    "tanh": 37,
-    "sinh": 32,
-    "cosh": 28,
-    "log": 17,
-    "log2": 28,
-    "log10": 30,
-    "log1p": 27,
-    "asinh": 42,
-    "acosh": 41,
-    "atanh": 43,
-    "erf": 31,
-    "erf_plus_one": 27,
-}
 # Other operations of more than one line: floating-point numbers, integers, uint8; then how many of
 # those for int64 do not work on 64-bit numbers.
 _OTHERS = {
@@ -91,11 +72,8 @@ def lines(op: str, dtype: str, given: tuple[str, ...], lanes: int, avx512: bool)
     ``avx512``: the values are one register of a processor with AVX-512.
     """
     if op in FUNCTIONS and dtype in _FLOATS:
-        n32, w32, n64, w64 = _FUNCTIONS[op]
-        if dtype == "float64":
-            count, wide = n64, w64
-        else:
-            count, wide = _AVX512.get(op, n32) if avx512 else n32, w32
+        n32, w32, n64, w64, n512 = _FUNCTIONS[op]
+        count, wide = (n64, w64) if dtype == "float64" else (n512 if avx512 else n32, w32)
         return count - (op in _ASKING and lanes == 1), wide
     if op == "cast":
         return _cast(dtype, given[0])
