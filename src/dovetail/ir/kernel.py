@@ -14,8 +14,8 @@ listed in ``dtypes.py``, operations and reductions in ``ops.py``.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Container, Iterator
+from dataclasses import dataclass, field, replace
 
 from dovetail.ir.size import Dim, symbols_of
 
@@ -35,6 +35,11 @@ class Index:
     offset: Dim = 0
     axes: tuple[tuple[str, Dim], ...] = ()
     values: tuple[tuple[str, Dim], ...] = ()
+
+    def without(self, names: Container[str]) -> Index:
+        """This with some axes left out."""
+        axes = tuple((name, stride) for name, stride in self.axes if name not in names)
+        return self if len(axes) == len(self.axes) else Index(self.offset, axes, self.values)
 
     def stride(self, axis: str) -> Dim:
         """How far a step along ``axis`` moves."""
@@ -84,8 +89,8 @@ class Position:
 
 
 @dataclass(frozen=True, slots=True)
-class Apply:
-    """A pure operation on values."""
+class _Operands:
+    """What is computed from other values."""
 
     name: str
     dtype: str
@@ -98,34 +103,16 @@ class Apply:
         return self.args
 
 
-@dataclass(frozen=True, slots=True)
-class Reduce:
+class Apply(_Operands):
+    """A pure operation on values."""
+
+
+class Reduce(_Operands):
     """Reduce a value over the axes of its loop."""
 
-    name: str
-    dtype: str
-    op: str
-    args: tuple[str, ...]
 
-    @property
-    def uses(self) -> tuple[str, ...]:
-        """The values it reduces."""
-        return self.args
-
-
-@dataclass(frozen=True, slots=True)
-class Scan:
+class Scan(_Operands):
     """An inclusive prefix of a reduction of one value, along the one axis of its loop."""
-
-    name: str
-    dtype: str
-    op: str
-    args: tuple[str, ...]
-
-    @property
-    def uses(self) -> tuple[str, ...]:
-        """The values it reduces."""
-        return self.args
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +140,17 @@ class Loop:
 
     axes: tuple[Axis, ...]
     body: tuple[Instruction, ...]
+
+    def reindexed(self, change: Callable[[Index], Index]) -> Loop:
+        """The loop with other indices."""
+
+        def changed(i: Instruction) -> Instruction:
+            if not isinstance(i, Load | Store | Position):
+                return i
+            index = change(i.index)
+            return i if index is i.index else replace(i, index=index)
+
+        return Loop(self.axes, tuple(map(changed, self.body)))
 
 
 @dataclass(frozen=True, slots=True)

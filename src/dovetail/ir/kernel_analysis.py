@@ -4,20 +4,16 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from dovetail.ir.kernel import Instruction, Kernel, Load, Loop, Position, Reduce, Scan, Store
+from dovetail.ir.kernel import Index, Kernel, Load, Position, Reduce, Scan, Store
 
 
 def without_idle_axes(kernel: Kernel) -> Kernel:
     """The kernel with no axis in an index that moves nothing: its place would have to be known."""
 
-    def moving(i: Instruction) -> Instruction:
-        if not isinstance(i, Load | Store | Position) or all(s != 0 for _, s in i.index.axes):
-            return i
-        axes = tuple((name, stride) for name, stride in i.index.axes if stride != 0)
-        return replace(i, index=replace(i.index, axes=axes))
+    def moving(index: Index) -> Index:
+        return index.without([name for name, stride in index.axes if stride == 0])
 
-    loops = tuple(Loop(loop.axes, tuple(map(moving, loop.body))) for loop in kernel.loops)
-    return replace(kernel, loops=loops)
+    return replace(kernel, loops=tuple(loop.reindexed(moving) for loop in kernel.loops))
 
 
 def varying(kernel: Kernel, vector: str | None) -> dict[str, bool]:

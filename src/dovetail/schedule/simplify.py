@@ -5,7 +5,7 @@ And nothing is left in it that no store needs.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 
@@ -56,24 +56,15 @@ def _needed(kernel: Kernel) -> Kernel:
     return replace(kernel, loops=tuple(reversed(loops)))
 
 
-def _indices(kernel: Kernel) -> Iterable[Index]:
-    for i in kernel.instructions():
-        if isinstance(i, Load | Store | Position):
-            yield i.index
-
-
-def _map(kernel: Kernel, axes: dict[str, tuple[Axis, ...]], change: object) -> Kernel:
+def _map(
+    kernel: Kernel, axes: Mapping[str, tuple[Axis, ...]], change: Callable[[Index], Index]
+) -> Kernel:
     """Replace axes by name, and indices by ``change(index)``."""
 
     def listed(given: tuple[Axis, ...]) -> tuple[Axis, ...]:
         return tuple(new for a in given for new in axes.get(a.name, (a,)))
 
-    def instruction(i: Instruction) -> Instruction:
-        if isinstance(i, Load | Store | Position):
-            return replace(i, index=change(i.index))  # type: ignore[operator]
-        return i
-
-    loops = tuple(Loop(listed(p.axes), tuple(map(instruction, p.body))) for p in kernel.loops)
+    loops = tuple(replace(p.reindexed(change), axes=listed(p.axes)) for p in kernel.loops)
     return replace(kernel, axes=listed(kernel.axes), loops=loops)
 
 
@@ -83,23 +74,18 @@ def _drop_unit_axes(kernel: Kernel) -> Kernel:
     for loop in kernel.loops:
         if loop.axes and all(a.name in unit for a in loop.axes):
             unit.discard(loop.axes[-1].name)
-
-    def change(index: Index) -> Index:
-        return replace(index, axes=tuple((n, s) for n, s in index.axes if n not in unit))
-
-    return _map(kernel, dict.fromkeys(unit, ()), change)
+    axes: dict[str, tuple[Axis, ...]] = dict.fromkeys(unit, ())
+    return _map(kernel, axes, lambda index: index.without(unit))
 
 
 def _reorder(kernel: Kernel) -> Kernel:
-    stores = [i.index for i in kernel.instructions() if isinstance(i, Store)]
-    loads = [i.index for i in kernel.instructions() if isinstance(i, Load)]
-    axes = _sorted(kernel.axes, [*stores, *loads])
-    loops = tuple(Loop(_sorted(loop.axes, _of_loop(loop)), loop.body) for loop in kernel.loops)
-    return replace(kernel, axes=axes, loops=loops)
-
-
-def _of_loop(loop: Loop) -> list[Index]:
-    return [i.index for i in loop.body if isinstance(i, Load | Store)]
+    code = list(kernel.instructions())
+    accesses = [i.index for kind in (Store, Load) for i in code if isinstance(i, kind)]
+    loops = []
+    for loop in kernel.loops:
+        own = [i.index for i in loop.body if isinstance(i, Load | Store)]
+        loops.append(replace(loop, axes=_sorted(loop.axes, own)))
+    return replace(kernel, axes=_sorted(kernel.axes, accesses), loops=tuple(loops))
 
 
 def _sorted(axes: tuple[Axis, ...], indices: Sequence[Index]) -> tuple[Axis, ...]:
@@ -118,7 +104,7 @@ def _sorted(axes: tuple[Axis, ...], indices: Sequence[Index]) -> tuple[Axis, ...
 
 def _mergeable(kernel: Kernel) -> tuple[Axis, Axis] | None:
     groups = dict.fromkeys([kernel.axes, *(loop.axes for loop in kernel.loops)])
-    indices = list(_indices(kernel))
+    indices = [i.index for i in kernel.instructions() if isinstance(i, Load | Store | Position)]
     for group in groups:
         for outer, inner in pairwise(group):
             if all(_steps_on(i, outer, inner) for i in indices):
@@ -144,8 +130,5 @@ def _together(kernel: Kernel, outer: Axis, inner: Axis) -> bool:
 
 def _merge(kernel: Kernel, outer: Axis, inner: Axis) -> Kernel:
     merged = Axis(inner.name, mul(outer.extent, inner.extent))
-
-    def change(index: Index) -> Index:
-        return replace(index, axes=tuple((n, s) for n, s in index.axes if n != outer.name))
-
-    return _map(kernel, {outer.name: (), inner.name: (merged,)}, change)
+    axes = {outer.name: (), inner.name: (merged,)}
+    return _map(kernel, axes, lambda index: index.without({outer.name}))

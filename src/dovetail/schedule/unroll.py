@@ -6,6 +6,7 @@ along, and the accesses next to each other in memory stand next to each other in
 
 from __future__ import annotations
 
+import functools
 from dataclasses import replace
 
 from dovetail.ir.kernel import Axis, Const, Index, Instruction, Kernel, Load, Loop, Position, Store
@@ -53,12 +54,6 @@ def _written_out(kernel: Kernel, axis: Axis, count: int) -> tuple[Instruction, .
     body = list(alike)
     for n in range(count):
         piece = LoopPart(axis, n, n + 1, f"u{n}").cut(Loop((axis,), tuple(moving)))
-        body += [_without(i, piece.axes[-1].name) for i in piece.body]
+        gone = {piece.axes[-1].name}
+        body += piece.reindexed(functools.partial(Index.without, names=gone)).body
     return tuple(body)
-
-
-def _without(i: Instruction, axis: str) -> Instruction:
-    if isinstance(i, Load | Store | Position):
-        axes = tuple((name, stride) for name, stride in i.index.axes if name != axis)
-        return replace(i, index=Index(i.index.offset, axes, i.index.values))
-    return i
