@@ -14,16 +14,11 @@ from dovetail.ir.call import Arg, Attr, Ref
 from dovetail.ir.size import Size, parse_size
 
 
-def size_to_json(size: Size) -> dict[str, str]:
-    """A size expression, as ``arg_from_json`` reads it."""
-    return {"size": str(size)}
-
-
 def _write_for_program(arg: Any) -> Any:
     if isinstance(arg, Ref):
         return {"buffer": arg.name}
     if isinstance(arg, Size):
-        return size_to_json(arg)
+        return {"size": str(arg)}
     raise InvalidProgram(f"a host call cannot take an argument of type {type(arg).__name__}")
 
 

@@ -113,7 +113,7 @@ def _grouped(lower: Lower, source: Value, groups: int, each: int, *, flat: bool)
         return (i[0], i[1].scale(each) + i[2], *i[3:])
 
     shape = (base.shape[0], groups, each, *base.shape[2:])
-    return view(lower.fresh("groups"), base, shape, _split(base.strides, each), 0, index)
+    return view(lower.fresh("groups"), base, shape, index)
 
 
 def _is_flat(shape: tuple[Dim, ...], strides: tuple[Dim, ...]) -> bool:

@@ -25,9 +25,14 @@ def variables(rank: int) -> Indices:
     return tuple(map(Affine.axis, names))
 
 
+def numbered(place: Affine) -> list[tuple[int, Dim]]:
+    """The variables of an expression by their numbers, with their factors."""
+    return [(_NUMBERS[name], factor) for name, factor in place.axes]
+
+
 def variables_of(places: Indices) -> set[int]:
     """The numbers of the variables in expressions."""
-    return {_NUMBERS[name] for place in places for name, _ in place.axes}
+    return {n for place in places for n, _ in numbered(place)}
 
 
 def in_scope(places: Indices, rank: int) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -12,8 +13,18 @@ from dovetail.lower.expression import Builder
 from dovetail.lower.index_map import Indices
 from dovetail.lower.masks import all_of, between
 from dovetail.lower.pointwise import check_number, element
-from dovetail.lower.reindex import diagonal_of, from_front
-from dovetail.lower.rules import Lower, Refused, argument, compute, number, rule, static, tensor
+from dovetail.lower.reindex import diagonal_of, from_front, moved
+from dovetail.lower.rules import (
+    Lower,
+    Refused,
+    argument,
+    axis,
+    compute,
+    number,
+    rule,
+    static,
+    tensor,
+)
 from dovetail.lower.values import Pointwise, Value, broadcast_index
 
 _MOST_PIECES = 4  # more are better copied one by one
@@ -22,17 +33,13 @@ _MOST_SHORT = 8  # and where that is too short for it
 _SHORT = 64
 
 
-def _moved(index: Indices, dim: int, amount: Dim) -> Indices:
-    return tuple(i.shift(amount) if n == dim else i for n, i in enumerate(index))
-
-
 @rule("cat.default")
 def lower_cat(lower: Lower, call: OpCall) -> Pointwise:
     """Each element from the piece it lies in; loads of the others do not happen."""
     desc = tensor(call.output)
     pieces = [lower.value(ref) for ref in call.args[0]]
     pieces = [p for p in pieces if p.shape != (0,)]
-    dim = static(argument(call, 1, "dim", 0), "a dimension") % len(desc.shape)
+    dim = axis(argument(call, 1, "dim", 0), len(desc.shape))
     most = _MOST_PIECES
     if dim == len(desc.shape) - 1:
         size = desc.shape[dim]
@@ -49,7 +56,7 @@ def lower_cat(lower: Lower, call: OpCall) -> Pointwise:
     def body(b: Builder, index: Indices) -> str:
         total = ""
         for n in reversed(range(len(pieces))):
-            place = _moved(index, dim, mul(starts[n], -1))
+            place = moved(index, dim, mul(starts[n], -1))
             low = starts[n] if n else None
             high = starts[n + 1] if n + 1 < len(pieces) else None
             mask = between(b, index[dim], low, high)
@@ -70,16 +77,14 @@ def lower_pad(lower: Lower, call: OpCall) -> Pointwise:
         raise Refused("padding that is not constant")
     check_number(fill, desc.dtype)
     rank, dtype = len(source.shape), compute(desc.dtype)
-    before = {rank - 1 - n // 2: pads[n] for n in range(0, len(pads), 2)}
-    after = {rank - 1 - n // 2: pads[n + 1] for n in range(0, len(pads), 2)}
 
     def body(b: Builder, index: Indices) -> str:
         masks = []
         place = index
-        for d in before:
-            place = _moved(place, d, -before[d])
-            if before[d] > 0 or after[d] > 0:
-                masks.append(between(b, place[d], 0, source.shape[d]))
+        for n, (before, after) in enumerate(zip(pads[::2], pads[1::2], strict=True), 1):
+            place = moved(place, rank - n, -before)
+            if before > 0 or after > 0:
+                masks.append(between(b, place[rank - n], 0, source.shape[rank - n]))
         mask = all_of(b, masks)
         if mask is None:
             return b.read(source, place)
@@ -99,7 +104,7 @@ def lower_roll(lower: Lower, call: OpCall) -> Pointwise:
         raise Refused("a roll of all elements in row-major order")
     total: dict[int, int] = {}
     for shift, d in zip(shifts, dims, strict=True):
-        dim = static(d, "a dimension") % rank
+        dim = axis(d, rank)
         total[dim] = total.get(dim, 0) + static(shift, "a shift")
     sizes = {d: source.shape[d] if source.shape[d] != 0 else 1 for d in total}
     moves = {d: Size.binary("mod", n, sizes[d]) for d, n in total.items()}
@@ -113,35 +118,25 @@ def lower_roll(lower: Lower, call: OpCall) -> Pointwise:
         shift, size = moves[dim], source.shape[dim]
         later, earlier = between(b, index[dim], shift, None), between(b, index[dim], None, shift)
         end = b.masked(
-            earlier, lambda: rolled(b, _moved(index, dim, Size.binary("sub", size, shift)), rest)
+            earlier, lambda: rolled(b, moved(index, dim, Size.binary("sub", size, shift)), rest)
         )
-        start = b.masked(later, lambda: rolled(b, _moved(index, dim, mul(shift, -1)), rest))
+        start = b.masked(later, lambda: rolled(b, moved(index, dim, mul(shift, -1)), rest))
         return b.apply("where", dtype, later, start, end)
 
-    def body(b: Builder, index: Indices) -> str:
-        return rolled(b, index, tuple(moves))
-
-    return lower.pointwise(call, body, (source,), 2.0 + 2.0 * len(moves))
+    cost = 2.0 + 2.0 * len(moves)
+    return lower.pointwise(call, lambda b, i: rolled(b, i, tuple(moves)), (source,), cost)
 
 
 @rule("copy.default")
 def lower_copy_over(lower: Lower, call: OpCall) -> Pointwise:
     """One value in the shape and type of another, of which nothing else is used."""
     source, desc = lower.value(call.args[1]), tensor(call.output)
-    dtype = compute(desc.dtype)
-
-    def body(b: Builder, index: Indices) -> str:
-        return element(b, source, index, dtype, desc.dtype)
-
-    return lower.pointwise(call, body, (source,))
+    form = compute(desc.dtype), desc.dtype
+    return lower.pointwise(call, lambda b, index: element(b, source, index, *form), (source,))
 
 
-@rule(
-    "empty.memory_format",
-    "empty_strided.default",
-    "new_empty.default",
-    "new_empty_strided.default",
-)
+@rule("empty.memory_format", "empty_strided.default")
+@rule("new_empty.default", "new_empty_strided.default")
 def lower_empty(lower: Lower, call: OpCall) -> Pointwise:
     """Memory that nothing is promised of: nothing is written where it is written over."""
     dtype = compute(tensor(call.output).dtype)
@@ -152,7 +147,7 @@ def lower_empty(lower: Lower, call: OpCall) -> Pointwise:
 def lower_flip(lower: Lower, call: OpCall) -> Pointwise:
     """Dimensions backwards."""
     source = lower.value(call.args[0])
-    dims = {static(d, "a dimension") % max(len(source.shape), 1) for d in call.args[1]}
+    dims = {axis(d, len(source.shape)) for d in call.args[1]}
 
     def body(b: Builder, index: Indices) -> str:
         place = tuple(
@@ -164,93 +159,72 @@ def lower_flip(lower: Lower, call: OpCall) -> Pointwise:
     return lower.pointwise(call, body, (source,))
 
 
+def _replaced(
+    lower: Lower,
+    call: OpCall,
+    where: Callable[[Builder, Indices, Value], tuple[str, Indices]],
+    cost: float = 3.0,
+) -> Pointwise:
+    """A value with a piece of it replaced; ``where``: whether an element is, and by which."""
+    source, piece = lower.value(call.args[0]), lower.value(call.args[1])
+    stored = tensor(call.output).dtype
+    dtype = compute(stored)
+
+    def body(b: Builder, index: Indices) -> str:
+        mask, place = where(b, index, piece)
+        inside = b.masked(mask, lambda: element(b, piece, place, dtype, stored))
+        return b.apply("where", dtype, mask, inside, b.cast(b.read(source, index), dtype))
+
+    return lower.pointwise(call, body, (source, piece), cost)
+
+
 @rule("slice_scatter.default")
 def lower_slice_scatter(lower: Lower, call: OpCall) -> Pointwise:
     """A value with a range of one dimension replaced."""
-    source, piece = lower.value(call.args[0]), lower.value(call.args[1])
-    dim = static(argument(call, 2, "dim", 0), "a dimension") % len(source.shape)
+    shape = tensor(call.output).shape
+    dim = axis(argument(call, 2, "dim", 0), len(shape))
     step = static(argument(call, 5, "step", 1), "a step")
-    given = static(argument(call, 3, "start", 0) or 0, "a start")
-    start = from_front(given, source.shape[dim])
-    if step != 1:
-        return _scatter_in_steps(lower, call, source, piece, dim, start, step)
-    return _scatter(lower, call, source, piece, dim, start, piece.shape[dim], squeezed=False)
+    start = from_front(static(argument(call, 3, "start", 0) or 0, "a start"), shape[dim])
 
-
-def _scatter_in_steps(
-    lower: Lower, call: OpCall, source: Value, piece: Value, dim: int, start: Dim, step: int
-) -> Pointwise:
-    stored = tensor(call.output).dtype
-    dtype = compute(stored)
-    end = add(start, mul(piece.shape[dim], step))
-
-    def body(b: Builder, index: Indices) -> str:
-        moved = b.position(index[dim].shift(mul(start, -1)))
-        by = b.const(step, "int64")
-        on = b.apply("eq", "bool", b.apply("floormod", "int64", moved, by), b.const(0, "int64"))
+    def where(b: Builder, index: Indices, piece: Value) -> tuple[str, Indices]:
+        end = add(start, mul(piece.shape[dim], step))
+        if step == 1:
+            return between(b, index[dim], start, end), moved(index, dim, mul(start, -1))
+        at, by = b.position(index[dim].shift(mul(start, -1))), b.const(step, "int64")
+        on = b.apply("eq", "bool", b.apply("floormod", "int64", at, by), b.const(0, "int64"))
         mask = b.apply("and", "bool", on, between(b, index[dim], start, end))
-        place = Affine.value(b.apply("floordiv", "int64", moved, by))
-        at = (*index[:dim], place, *index[dim + 1 :])
-        inside = b.masked(mask, lambda: element(b, piece, at, dtype, stored))
-        return b.apply("where", dtype, mask, inside, b.cast(b.read(source, index), dtype))
+        place = Affine.value(b.apply("floordiv", "int64", at, by))
+        return mask, (*index[:dim], place, *index[dim + 1 :])
 
-    return lower.pointwise(call, body, (source, piece), 6.0)
+    return _replaced(lower, call, where, 3.0 if step == 1 else 6.0)
 
 
 @rule("diagonal_scatter.default")
 def lower_diagonal_scatter(lower: Lower, call: OpCall) -> Pointwise:
     """A value with a diagonal replaced."""
-    source, piece = lower.value(call.args[0]), lower.value(call.args[1])
-    stored, rank = tensor(call.output).dtype, len(source.shape)
-    dtype = compute(stored)
-    rows, columns, down, right = diagonal_of(call, 2, rank)
+    rows, columns, down, right = diagonal_of(call, 2, len(tensor(call.output).shape))
 
-    def body(b: Builder, index: Indices) -> str:
+    def where(b: Builder, index: Indices, _: Value) -> tuple[str, Indices]:
         along = index[rows].shift(-down)
         across = b.position(index[columns].shift(-right))
         on = b.apply("eq", "bool", b.position(along), across)
         mask = b.apply("and", "bool", on, between(b, along, 0, None))
-        others = (i for d, i in enumerate(index) if d not in (rows, columns))
-        at = (*others, along)
-        inside = b.masked(mask, lambda: element(b, piece, at, dtype, stored))
-        return b.apply("where", dtype, mask, inside, b.read(source, index))
+        return mask, (*(i for d, i in enumerate(index) if d not in (rows, columns)), along)
 
-    return lower.pointwise(call, body, (source, piece), 4.0)
+    return _replaced(lower, call, where, 4.0)
 
 
 @rule("select_scatter.default")
 def lower_select_scatter(lower: Lower, call: OpCall) -> Pointwise:
     """A value with one position of a dimension replaced."""
-    source, piece = lower.value(call.args[0]), lower.value(call.args[1])
-    dim = static(call.args[2], "a dimension") % len(source.shape)
-    place = from_front(static(call.args[3], "a position"), source.shape[dim])
-    return _scatter(lower, call, source, piece, dim, place, 1, squeezed=True)
+    shape = tensor(call.output).shape
+    dim = axis(call.args[2], len(shape))
+    place = from_front(static(call.args[3], "a position"), shape[dim])
 
+    def where(b: Builder, index: Indices, _: Value) -> tuple[str, Indices]:
+        return between(b, index[dim], place, add(place, 1)), (*index[:dim], *index[dim + 1 :])
 
-def _scatter(
-    lower: Lower,
-    call: OpCall,
-    source: Value,
-    piece: Value,
-    dim: int,
-    start: Dim,
-    count: Dim,
-    *,
-    squeezed: bool,
-) -> Pointwise:
-    stored = tensor(call.output).dtype
-    dtype = compute(stored)
-    end = add(start, count)
-
-    def body(b: Builder, index: Indices) -> str:
-        mask = between(b, index[dim], start, end)
-        place = _moved(index, dim, mul(start, -1))
-        if squeezed:
-            place = tuple(i for n, i in enumerate(place) if n != dim)
-        inside = b.masked(mask, lambda: element(b, piece, place, dtype, stored))
-        return b.apply("where", dtype, mask, inside, b.read(source, index))
-
-    return lower.pointwise(call, body, (source, piece), 3.0)
+    return _replaced(lower, call, where)
 
 
 # ---- gathers -----------------------------------------------------------------------------------
@@ -290,7 +264,7 @@ def lower_index_select(lower: Lower, call: OpCall) -> Pointwise:
     source, places = lower.value(call.args[0]), index_value(lower, call.args[2])
     if len(places.shape) != 1 or not source.shape:
         raise Refused("an index that is no vector")
-    dim = static(call.args[1], "a dimension") % len(source.shape)
+    dim = axis(call.args[1], len(source.shape))
 
     def body(b: Builder, index: Indices) -> str:
         place = checked(b, b.read(places, (index[dim],)), source.shape[dim], "check_index")
@@ -306,7 +280,7 @@ def lower_gather(lower: Lower, call: OpCall) -> Pointwise:
     rank = len(source.shape)
     if len(places.shape) != rank or not rank:
         raise Refused("ranks that differ")
-    dim = static(call.args[1], "a dimension") % rank
+    dim = axis(call.args[1], rank)
 
     def body(b: Builder, index: Indices) -> str:
         place = checked(b, b.read(places, index), source.shape[dim], "check_bounds")

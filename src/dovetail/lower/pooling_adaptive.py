@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from dovetail.ir.affine import Affine, mul
+from dovetail.ir.affine import Affine
 from dovetail.ir.call import OpCall
 from dovetail.ir.dtypes import FLOATS
 from dovetail.ir.strides import contiguous_strides
@@ -133,19 +133,13 @@ def _equal_parts(lower: Lower, call: OpCall, source: Value, parts: Sequence[Part
         whole = (inner[2 * n].scale(each[n]) + inner[2 * n + 1] for n in range(rank))
         return (*i[:before], *whole)
 
-    steps = [
-        step
-        for stride, length in zip(source.strides[before:], each, strict=True)
-        for step in (mul(stride, length), stride)
-    ]
-    strides = (*source.strides[:before], *steps)
-    fine = view(lower.fresh("parts"), source, shape, strides, 0, index)
+    fine = view(lower.fresh("parts"), source, shape, index)
     dtype = compute(source.dtype)
     reduced = tuple(before + 2 * n + 1 for n in range(rank))
     total = reduction(lower, fine, "sum", reduced, dtype, dtype)
     strides = contiguous_strides(desc.shape)
-    kept = view(lower.fresh("pooled"), total, desc.shape, strides, 0, lambda i: i)
-    return finish(lower, call, desc, kept, (), len(desc.shape), divide_by(math.prod(each)))
+    kept = view(lower.fresh("pooled"), total, desc.shape, lambda i: i, strides)
+    return finish(lower, call, kept, (), len(desc.shape), divide_by(math.prod(each)))
 
 
 @rule("adaptive_max_pool2d.default", "adaptive_max_pool3d.default")

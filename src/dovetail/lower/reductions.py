@@ -11,10 +11,19 @@ from dovetail.ir.call import OpCall
 from dovetail.ir.dtypes import FLOATS
 from dovetail.ir.size import Dim
 from dovetail.ir.strides import contiguous_strides
-from dovetail.ir.tensor import TensorDesc
 from dovetail.lower.expression import Builder
 from dovetail.lower.index_map import Indices
-from dovetail.lower.rules import Lower, Refused, argument, compute, dims_of, number, rule, tensor
+from dovetail.lower.rules import (
+    Lower,
+    Refused,
+    argument,
+    compute,
+    dims_of,
+    number,
+    result,
+    rule,
+    tensor,
+)
 from dovetail.lower.values import Pointwise, Reduction, Value
 
 # What is done to an element before it is reduced.
@@ -32,12 +41,11 @@ def reduction(
 ) -> Value:
     """A reduction of ``source`` over ``dims``; ``dtype`` is the result's storage type."""
 
-    def body(b: Builder, index: Indices) -> tuple[str, ...]:
+    def body(b: Builder, index: Indices) -> str:
         value = b.cast(b.read(source, index), accumulate)
-        return (value if prologue is None else prologue(b, value),)
+        return value if prologue is None else prologue(b, value)
 
-    name = lower.fresh(op)
-    return Reduction(name, dtype, op, source.shape, dims, body, (source,), accumulate)
+    return lower.reduction(op, dtype, source.shape, dims, body, (source,), accumulate)
 
 
 def kept_index(dims: tuple[int, ...], rank: int) -> Callable[[Indices], Indices]:
@@ -48,27 +56,22 @@ def kept_index(dims: tuple[int, ...], rank: int) -> Callable[[Indices], Indices]
 def finish(
     lower: Lower,
     call: OpCall,
-    desc: TensorDesc,
     value: Value,
     dims: tuple[int, ...],
     rank: int,
     last: Prologue | None = None,
-    name: str = "",
+    nth: int | None = None,
 ) -> Value:
-    """The call's result: a last step applied to the reduction, in the shape and type asked for."""
-    result = compute(desc.dtype)
+    """A call's result: a last step applied to the reduction, in the shape and type asked for."""
+    desc = result(call, nth)
     kept = len(desc.shape) == rank and rank > 0
     keep = kept_index(dims, rank)
 
     def body(b: Builder, index: Indices) -> str:
         x = b.read(value, keep(index) if kept else index)
-        return b.cast(x if last is None else last(b, x), result)
+        return b.cast(x if last is None else last(b, x), compute(desc.dtype))
 
-    return Pointwise(name or call.name, desc.dtype, desc.shape, desc.strides, body, (value,), 1.0)
-
-
-def _source(lower: Lower, call: OpCall) -> Value:
-    return lower.value(call.args[0])
+    return lower.pointwise(call, body, (value,), nth=nth)
 
 
 def _nonempty(source: Value, dims: tuple[int, ...]) -> None:
@@ -80,7 +83,7 @@ def _nonempty(source: Value, dims: tuple[int, ...]) -> None:
 @rule("sum.default", "sum.dim_IntList", "mean.default", "mean.dim", "prod.default", "prod.dim_int")
 def lower_sum(lower: Lower, call: OpCall) -> Value:
     """Sums, means and products, reduced in float32 (products in float64) or the integer type."""
-    source, desc = _source(lower, call), tensor(call.output)
+    source, desc = lower.value(call.args[0]), tensor(call.output)
     rank = len(source.shape)
     kind, overload = call.op.split(".")[1:]
     given = None if overload == "default" else argument(call, 1, "dim")
@@ -96,7 +99,7 @@ def lower_sum(lower: Lower, call: OpCall) -> Value:
     if kind == "mean":
         count = product(source.shape[d] for d in dims)
         last = divide_by(count)
-    return finish(lower, call, desc, reduced, dims, rank, last)
+    return finish(lower, call, reduced, dims, rank, last)
 
 
 def divide_by(count: Dim, correction: float = 0) -> Prologue:
@@ -122,42 +125,26 @@ def lowest(dtype: str) -> float | int:
     return 0 if dtype.startswith("u") else -(2 ** (int(dtype.removeprefix("int")) - 1))
 
 
-@rule(
-    "amax.default",
-    "amin.default",
-    "any.default",
-    "any.dim",
-    "any.dims",
-    "all.default",
-    "all.dim",
-    "all.dims",
-)
+@rule("any.default", "any.dim", "any.dims", "all.default", "all.dim", "all.dims")
+def lower_quantifier(lower: Lower, call: OpCall) -> Value:
+    """Whether any element holds, or all do; of uint8 it is uint8."""
+    source, (kind, overload) = lower.value(call.args[0]), call.op.split(".")[1:]
+    rank = len(source.shape)
+    dims = dims_of(None if overload == "default" else argument(call, 1, "dim"), rank)
+    reduced = reduction(lower, source, kind, dims, "bool", "bool")
+    return finish(lower, call, reduced, dims, rank)
+
+
+@rule("amax.default", "amin.default", "max.default", "min.default")
 def lower_extreme(lower: Lower, call: OpCall) -> Value:
-    """Extremes and quantifiers."""
-    source, desc = _source(lower, call), tensor(call.output)
-    rank, kind = len(source.shape), call.op.split(".")[1]
-    given = None if "default" in call.op and kind in ("any", "all") else argument(call, 1, "dim")
-    dims = dims_of(given, rank)
-    if kind in ("any", "all"):
-        reduced = reduction(lower, source, kind, dims, "bool", "bool")  # uint8 gives uint8
-    else:
-        _nonempty(source, dims)
-        accumulate = compute(source.dtype)
-        op = _extreme(kind[1:], accumulate)
-        reduced = reduction(lower, source, op, dims, accumulate, accumulate)
-    return finish(lower, call, desc, reduced, dims, rank)
-
-
-@rule("max.default", "min.default")
-def lower_extreme_of_all(lower: Lower, call: OpCall) -> Value:
-    """The extreme of all elements."""
-    source, desc = _source(lower, call), tensor(call.output)
+    """Extremes over dimensions, or of all elements."""
+    source, kind = lower.value(call.args[0]), call.op.split(".")[1]
     rank, dtype = len(source.shape), compute(source.dtype)
-    dims = tuple(range(rank))
+    dims = dims_of(argument(call, 1, "dim"), rank)
     _nonempty(source, dims)
-    op = _extreme(call.op.split(".")[1], dtype)
+    op = _extreme(kind.removeprefix("a"), dtype)
     reduced = reduction(lower, source, op, dims, dtype, dtype)
-    return finish(lower, call, desc, reduced, dims, rank)
+    return finish(lower, call, reduced, dims, rank)
 
 
 def _extreme(kind: str, dtype: str) -> str:
@@ -168,25 +155,24 @@ def _extreme(kind: str, dtype: str) -> str:
 @rule("max.dim", "min.dim")
 def lower_extreme_and_place(lower: Lower, call: OpCall) -> Any:
     """The extreme along a dimension, and the first position it stands at."""
-    source = _source(lower, call)
+    source = lower.value(call.args[0])
     rank, dtype = len(source.shape), compute(source.dtype)
     dims = dims_of(call.args[1], rank)
     _nonempty(source, dims)
-    if not rank or not isinstance(call.output, tuple):
-        raise Refused("an extreme of numbers that are none")
+    if not rank:
+        raise Refused("an extreme of a number")
     kind = call.op.split(".")[1]
     value = reduction(lower, source, _extreme(kind, dtype), dims, dtype, dtype)
     place = _place(lower, source, f"arg{kind}", dims, flat=False)
     return tuple(
-        finish(lower, call, tensor(desc), reduced, dims, rank, name=f"{call.name}.{n}")
-        for n, (desc, reduced) in enumerate(zip(call.output, (value, place), strict=True))
+        finish(lower, call, reduced, dims, rank, nth=n) for n, reduced in enumerate((value, place))
     )
 
 
 @rule("linalg_vector_norm.default")
 def lower_norm(lower: Lower, call: OpCall) -> Value:
     """Norms of every order."""
-    source, desc = _source(lower, call), tensor(call.output)
+    source, desc = lower.value(call.args[0]), tensor(call.output)
     order = argument(call, 1, "ord", 2)
     rank, dtype = len(source.shape), compute(desc.dtype)
     if not number(order) or not {compute(source.dtype), dtype} <= FLOATS:
@@ -210,18 +196,18 @@ def lower_norm(lower: Lower, call: OpCall) -> Value:
     op = ("max" if order > 0 else "min") if math.isinf(order) else "sum"
     reduced = reduction(lower, source, op, dims, dtype, dtype, before)
     last = after if order == 2 or not plain else None
-    return finish(lower, call, desc, reduced, dims, rank, last)
+    return finish(lower, call, reduced, dims, rank, last)
 
 
 @rule("argmax.default", "argmin.default")
 def lower_argmax(lower: Lower, call: OpCall) -> Value:
     """The position of the extreme; over all elements it counts in row-major order."""
-    source, desc = _source(lower, call), tensor(call.output)
-    rank, given = len(source.shape), argument(call, 1, "dim")
+    source, given = lower.value(call.args[0]), argument(call, 1, "dim")
+    rank = len(source.shape)
     dims = dims_of(given, rank)
     _nonempty(source, dims)
     reduced = _place(lower, source, call.op.split(".")[1], dims, flat=given is None)
-    return finish(lower, call, desc, reduced, dims, rank)
+    return finish(lower, call, reduced, dims, rank)
 
 
 def _place(lower: Lower, source: Value, op: str, dims: tuple[int, ...], *, flat: bool) -> Reduction:
@@ -235,7 +221,7 @@ def _place(lower: Lower, source: Value, op: str, dims: tuple[int, ...], *, flat:
         value = b.read(source, index)
         return b.cast(value, "uint8") if source.dtype == "bool" else value, b.position(place)
 
-    return Reduction(lower.fresh(op), "int64", op, source.shape, dims, body, (source,), "int64")
+    return lower.reduction(op, "int64", source.shape, dims, body, (source,))
 
 
 def moments(
@@ -249,13 +235,12 @@ def moments(
     mean = scaled(lower, total, divide_by(count))
     keep = kept_index(dims, rank)
 
-    def body(b: Builder, index: Indices) -> tuple[str, ...]:
+    def body(b: Builder, index: Indices) -> str:
         centre = b.read(mean, keep(index))
         off = b.apply("sub", dtype, b.cast(b.read(source, index), dtype), centre)
-        return (b.apply("mul", dtype, off, off),)
+        return b.apply("mul", dtype, off, off)
 
-    name, reads = lower.fresh("sum"), (source, mean)
-    squares = Reduction(name, dtype, "sum", source.shape, dims, body, reads, dtype)
+    squares = lower.reduction("sum", dtype, source.shape, dims, body, (source, mean))
     return mean, scaled(lower, squares, divide_by(count, correction))
 
 
@@ -266,20 +251,14 @@ def scaled(lower: Lower, value: Value, last: Prologue) -> Pointwise:
     )
 
 
-@rule(
-    "var.correction",
-    "var.dim",
-    "var_mean.correction",
-    "var_mean.dim",
-    "std.correction",
-    "std_mean.correction",
-)
+@rule("var.correction", "var.dim", "var_mean.correction", "var_mean.dim")
+@rule("std.correction", "std_mean.correction")
 def lower_var(lower: Lower, call: OpCall) -> Any:
     """Variances and their roots, with the means where asked.
 
     Squares may leave float32 where a deviation does not: for those they are reduced in float64.
     """
-    source = _source(lower, call)
+    source = lower.value(call.args[0])
     rank = len(source.shape)
     dims = dims_of(argument(call, 1, "dim"), rank)
     correction = argument(call, 2, "correction") if "correction" in call.op else None
@@ -291,12 +270,9 @@ def lower_var(lower: Lower, call: OpCall) -> Any:
     last, wide = (_root, "float64") if "std" in call.op else (None, "")
     mean, variance = moments(lower, source, dims, correction, wide)
     if "_mean" not in call.op:
-        return finish(lower, call, tensor(call.output), variance, dims, rank, last)
-    first, second = (tensor(d) for d in call.output)  # type: ignore[union-attr]
-    return (
-        finish(lower, call, first, variance, dims, rank, last, name=f"{call.name}.0"),
-        finish(lower, call, second, mean, dims, rank, name=f"{call.name}.1"),
-    )
+        return finish(lower, call, variance, dims, rank, last)
+    spread = finish(lower, call, variance, dims, rank, last, nth=0)
+    return spread, finish(lower, call, mean, dims, rank, nth=1)
 
 
 def _root(b: Builder, x: str) -> str:

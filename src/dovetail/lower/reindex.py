@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 from dovetail.ir.affine import Affine, add, divide, mul, product
@@ -10,7 +11,7 @@ from dovetail.ir.size import Dim, Size
 from dovetail.ir.strides import contiguous_strides, is_row_major
 from dovetail.lower.expression import Builder
 from dovetail.lower.index_map import Indices, ReshapeMap, Run
-from dovetail.lower.rules import Lower, Refused, argument, rule, static, tensor, view
+from dovetail.lower.rules import Lower, Refused, argument, axis, rule, static, tensor, view
 from dovetail.lower.values import Value, View
 from dovetail.lower.views import known_dim
 
@@ -19,25 +20,30 @@ def _base(lower: Lower, call: OpCall) -> Value:
     return lower.value(call.args[0])
 
 
+def moved(index: Indices, dim: int, amount: Dim, step: int = 1) -> Indices:
+    """An index with one of its places times a step and shifted."""
+    return tuple(i.scale(step).shift(amount) if n == dim else i for n, i in enumerate(index))
+
+
 @rule("permute.default", "transpose.int", "t.default")
 def lower_permute(lower: Lower, call: OpCall) -> View:
     """Dimensions in another order."""
     base, desc = _base(lower, call), tensor(call.output)
     rank = len(base.shape)
     if "permute" in call.op:
-        order = [static(d, "a dimension") % rank for d in call.args[1]]
+        order = [axis(d, rank) for d in call.args[1]]
     else:
         order = list(range(rank))
         if rank:
             pair = call.args[1:3] if "transpose" in call.op else (0, -1)
-            first, second = (static(d, "a dimension") % rank for d in pair)
+            first, second = (axis(d, rank) for d in pair)
             order[first], order[second] = order[second], order[first]
 
     def index(i: Indices) -> Indices:
         back = dict(zip(order, i, strict=True))
         return tuple(back[d] for d in range(rank))
 
-    return view(call.name, base, desc.shape, tuple(base.strides[d] for d in order), 0, index)
+    return view(call.name, base, desc.shape, index)
 
 
 @rule("expand.default")
@@ -55,22 +61,18 @@ def lower_expand(lower: Lower, call: OpCall) -> View:
             Affine() if base.shape[n] == 1 else i[n + extra] for n in range(len(base.shape))
         )
 
-    return view(call.name, base, desc.shape, strides, 0, index)
+    return view(call.name, base, desc.shape, index, strides)
 
 
 @rule("slice.Tensor")
 def lower_slice(lower: Lower, call: OpCall) -> View:
     """A range of one dimension."""
     base, desc = _base(lower, call), tensor(call.output)
-    dim = static(argument(call, 1, "dim", 0), "a dimension") % len(base.shape)
+    dim = axis(argument(call, 1, "dim", 0), len(base.shape))
     step = static(argument(call, 4, "step", 1), "a step")
     start = _start(call, base, base.shape[dim])
 
-    def index(i: Indices) -> Indices:
-        return tuple(x.scale(step).shift(start) if n == dim else x for n, x in enumerate(i))
-
-    strides = tuple(mul(s, step) if n == dim else s for n, s in enumerate(base.strides))
-    return view(call.name, base, desc.shape, strides, mul(base.strides[dim], start), index)
+    return view(call.name, base, desc.shape, lambda i: moved(i, dim, start, step))
 
 
 def _start(call: OpCall, base: Value, size: Dim) -> Dim:
@@ -109,21 +111,13 @@ def from_front(start: int, size: Dim) -> Dim:
 def lower_select(lower: Lower, call: OpCall) -> View:
     """One position of a dimension."""
     base, desc = _base(lower, call), tensor(call.output)
-    dim = static(call.args[1], "a dimension") % len(base.shape)
-    return _select(lower, call.name, base, desc.shape, dim, static(call.args[2], "a position"))
+    dim = axis(call.args[1], len(base.shape))
+    return _select(call.name, base, desc.shape, dim, static(call.args[2], "a position"))
 
 
-def _select(
-    lower: Lower, name: str, base: Value, shape: tuple[Dim, ...], dim: int, place: int
-) -> View:
-    size = base.shape[dim]
-    position: Dim = place if place >= 0 else add(size, place)
-
-    def index(i: Indices) -> Indices:
-        return (*i[:dim], Affine(position), *i[dim:])
-
-    strides = tuple(s for n, s in enumerate(base.strides) if n != dim)
-    return view(name, base, shape, strides, mul(base.strides[dim], position), index)
+def _select(name: str, base: Value, shape: tuple[Dim, ...], dim: int, place: int) -> View:
+    position: Dim = place if place >= 0 else add(base.shape[dim], place)
+    return view(name, base, shape, lambda i: (*i[:dim], Affine(position), *i[dim:]))
 
 
 @rule("unsqueeze.default")
@@ -131,14 +125,10 @@ def lower_unsqueeze(lower: Lower, call: OpCall) -> View:
     """A dimension of size 1 more."""
     base, desc = _base(lower, call), tensor(call.output)
     rank = len(desc.shape)
-    dim = static(call.args[1], "a dimension") % rank
-
-    def index(i: Indices) -> Indices:
-        return (*i[:dim], *i[dim + 1 :])
-
+    dim = axis(call.args[1], rank)
     step = mul(base.shape[dim], base.strides[dim]) if dim < rank - 1 else 1
     strides = (*base.strides[:dim], step, *base.strides[dim:])
-    return view(call.name, base, desc.shape, strides, 0, index)
+    return view(call.name, base, desc.shape, lambda i: (*i[:dim], *i[dim + 1 :]), strides)
 
 
 @rule("squeeze.dim", "squeeze.dims", "squeeze.default")
@@ -148,7 +138,7 @@ def lower_squeeze(lower: Lower, call: OpCall) -> View:
     rank = len(base.shape)
     given = call.args[1] if len(call.args) > 1 else tuple(range(rank))
     listed = given if isinstance(given, tuple) else (given,)
-    dims = {static(d, "a dimension") % max(rank, 1) for d in listed}
+    dims = {axis(d, rank) for d in listed}
     gone = {d for d in dims if d < rank and base.shape[d] == 1}
     if rank - len(gone) != len(desc.shape):
         raise Refused("a squeeze that depends on symbols")
@@ -157,8 +147,7 @@ def lower_squeeze(lower: Lower, call: OpCall) -> View:
         rest = iter(i)
         return tuple(Affine() if d in gone else next(rest) for d in range(rank))
 
-    strides = tuple(s for d, s in enumerate(base.strides) if d not in gone)
-    return view(call.name, base, desc.shape, strides, 0, index)
+    return view(call.name, base, desc.shape, index)
 
 
 @rule("view.default", "reshape.default", "_unsafe_view.default", "_reshape_alias.default")
@@ -188,17 +177,14 @@ def lower_diagonal(lower: Lower, call: OpCall) -> View:
         back |= {rows: i[-1].shift(down), columns: i[-1].shift(right)}
         return tuple(back[d] for d in range(len(base.shape)))
 
-    step = add(base.strides[rows], base.strides[columns])
-    strides = (*(base.strides[d] for d in others), step)
-    offset = add(mul(base.strides[rows], down), mul(base.strides[columns], right))
-    return view(call.name, base, desc.shape, strides, offset, index)
+    return view(call.name, base, desc.shape, index)
 
 
 def diagonal_of(call: OpCall, first: int, rank: int) -> tuple[int, int, int, int]:
     """A diagonal's two dimensions, and where along each of them it starts."""
     shift = static(argument(call, first, "offset", 0), "an offset")
-    rows = static(argument(call, first + 1, "dim1", 0), "a dimension") % rank
-    columns = static(argument(call, first + 2, "dim2", 1), "a dimension") % rank
+    rows = axis(argument(call, first + 1, "dim1", 0), rank)
+    columns = axis(argument(call, first + 2, "dim2", 1), rank)
     return rows, columns, max(-shift, 0), max(shift, 0)
 
 
@@ -208,15 +194,13 @@ def lower_unfold(lower: Lower, call: OpCall) -> View:
     base, desc = _base(lower, call), tensor(call.output)
     if not base.shape:
         raise Refused("windows on a number")
-    dim = static(call.args[1], "a dimension") % len(base.shape)
+    dim = axis(call.args[1], len(base.shape))
     step = static(call.args[3], "a step")
 
     def index(i: Indices) -> Indices:
         return tuple(x.scale(step) + i[-1] if n == dim else x for n, x in enumerate(i[:-1]))
 
-    strides = tuple(mul(s, step) if n == dim else s for n, s in enumerate(base.strides))
-    strides = (*strides, base.strides[dim])
-    return view(call.name, base, desc.shape, strides, 0, index)
+    return view(call.name, base, desc.shape, index)
 
 
 @rule("repeat.default")
@@ -239,7 +223,7 @@ def lower_repeat(lower: Lower, call: OpCall) -> View:
 def lower_alias(lower: Lower, call: OpCall) -> View:
     """The value itself."""
     base = _base(lower, call)
-    return view(call.name, base, base.shape, base.strides, 0, lambda i: i)
+    return view(call.name, base, base.shape, lambda i: i)
 
 
 def reshape(
@@ -302,22 +286,16 @@ def lower_split(lower: Lower, call: OpCall) -> Any:
     base = _base(lower, call)
     outputs = call.output if isinstance(call.output, tuple) else ()
     if "unbind" in call.op:
-        dim = static(argument(call, 1, "dim", 0), "a dimension") % len(base.shape)
+        dim = axis(argument(call, 1, "dim", 0), len(base.shape))
         return tuple(
-            _select(lower, f"{call.name}.{n}", base, tensor(d).shape, dim, n)
+            _select(f"{call.name}.{n}", base, tensor(d).shape, dim, n)
             for n, d in enumerate(outputs)
         )
-    dim = static(argument(call, 2, "dim", 0), "a dimension") % len(base.shape)
+    dim = axis(argument(call, 2, "dim", 0), len(base.shape))
     found: list[View] = []
     start: Dim = 0
     for n, desc in enumerate(outputs):
-        found.append(_piece(f"{call.name}.{n}", base, tensor(desc).shape, dim, start))
-        start = add(start, tensor(desc).shape[dim])
+        shape, index = tensor(desc).shape, functools.partial(moved, dim=dim, amount=start)
+        found.append(view(f"{call.name}.{n}", base, shape, index))
+        start = add(start, shape[dim])
     return tuple(found)
-
-
-def _piece(name: str, base: Value, shape: tuple[Dim, ...], dim: int, start: Dim) -> View:
-    def index(i: Indices) -> Indices:
-        return tuple(x.shift(start) if n == dim else x for n, x in enumerate(i))
-
-    return view(name, base, shape, base.strides, mul(base.strides[dim], start), index)

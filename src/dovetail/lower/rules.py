@@ -6,12 +6,13 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from dovetail.ir.affine import add, mul
 from dovetail.ir.call import OpCall, Ref
 from dovetail.ir.dtypes import COMPUTE, FLOATS
 from dovetail.ir.size import UNKNOWN, Dim, Size
 from dovetail.ir.tensor import TensorDesc
 from dovetail.lower.expression import Bodies, Body
-from dovetail.lower.index_map import IndexMap, Indices
+from dovetail.lower.index_map import IndexMap, Indices, numbered
 from dovetail.lower.values import Pointwise, Reduction, Value, View
 
 
@@ -181,9 +182,18 @@ def view(
     name: str,
     base: Value,
     shape: tuple[Dim, ...],
-    strides: tuple[Dim, ...],
-    offset: Dim,
     index: Callable[[Indices], Indices],
+    strides: tuple[Dim, ...] | None = None,
 ) -> View:
-    """A reindexing of ``base``, which ``index`` says of each index."""
-    return View(name, base, shape, strides, offset, IndexMap.of(len(shape), index))
+    """A reindexing of ``base``, which ``index`` says of each index; its strides follow from that.
+
+    They are given where dimensions of one element have strides that matter to nobody but PyTorch.
+    """
+    places = IndexMap.of(len(shape), index)
+    steps: list[Dim] = [0] * len(shape)
+    offset: Dim = 0
+    for place, stride in zip(places.results, base.strides, strict=True):
+        offset = add(offset, mul(stride, place.constant))
+        for n, factor in numbered(place):
+            steps[n] = add(steps[n], mul(stride, factor))
+    return View(name, base, shape, tuple(steps) if strides is None else strides, offset, places)

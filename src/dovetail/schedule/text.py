@@ -17,19 +17,19 @@ from dovetail.schedule.schedule import (
 )
 
 
-class Form(NamedTuple):
+class Notation(NamedTuple):
     """How what was decided is written behind its word, and read."""
 
     write: Callable[[Any], str]
     read: Callable[[str], Any]
 
 
-def _pairs(read: Callable[[str], Any], between: str = " by ") -> Form:
+def _pairs(read: Callable[[str], Any], between: str = " by ") -> Notation:
     def parse(text: str) -> tuple[Any, ...]:
         pairs = [part.split(between) for part in text.split(", ")]
         return tuple((name, read(value)) for name, value in pairs)
 
-    return Form(lambda pairs: ", ".join(f"{name}{between}{value}" for name, value in pairs), parse)
+    return Notation(lambda pairs: ", ".join(f"{name}{between}{value}" for name, value in pairs), parse)
 
 
 def _print_steps(steps: Steps) -> str:
@@ -81,10 +81,10 @@ def _parse_product(text: str) -> ProductTile:
     return ProductTile(rows, tall, vectors, block, unroll, chunk, depth, packed is not None)
 
 
-_COUNT, _WORD = Form(str, int), Form(lambda _: "", _parse_nothing)
-_NAMES = Form(", ".join, lambda text: tuple(text.split(", ")))
-_STEPS = Form(_print_steps, _parse_steps)
-_GROUPS = Form(
+_COUNT, _WORD = Notation(str, int), Notation(lambda _: "", _parse_nothing)
+_NAMES = Notation(", ".join, lambda text: tuple(text.split(", ")))
+_STEPS = Notation(_print_steps, _parse_steps)
+_GROUPS = Notation(
     lambda groups: ", ".join(" ".join(map(str, group)) for group in groups),
     lambda text: tuple(tuple(map(int, group.split())) for group in text.split(", ")),
 )
@@ -96,14 +96,14 @@ _SCHEDULE = {
     "steps": _STEPS,
     "tile": _pairs(int),
     "transposed": _pairs(int),
-    "product": Form(_print_product, _parse_product),
+    "product": Notation(_print_product, _parse_product),
     "calls": _pairs(str, " of "),
     "erf_plus_one": _NAMES,
     # Picoseconds of a point, of those that are worth another thread.
-    "cost": Form(lambda costs: "{} ps of {} ps".format(*costs), _parse_cost),
+    "cost": Notation(lambda costs: "{} ps of {} ps".format(*costs), _parse_cost),
 }
 _BLOCKS = {
-    "rows": Form(str, _parse_rows),
+    "rows": Notation(str, _parse_rows),
     "warps": _COUNT,
     "persistent": _WORD,
     "along": _NAMES,
@@ -156,7 +156,7 @@ def _print_blocks(s: BlockSchedule) -> str:
     return "\n".join([f"schedule {s.target} {{", *_lines(decided, _BLOCKS), "}", ""])
 
 
-def _lines(decided: Mapping[str, Any], forms: Mapping[str, Form]) -> Iterator[str]:
+def _lines(decided: Mapping[str, Any], forms: Mapping[str, Notation]) -> Iterator[str]:
     for word, value in decided.items():
         if value:
             yield f"  {word} {forms[word].write(value)}".rstrip()
@@ -188,7 +188,7 @@ def parse_schedule(text: str) -> Schedule | BlockSchedule:
 
 
 def _block(
-    lines: Iterator[str], forms: Mapping[str, Form]
+    lines: Iterator[str], forms: Mapping[str, Notation]
 ) -> tuple[dict[str, Any], list[LoopSchedule]]:
     """The decisions up to a closing brace, and the loops among them."""
     found: dict[str, Any] = {}
