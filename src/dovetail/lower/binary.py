@@ -11,7 +11,6 @@ from dovetail.lower.pointwise import (
     Element,
     check_number,
     float_type,
-    instructions,
     lower_elements,
     one,
     promoted,
@@ -64,8 +63,7 @@ def lower_mul(lower: Lower, call: OpCall) -> Pointwise:
 @rule("div.Tensor", "div.Scalar")
 def lower_div(lower: Lower, call: OpCall) -> Pointwise:
     """True division: always of floating-point numbers."""
-    cost = instructions("div")
-    return lower_elements(lower, call, call.args[:2], float_type(call), simple("div"), cost)
+    return lower_elements(lower, call, call.args[:2], float_type(call), simple("div"))
 
 
 @rule("div.Tensor_mode", "div.Scalar_mode", "floor_divide.default")
@@ -75,11 +73,9 @@ def lower_div_mode(lower: Lower, call: OpCall) -> Pointwise:
     dtype = compute(tensor(call.output).dtype)
     if dtype in FLOATS:
         fn = {None: simple("div"), "trunc": _trunc_divide, "floor": _floor_divide}[mode]
-        cost = instructions("fmod" if mode == "floor" else "div")
-        return lower_elements(lower, call, call.args[:2], dtype, fn, cost)
-    op = "floordiv" if mode == "floor" else "div_int"
-    fn = _checked(call, dtype, simple(op))
-    return lower_elements(lower, call, call.args[:2], dtype, fn, instructions(op))
+        return lower_elements(lower, call, call.args[:2], dtype, fn)
+    fn = _checked(call, dtype, simple("floordiv" if mode == "floor" else "div_int"))
+    return lower_elements(lower, call, call.args[:2], dtype, fn)
 
 
 def _checked(call: OpCall, dtype: str, fn: Element) -> Element:
@@ -133,9 +129,9 @@ def lower_remainder(lower: Lower, call: OpCall) -> Pointwise:
     if dtype in FLOATS:
         fn = simple("fmod") if truncated else _remainder
         stored = tensor(call.output).dtype
-        return lower_elements(lower, call, call.args[:2], dtype, fn, instructions("fmod"), stored)
+        return lower_elements(lower, call, call.args[:2], dtype, fn, stored)
     fn = _checked(call, dtype, _integer_rest if truncated else simple("floormod"))
-    return lower_elements(lower, call, call.args[:2], dtype, fn, instructions("floormod"))
+    return lower_elements(lower, call, call.args[:2], dtype, fn)
 
 
 def _remainder(b: Builder, dtype: str, x: str, y: str) -> str:

@@ -155,6 +155,12 @@ class Expression:
         """The type of a node."""
         return self.nodes[int(name[1:])].dtype
 
+    @property
+    def instructions(self) -> int:
+        """What computing an element takes, by the table of operations; conversions are free."""
+        ops = [OPERATIONS[node.op] for node in self.nodes if type(node) is Compute]
+        return sum(op.instructions for op in ops if op.rule not in ("cast", "single"))
+
     def needed(self) -> Expression:
         """This up to the last of its results, which must not need what comes after it."""
         last = max(int(name[1:]) for name in self.results)

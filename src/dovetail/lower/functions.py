@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 
 from dovetail.ir.call import OpCall
 from dovetail.ir.dtypes import FLOATS
+from dovetail.ir.ops import OPERATIONS
 from dovetail.lower.expression import Builder
 from dovetail.lower.pointwise import (
     Element,
     check_number,
     float_type,
-    instructions,
     lower_elements,
     one,
     simple,
@@ -48,37 +49,24 @@ def logaddexp(b: Builder, dtype: str, x: str, y: str) -> str:
     return b.apply("where", dtype, same, x, value)
 
 
-# Functions that are one operation of kernel IR, by how many operands they take.
-_ONE = (
+# Functions of one operand and of two; most are operations of kernel IR.
+_ONE: dict[str, Element] = {"rsqrt": rsqrt, "reciprocal": reciprocal, "silu": silu}
+_TWO: dict[str, Element] = {"logaddexp": logaddexp}
+for _name in (
     *("sqrt", "exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "tanh", "sigmoid"),
     *("erf", "erfc", "sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh"),
-    *("asinh", "acosh", "atanh"),
-)
-_TWO = ("atan2", "hypot")
-# How to compute others, and the instructions that takes.
-_FUNCTIONS: dict[str, tuple[Element, float]] = {
-    **{name: (simple(name), instructions(name)) for name in _ONE},
-    "rsqrt": (rsqrt, 6),
-    "reciprocal": (reciprocal, 4),
-    "silu": (silu, 16),
-}
-_OF_TWO: dict[str, tuple[Element, float]] = {
-    **{name: (simple(name), instructions(name)) for name in _TWO},
-    "logaddexp": (logaddexp, 40),
-}
+    *("asinh", "acosh", "atanh", "atan2", "hypot"),
+):
+    (_ONE if OPERATIONS[_name].arity == 1 else _TWO)[_name] = simple(_name)
 
 
-def _float_rule(fn: Element, cost: float, count: int) -> Callable[[Lower, OpCall], Pointwise]:
-    def lowered(lower: Lower, call: OpCall) -> Pointwise:
-        return lower_elements(lower, call, call.args[:count], float_type(call), fn, cost)
-
-    return lowered
+def _float_rule(fn: Element, count: int) -> Callable[[Lower, OpCall], Pointwise]:
+    return lambda lower, call: lower_elements(lower, call, call.args[:count], float_type(call), fn)
 
 
-for _name, (_fn, _cost) in _FUNCTIONS.items():
-    rule(f"{_name}.default")(_float_rule(_fn, _cost, 1))
-for _name, (_fn, _cost) in _OF_TWO.items():
-    rule(f"{_name}.default")(_float_rule(_fn, _cost, 2))
+for _count, _functions in enumerate((_ONE, _TWO), 1):
+    for _name, _fn in _functions.items():
+        rule(f"{_name}.default")(_float_rule(_fn, _count))
 
 
 @rule("gelu.default")
@@ -86,7 +74,7 @@ def lower_gelu(lower: Lower, call: OpCall) -> Pointwise:
     """Both forms of GELU."""
     dtype = float_type(call)
     tanh = argument(call, 1, "approximate", "none") == "tanh"
-    return lower_elements(lower, call, call.args[:1], dtype, _gelu_tanh if tanh else _gelu, 26)
+    return lower_elements(lower, call, call.args[:1], dtype, _gelu_tanh if tanh else _gelu)
 
 
 def _gelu(b: Builder, dtype: str, x: str) -> str:
@@ -119,9 +107,8 @@ def lower_pow_scalar(lower: Lower, call: OpCall) -> Pointwise:
         if type(exponent) is not int or exponent < 0 or dtype == "bool":
             raise Refused("an integer power")  # of a negative one eager raises
         check_number(exponent, dtype)
-    return lower_elements(
-        lower, call, call.args[:1], dtype, lambda b, t, x: _power(b, t, x, exponent), 8
-    )
+    body = functools.partial(_power, exponent=exponent)
+    return lower_elements(lower, call, call.args[:1], dtype, body)
 
 
 def _power(b: Builder, dtype: str, x: str, exponent: float) -> str:
@@ -145,4 +132,4 @@ def lower_pow(lower: Lower, call: OpCall) -> Pointwise:
     dtype = compute(tensor(call.output).dtype)
     if dtype == "bool":
         raise Refused("not for bool")
-    return lower_elements(lower, call, call.args[:2], dtype, simple("pow"), instructions("pow"))
+    return lower_elements(lower, call, call.args[:2], dtype, simple("pow"))

@@ -9,7 +9,6 @@ from typing import Any
 from dovetail.ir.affine import Affine
 from dovetail.ir.call import OpCall, Ref
 from dovetail.ir.dtypes import DTYPES, FLOATS, INTEGERS, LIMITS, NUMBERS
-from dovetail.ir.ops import OPERATIONS
 from dovetail.ir.size import Size
 from dovetail.lower.expression import Builder
 from dovetail.lower.index_map import Indices
@@ -115,7 +114,6 @@ def lower_elements(
     args: tuple[Any, ...],
     dtype: str,
     fn: Element,
-    cost: float = 1.0,
     stored: str = "",
 ) -> Pointwise:
     """A pointwise value that applies ``fn`` to its operands in ``dtype``.
@@ -133,7 +131,7 @@ def lower_elements(
         return b.cast(fn(b, dtype, *values), result)
 
     reads = tuple(o for o in operands if isinstance(o, Value))
-    return lower.pointwise(call, body, reads, cost, f"{call.op} {dtype}")
+    return lower.pointwise(call, body, reads, function=f"{call.op} {dtype}")
 
 
 # ---- one operand -------------------------------------------------------------------------------
@@ -142,11 +140,6 @@ def lower_elements(
 def simple(op: str) -> Element:
     """The operation of kernel IR with that name."""
     return lambda b, dtype, *args: b.apply(op, dtype, *args)
-
-
-def instructions(op: str) -> int:
-    """What an operation adds to the cost of a value, whose unit is an instruction."""
-    return OPERATIONS[op].instructions
 
 
 def one(b: Builder, dtype: str) -> str:

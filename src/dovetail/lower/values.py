@@ -110,11 +110,14 @@ class Pointwise(Value):
         cost: float = 1.0,
         function: str = "",
     ) -> None:
-        """``function`` names the operator where its code depends on nothing but the type."""
+        """``function`` names the operator where its code depends on nothing but the type.
+
+        What that takes is then counted; other costs, in instructions, count what is read as well.
+        """
         super().__init__(name, dtype, shape, strides)
-        self.reads, self.cost = tuple(reads), cost
+        self.reads, self.function = tuple(reads), function
         self.expression = _traced(body, self, len(self.shape))
-        self.function = function
+        self.cost = max(1.0, self.expression.instructions) if function else cost
 
 
 class Reduction(Value):
