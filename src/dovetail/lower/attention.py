@@ -13,7 +13,7 @@ from dovetail.lower.norms import optional
 from dovetail.lower.pointwise import element
 from dovetail.lower.products import contraction
 from dovetail.lower.reductions import reduction
-from dovetail.lower.rules import Lower, Refused, argument, compute, number, rule, static, tensor
+from dovetail.lower.rules import Lower, Refused, argument, compute, number, rule, static
 from dovetail.lower.values import Pointwise, Value
 
 
@@ -21,13 +21,10 @@ from dovetail.lower.values import Pointwise, Value
 def lower_attention(lower: Lower, call: OpCall) -> Any:
     """softmax(scale * query keyᵀ + mask) value, and the logarithm of each row's sum."""
     query, key, value = (lower.value(a) for a in call.args[:3])
-    dropout, causal = (
-        argument(call, 3, "dropout_p", 0.0),
-        bool(argument(call, 4, "is_causal", False)),
-    )
+    dropout, causal = argument(call, 3, "dropout_p", 0.0), argument(call, 4, "is_causal", False)
     mask = optional(lower, argument(call, 5, "attn_mask"))
     scale = argument(call, 6, "scale")
-    if dropout != 0 or compute(query.dtype) not in FLOATS or not isinstance(call.output, tuple):
+    if dropout != 0 or compute(query.dtype) not in FLOATS:
         raise Refused("attention with dropout, or of integers")
     scale = 1 / math.sqrt(static(query.shape[-1], "a head's size")) if scale is None else scale
     if not number(scale):
@@ -62,11 +59,9 @@ def lower_attention(lower: Lower, call: OpCall) -> Any:
         found = b.apply("add", dtype, b.read(highest, index), found)
         return b.apply("where", dtype, is_blind(b, index), b.const(0.0, dtype), found)
 
-    out, sums = (tensor(desc) for desc in call.output[:2])
-    reads = {"0": (out, result, (mixed, total, highest)), "1": (sums, logarithm, (total, highest))}
-    return tuple(
-        Pointwise(f"{call.name}.{n}", d.dtype, d.shape, d.strides, body, used)
-        for n, (d, body, used) in reads.items()
+    return (
+        lower.pointwise(call, result, (mixed, total, highest), nth=0),
+        lower.pointwise(call, logarithm, (total, highest), nth=1),
     )
 
 
@@ -92,5 +87,4 @@ def _scores(
             x = b.apply("where", dtype, seen, x, b.const(-math.inf, dtype))
         return x
 
-    reads = (total, *(() if mask is None else (mask,)))
-    return lower.inner("scores", dtype, total.shape, body, reads, 4.0)
+    return lower.inner("scores", dtype, total.shape, body, (total, mask), 4.0)

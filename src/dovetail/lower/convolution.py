@@ -77,7 +77,7 @@ def lower_convolution(lower: Lower, call: OpCall) -> Value:
             value = b.apply("add", dtype, value, element(b, bias, index[1:2], dtype))
         return b.cast(value, result)
 
-    return lower.pointwise(call, body, (total, *(() if bias is None else (bias,))))
+    return lower.pointwise(call, body, (total, bias))
 
 
 def _contraction(

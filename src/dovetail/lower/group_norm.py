@@ -8,18 +8,17 @@ from typing import Any
 
 from dovetail.ir.affine import mul, product
 from dovetail.ir.call import OpCall
-from dovetail.ir.dtypes import FLOATS
 from dovetail.ir.size import Dim
 from dovetail.ir.strides import contiguous_strides
 from dovetail.ir.tensor import TensorDesc
-from dovetail.lower.expression import Bodies, Builder
+from dovetail.lower.expression import Body, Builder
 from dovetail.lower.index_map import Indices
-from dovetail.lower.norms import in_shape, inverse_root, optional
+from dovetail.lower.norms import check_normal, in_shape, inverse_root, optional
 from dovetail.lower.pointwise import element
 from dovetail.lower.reductions import divide_by, moments, scaled
 from dovetail.lower.reindex import reshape
-from dovetail.lower.rules import Lower, Refused, compute, number, rule, static, tensor, view
-from dovetail.lower.values import Pointwise, Reduction, Value, View
+from dovetail.lower.rules import Lower, compute, result, rule, static, view
+from dovetail.lower.values import Pointwise, Value, View
 
 
 @dataclass(frozen=True)
@@ -58,20 +57,16 @@ def lower_group_norm(lower: Lower, call: OpCall) -> Any:
     weight, bias = (optional(lower, a) for a in call.args[1:3])
     groups = static(call.args[6], "the number of groups")
     each = static(source.shape[1], "the number of channels") // max(groups, 1)
-    dtype = compute(source.dtype)
-    if dtype not in FLOATS or not number(call.args[7]) or not isinstance(call.output, tuple):
-        raise Refused("not a plain normalisation")
-    if any(d == 0 for d in source.shape):
-        raise Refused("a normalisation of nothing")
-    norm = Norm(source, weight, bias, groups, each, call.args[7], dtype)
-    desc = tensor(call.output[0])
+    check_normal(source, call.args[7])
+    norm = Norm(source, weight, bias, groups, each, call.args[7], compute(source.dtype))
+    desc = result(call, 0)
     last = source.strides[1] == 1 and groups * each > 1 and product(source.shape[2:]) != 1
     make = _down_channels if last else _along_rows
     out, mean, rstd = make(lower, f"{call.name}.0", desc, norm)
     return (
         out,
-        in_shape(lower, f"{call.name}.1", call.output[1], mean, (), 2),
-        in_shape(lower, f"{call.name}.2", call.output[2], rstd, (), 2),
+        in_shape(lower, call, 1, mean, (), 2),
+        in_shape(lower, call, 2, rstd, (), 2),
     )
 
 
@@ -147,17 +142,16 @@ def _down_channels(
     def element_of(b: Builder, index: Indices) -> str:
         return b.cast(b.read(source, (index[0], index[-1], *index[1:-1])), dtype)
 
-    def square(b: Builder, index: Indices) -> tuple[str, ...]:
+    def square(b: Builder, index: Indices) -> str:
         off = b.apply("sub", dtype, element_of(b, index), b.read(centre, (index[0], index[-1])))
-        return (b.apply("mul", dtype, off, off),)
+        return b.apply("mul", dtype, off, off)
 
-    total = _sum(lower, norm, lambda b, index: (element_of(b, index),), (source,))
+    total = _sum(lower, norm, element_of, (source,))
     mean = scaled(lower, total, divide_by(count))
     centre = _for_each_channel(lower, norm, mean, lambda _b, x, _channel: x, ())
     squares = _sum(lower, norm, square, (source, centre))
     rstd = inverse_root(lower, scaled(lower, squares, divide_by(count)), norm.epsilon)
-    weights = () if norm.weight is None else (norm.weight,)
-    scale = _for_each_channel(lower, norm, rstd, norm.scaled, weights)
+    scale = _for_each_channel(lower, norm, rstd, norm.scaled, (norm.weight,))
 
     def body(b: Builder, index: Indices) -> str:
         x = b.cast(b.read(source, index), dtype)
@@ -170,7 +164,7 @@ def _down_channels(
     return Pointwise(name, *form, body, reads, 4.0), mean, rstd
 
 
-def _sum(lower: Lower, norm: Norm, body: Bodies, reads: tuple[Value, ...]) -> Value:
+def _sum(lower: Lower, norm: Norm, body: Body, reads: tuple[Value, ...]) -> Value:
     """An expression of (batch, space, channel) summed by channel, then by group.
 
     There are few sums of channels in a group, so that they are added up without error.
@@ -178,15 +172,14 @@ def _sum(lower: Lower, norm: Norm, body: Bodies, reads: tuple[Value, ...]) -> Va
     batch, channels, *space = norm.source.shape
     dtype, groups, each = norm.dtype, norm.groups, norm.each
     shape, dims = (batch, *space, channels), tuple(range(1, len(space) + 1))
-    down = Reduction(lower.fresh("sum"), dtype, "sum", shape, dims, body, reads, dtype)
+    down = lower.reduction("sum", dtype, shape, dims, body, reads)
     wide = "float64" if dtype == "float32" else dtype
 
-    def of_group(b: Builder, index: Indices) -> tuple[str, ...]:
+    def of_group(b: Builder, index: Indices) -> str:
         channel = index[-2].scale(each) + index[-1]
-        return (b.cast(b.read(down, (index[0], channel)), wide),)
+        return b.cast(b.read(down, (index[0], channel)), wide)
 
-    fine = (batch, groups, each)
-    total = Reduction(lower.fresh("sum"), wide, "sum", fine, (2,), of_group, (down,), wide)
+    total = lower.reduction("sum", wide, (batch, groups, each), (2,), of_group, (down,))
     return lower.inner(
         "sum", dtype, total.shape, lambda b, i: b.cast(b.read(total, i), dtype), (total,)
     )
@@ -197,7 +190,7 @@ def _for_each_channel(
     norm: Norm,
     value: Value,
     change: Callable[[Builder, str, Indices], str],
-    reads: tuple[Value, ...],
+    reads: tuple[Value | None, ...],
 ) -> View:
     """A group's value, changed for each channel, in memory as (batch, channel)."""
     shape = (value.shape[0], norm.groups, norm.each)

@@ -97,11 +97,12 @@ class Lower:
         dtype: str,
         shape: tuple[Dim, ...],
         body: Body,
-        reads: tuple[Value, ...],
+        reads: tuple[Value | None, ...],
         cost: float = 1.0,
     ) -> Pointwise:
-        """An expression that is a step of a rule's own."""
-        return Pointwise(self.fresh(stem), dtype, shape, None, body, reads, cost)
+        """An expression that is a step of a rule's own; None is no operand."""
+        given = [value for value in reads if value is not None]
+        return Pointwise(self.fresh(stem), dtype, shape, None, body, given, cost)
 
 
 def argument(call: OpCall, position: int, name: str, default: Any = None) -> Any:

@@ -7,12 +7,11 @@ from typing import Any
 from dovetail.ir.affine import Affine
 from dovetail.ir.call import OpCall
 from dovetail.ir.dtypes import FLOATS
-from dovetail.ir.tensor import TensorDesc
 from dovetail.lower.expression import Builder
 from dovetail.lower.index_map import Indices
 from dovetail.lower.pointwise import element
-from dovetail.lower.rules import Lower, Refused, argument, compute, rule, static, tensor
-from dovetail.lower.values import Pointwise, Scanned, Value
+from dovetail.lower.rules import Lower, Refused, argument, axis, compute, result, rule, tensor
+from dovetail.lower.values import Scanned, Value
 
 
 @rule("cumsum.default", "cumprod.default")
@@ -20,17 +19,17 @@ def lower_cumulative(lower: Lower, call: OpCall) -> Value:
     """Running sums and products; float32 is accumulated in float64, as eager does."""
     source, desc = lower.value(call.args[0]), tensor(call.output)
     kind = "sum" if "cumsum" in call.op else "prod"
-    result = compute(desc.dtype)
-    if result == "bool":
+    dtype = compute(desc.dtype)
+    if dtype == "bool":
         raise Refused("not for bool")
-    wide = "float64" if desc.dtype == "float32" else result
+    wide = "float64" if desc.dtype == "float32" else dtype
 
     def alone(b: Builder, index: Indices) -> str:
         # A dtype that is asked for is what elements are converted to before they are added.
-        return element(b, source, index, result, desc.dtype)
+        return element(b, source, index, dtype, desc.dtype)
 
     def body(b: Builder, index: Indices) -> str:
-        return b.cast(b.scan(kind, wide, b.cast(alone(b, index), wide)), result)
+        return b.cast(b.scan(kind, wide, b.cast(alone(b, index), wide)), dtype)
 
     dim = _dim(source, argument(call, 1, "dim"))
     if dim is None:
@@ -43,12 +42,13 @@ def lower_running_extreme(lower: Lower, call: OpCall) -> Any:
     """Running extremes, and where each was met last."""
     source = lower.value(call.args[0])
     dtype, kind = compute(source.dtype), "max" if "cummax" in call.op else "min"
-    if not isinstance(call.output, tuple):
-        raise Refused("its results are no tensors")
-    values, places = (tensor(desc) for desc in call.output)
+    values, places = result(call, 0), result(call, 1)
     dim = _dim(source, argument(call, 1, "dim"))
-    if dim is None:
-        return _alone(call, source, values, places)
+    if dim is None:  # of single elements: themselves, at 0
+        return (
+            lower.pointwise(call, lambda b, index: b.read(source, index), (source,), nth=0),
+            lower.pointwise(call, lambda b, _: b.position(Affine()), (), nth=1),
+        )
 
     size = source.shape[dim]
     counted = "int32" if isinstance(size, int) and size < 2**31 else "int64"
@@ -72,28 +72,10 @@ def lower_running_extreme(lower: Lower, call: OpCall) -> Any:
     )
 
 
-def _alone(
-    call: OpCall, source: Value, values: TensorDesc, places: TensorDesc
-) -> tuple[Value, ...]:
-    """The extremes of single elements: themselves, at 0."""
-
-    def element(b: Builder, index: Indices) -> str:
-        return b.read(source, index)
-
-    def zero(b: Builder, index: Indices) -> str:
-        del index
-        return b.position(Affine())
-
-    return (
-        Pointwise(f"{call.name}.0", values.dtype, values.shape, values.strides, element, (source,)),
-        Pointwise(f"{call.name}.1", places.dtype, places.shape, places.strides, zero, ()),
-    )
-
-
 def _dim(source: Value, given: Any) -> int | None:
     """The dimension to go along; None where it has but one element."""
     rank = len(source.shape)
-    dim = static(given, "a dimension") % max(rank, 1)
+    dim = axis(given, rank)
     if any(size == 0 for size in source.shape):
         raise Refused("a scan of nothing")
     return None if not rank or source.shape[dim] == 1 else dim

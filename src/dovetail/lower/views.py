@@ -11,34 +11,15 @@ from dovetail.ir.strides import is_row_major
 from dovetail.ir.tensor import ScalarDesc, TensorDesc
 
 # Results start where the operand starts: only shape and strides differ.
-_SAME_START = frozenset(
-    f"aten.{name}"
-    for name in (
-        "_reshape_alias.default",
-        "_unsafe_view.default",
-        "alias.default",
-        "detach.default",
-        "expand.default",
-        "expand_as.default",
-        "lift_fresh.default",
-        "movedim.int",
-        "movedim.intlist",
-        "permute.default",
-        "squeeze.default",
-        "squeeze.dim",
-        "squeeze.dims",
-        "swapaxes.default",
-        "t.default",
-        "transpose.int",
-        "unsqueeze.default",
-        "view.default",
-        "view_as.default",
-    )
+_SAME_START = (
+    *("_reshape_alias.default", "_unsafe_view.default", "alias.default", "detach.default"),
+    *("expand.default", "expand_as.default", "lift_fresh.default", "movedim.int"),
+    *("movedim.intlist", "permute.default", "squeeze.default", "squeeze.dim", "squeeze.dims"),
+    *("swapaxes.default", "t.default", "transpose.int", "unsqueeze.default", "view.default"),
+    *("view_as.default",),
 )
 # The same for a row-major operand; for another one PyTorch may copy.
-_SAME_START_IF_CONTIGUOUS = frozenset(
-    {"aten.reshape.default", "aten.flatten.using_ints", "aten.contiguous.default"}
-)
+_SAME_START_IF_CONTIGUOUS = ("reshape.default", "flatten.using_ints", "contiguous.default")
 
 
 def view_offsets(call: OpCall) -> list[Dim] | None:
@@ -48,12 +29,13 @@ def view_offsets(call: OpCall) -> list[Dim] | None:
     base = call.args[0].desc
     if not isinstance(base, TensorDesc) or not _keeps_elements(call, base):
         return None
-    if call.op in _SAME_START:
+    op = call.op.removeprefix("aten.")
+    if op in _SAME_START:
         return [0]
-    if call.op in _SAME_START_IF_CONTIGUOUS:
+    if op in _SAME_START_IF_CONTIGUOUS:
         # What PyTorch copies is row-major, so a result that is not must be a view.
         return [0] if is_row_major(base) or not is_row_major(call.outputs[0]) else None
-    rule = _RULES.get(call.op)
+    rule = _RULES.get(op)
     args = [known_dim(arg) for arg in call.args[1:]]
     if rule is None or any(isinstance(arg, Ref) for arg in args):
         return None
@@ -92,10 +74,6 @@ def _slice(base: TensorDesc, args: Sequence[Arg]) -> list[Dim] | None:
     return [mul(begin, base.strides[axis])]
 
 
-def _narrow(base: TensorDesc, args: Sequence[Arg]) -> list[Dim] | None:
-    return _select(base, args)
-
-
 def _unbind(base: TensorDesc, args: Sequence[Arg]) -> list[Dim] | None:
     axis = _axis(args, base)
     count = base.shape[axis]
@@ -122,12 +100,12 @@ def _split_with_sizes(base: TensorDesc, args: Sequence[Arg]) -> list[Dim] | None
 
 
 _RULES: dict[str, Callable[[TensorDesc, Sequence[Arg]], list[Dim] | None]] = {
-    "aten.select.int": _select,
-    "aten.slice.Tensor": _slice,
-    "aten.narrow.default": _narrow,
-    "aten.unbind.int": _unbind,
-    "aten.split.Tensor": _split,
-    "aten.split_with_sizes.default": _split_with_sizes,
+    "select.int": _select,
+    "slice.Tensor": _slice,
+    "narrow.default": _select,
+    "unbind.int": _unbind,
+    "split.Tensor": _split,
+    "split_with_sizes.default": _split_with_sizes,
 }
 
 
