@@ -3,7 +3,7 @@
 A dialect subclasses ``SourceRenderer`` and says what its types, functions and pointers are called
 and what a kernel's first and last lines look like. The interface between a rendered kernel and
 whoever launches it is in order: a pointer for each of ``kernel.buffers``, a 64-bit integer for
-each of ``symbolic_sizes(kernel)``, the number of points, and, where the kernel ``has_checks``, a
+each of ``call_sizes(kernel)``, the number of points, and, where the kernel ``has_checks``, a
 pointer to a 64-bit flag that is set where an index is out of range.
 """
 
@@ -30,17 +30,13 @@ from dovetail.ir.kernel import (
     Scan,
     Store,
 )
+from dovetail.ir.kernel_call import call_sizes
 from dovetail.ir.kernel_verify import InvalidKernel, verify_kernel
 from dovetail.ir.ops import CHECKS, REDUCTIONS
-from dovetail.ir.size import Dim, Size
+from dovetail.ir.size import Dim
 from dovetail.ir.verify import verify_stage
 
 RUN = 256  # values summed before their sum is added to the total, so that errors grow slowly
-
-
-def symbolic_sizes(kernel: Kernel) -> tuple[Size, ...]:
-    """The sizes a kernel is given at each launch, in order."""
-    return tuple(dict.fromkeys(dim for dim in kernel.dims() if isinstance(dim, Size)))
 
 
 def points(kernel: Kernel) -> Dim:
@@ -64,7 +60,7 @@ class SourceRenderer(SourceOperations):
         self.kernel = kernel
         self.lines: list[str] = []
         self.depth = 1
-        self.sizes = {dim: f"s{n}" for n, dim in enumerate(symbolic_sizes(kernel))}
+        self.sizes = {dim: f"s{n}" for n, dim in enumerate(call_sizes(kernel))}
         self.stored = {b.name: b.dtype for b in kernel.buffers}
         self.types = {i.name: i.dtype for i in kernel.instructions()}
         for name in (kernel.name, *self.stored, *self.types, *(a.name for a in kernel.all_axes())):

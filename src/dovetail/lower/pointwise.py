@@ -152,54 +152,31 @@ def relu(b: Builder, dtype: str, x: str) -> str:
     return b.apply("max", dtype, x, b.const(0, dtype))
 
 
-def frac(b: Builder, dtype: str, x: str) -> str:
-    """X - trunc(x)."""
-    return b.apply("sub", dtype, x, b.apply("trunc", dtype, x))
+# Of integers those that round return their operand; of bool, where eager has them, all do.
+_OF_NUMBERS = {"relu": relu, **{name: simple(name) for name in ("neg", "abs", "sign")}}
+_OF_FLOATS = {name: simple(name) for name in ("floor", "ceil", "trunc", "round")}
 
 
-_SAME: dict[str, Element] = {
-    "neg.default": simple("neg"),
-    "abs.default": simple("abs"),
-    "relu.default": relu,
-    "sign.default": simple("sign"),
-}
-# On integers these return their operand.
-_ROUND: dict[str, Element] = {
-    f"{name}.default": simple(name) for name in ("floor", "ceil", "trunc", "round")
-}
-
-
-def _same_rule(fn: Element) -> Callable[[Lower, OpCall], Pointwise]:
-    def lowered(lower: Lower, call: OpCall) -> Pointwise:
-        dtype = compute(tensor(call.output).dtype)
-        body = _identity if dtype == "bool" else fn  # of those that eager has for bool
-        return lower_elements(lower, call, call.args[:1], dtype, body)
-
-    return lowered
-
-
-def _round_rule(fn: Element) -> Callable[[Lower, OpCall], Pointwise]:
-    def lowered(lower: Lower, call: OpCall) -> Pointwise:
-        dtype = compute(tensor(call.output).dtype)
-        body = fn if dtype in FLOATS else _identity
-        return lower_elements(lower, call, call.args[:1], dtype, body)
-
-    return lowered
+@rule(*(f"{name}.default" for name in (*_OF_NUMBERS, *_OF_FLOATS)))
+def lower_in_own_type(lower: Lower, call: OpCall) -> Pointwise:
+    """A function whose result has its operand's type."""
+    name, dtype = call.op.split(".")[1], compute(tensor(call.output).dtype)
+    given = _OF_FLOATS if dtype in FLOATS else {}
+    functions = given if dtype == "bool" else {**given, **_OF_NUMBERS}
+    return lower_elements(lower, call, call.args[:1], dtype, functions.get(name, _identity))
 
 
 def _identity(b: Builder, dtype: str, x: str) -> str:
     return x
 
 
-for _name, _element in _SAME.items():
-    rule(_name)(_same_rule(_element))
-for _name, _element in _ROUND.items():
-    rule(_name)(_round_rule(_element))
-
-
 @rule("frac.default")
 def lower_frac(lower: Lower, call: OpCall) -> Pointwise:
     """X - trunc(x), floating point only."""
+
+    def frac(b: Builder, dtype: str, x: str) -> str:
+        return b.apply("sub", dtype, x, b.apply("trunc", dtype, x))
+
     return lower_elements(lower, call, call.args[:1], float_type(call), frac)
 
 
@@ -319,14 +296,12 @@ def lower_clamp_tensor(lower: Lower, call: OpCall) -> Pointwise:
     return lower_elements(lower, call, (call.args[0], *given), dtype, body)
 
 
-@rule(
-    "_to_copy.default", "clone.default", "contiguous.default", "prims.convert_element_type.default"
-)
+@rule("_to_copy.default", "clone.default", "contiguous.default")
+@rule("prims.convert_element_type.default")
 def lower_copy(lower: Lower, call: OpCall) -> Pointwise:
     """A copy, in another type or layout; conversion to half precision rounds."""
     stored = tensor(call.output).dtype
-    args, dtype = call.args[:1], compute(stored)
-    return lower_elements(lower, call, args, dtype, lambda _b, _dtype, x: x, stored=stored)
+    return lower_elements(lower, call, call.args[:1], compute(stored), _identity, stored)
 
 
 # ---- made from nothing -------------------------------------------------------------------------
@@ -358,13 +333,11 @@ def lower_arange(lower: Lower, call: OpCall) -> Pointwise:
             raise Refused("only numbers that are exact")
     if not all(isinstance(v, int | Size) and not isinstance(v, bool) for v in (start, step)):
         raise Refused("only integers")
-    result = compute(desc.dtype)
-    return lower.pointwise(
-        call,
-        lambda b, index: b.cast(b.position(index[0].scale(step).shift(start)), result),
-        (),
-        0,
-    )
+
+    def body(b: Builder, index: Indices) -> str:
+        return b.cast(b.position(index[0].scale(step).shift(start)), compute(desc.dtype))
+
+    return lower.pointwise(call, body, (), 0)
 
 
 _EXACT = 2**24

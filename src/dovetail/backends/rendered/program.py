@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from dovetail.codegen.source import has_checks, points, symbolic_sizes
+from dovetail.codegen.source import has_checks, points
 from dovetail.ir import Arg, OpCall, Ref, Segment
 from dovetail.ir.kernel import Kernel
+from dovetail.ir.kernel_call import call_sizes
 from dovetail.ir.size import Dim
 from dovetail.ir.target import TARGETS
 from dovetail.ir.tensor import TensorDesc
@@ -58,7 +59,7 @@ class RenderedProgram:
                 raise Unschedulable(f"{step.call.op} would have to be called from kernels")
             kernel = step.kernel
             buffers = tuple(step.buffers[b.name] for b in kernel.buffers)
-            sizes = symbolic_sizes(kernel)
+            sizes = call_sizes(kernel)
             self.launches.append(
                 RenderedLaunch(kernel, buffers, sizes, points(kernel), has_checks(kernel))
             )
