@@ -23,6 +23,7 @@ from dovetail.lower.expression import (
     Read,
     ScanStep,
     Within,
+    inline,
     trace,
     verify_expression,
 )
@@ -137,10 +138,10 @@ def test_an_expression_can_be_inlined_in_another():
     first = trace(gathered, 2, (X, PLACES))
 
     def body(b, index):
-        return b.inline(first, (X, PLACES), index)[0]
+        return inline(b, first, (X, PLACES), index)[0]
 
     assert trace(body, 2, (X, PLACES)) == first
-    moved = trace(lambda b, i: b.inline(first, (X, PLACES), (i[1], i[0]))[0], 2, (X, PLACES))
+    moved = trace(lambda b, i: inline(b, first, (X, PLACES), (i[1], i[0]))[0], 2, (X, PLACES))
     assert moved.reads[0].index == IndexMap((variables(2)[1],))
     assert [n.dtype for n in moved.nodes] == [n.dtype for n in first.nodes]
     verify_expression(moved, (X, PLACES))
@@ -151,7 +152,7 @@ def test_what_is_inlined_under_a_mask_is_under_both():
 
     def body(b, index):
         outer = b.apply("lt", "bool", b.position(index[0]), b.const(2, "int64"))
-        return b.masked(outer, lambda: b.inline(first, (X, PLACES), index)[0])
+        return b.masked(outer, lambda: inline(b, first, (X, PLACES), index)[0])
 
     found = trace(body, 2, (X, PLACES))
     verify_expression(found, (X, PLACES))

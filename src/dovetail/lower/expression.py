@@ -15,7 +15,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from dovetail.errors import UnsupportedGraph
 from dovetail.ir.affine import Affine
@@ -189,17 +189,17 @@ class Builder:
         self.nodes: list[Node] = []
         self.types: dict[str, str] = {}
         self._known: dict[object, str] = {}
-        self._mask: str | None = None
+        self.mask: str | None = None
 
     def read(self, value: Value, index: Indices) -> str:
         """The element of an operand at an index."""
-        key = value, index, self._mask
+        key = value, index, self.mask
         if key in self._known:
             return self._known[key]
         operand = self.operands.get(value)
         if operand is None:
             raise InvalidExpression(f"{value} is read, but is no operand")
-        return self._add(key, Read(operand, IndexMap(index), COMPUTE[value.dtype], self._mask))
+        return self._add(key, Read(operand, IndexMap(index), COMPUTE[value.dtype], self.mask))
 
     def apply(self, op: str, dtype: str, *args: str) -> str:
         """An operation's result."""
@@ -237,48 +237,21 @@ class Builder:
 
     def mask_or_true(self) -> str:
         """The mask that reads are under at present."""
-        return self._mask or self._known.get("active") or self._add("active", Active())
+        return self.mask or self._known.get("active") or self._add("active", Active())
 
     def masked(self, mask: str, body: Callable[[], str]) -> str:
         """``body``, whose reads happen only where ``mask`` and every mask around it hold."""
-        before = self._mask
-        self._mask = self._within(mask)
+        before = self.mask
+        self.mask = self.within(mask)
         try:
             return body()
         finally:
-            self._mask = before
+            self.mask = before
 
-    def inline(
-        self, expression: Expression, operands: Sequence[Value], index: Indices
-    ) -> tuple[str, ...]:
-        """The results of another expression at an index."""
-        around, names = self._mask, dict[str, str]()
-        for name, node in expression.named:
-            match node:
-                case Read():
-                    self._mask = around if node.mask is None else names[node.mask]
-                    found = self.read(operands[node.operand], node.index.at(index, None, names))
-                case Literal():
-                    found = self.const(node.value, node.dtype)
-                case Place():
-                    found = self.position(substitute(node.index, index, names))
-                case Compute():
-                    found = self.apply(node.op, node.dtype, *[names[n] for n in node.uses])
-                case ScanStep():
-                    found = self.scan(node.op, node.dtype, names[node.uses[0]])
-                case Within():
-                    self._mask = around if node.outer is None else names[node.outer]
-                    found = self._within(names[node.mask])
-                case Active():
-                    self._mask = around
-                    found = self.mask_or_true()
-            names[name] = found
-        self._mask = around
-        return tuple([names[n] for n in expression.results])
-
-    def _within(self, mask: str) -> str:
-        key = "within", mask, self._mask
-        return self._known.get(key) or self._add(key, Within(mask, self._mask))
+    def within(self, mask: str) -> str:
+        """A mask, and those that reads are under at present."""
+        key = "within", mask, self.mask
+        return self._known.get(key) or self._add(key, Within(mask, self.mask))
 
     def _add(self, key: object, node: Node) -> str:
         name = f"%{len(self.nodes)}"
@@ -286,6 +259,48 @@ class Builder:
         self.types[name] = node.dtype
         self._known[key] = name
         return name
+
+
+class _Emitter(Protocol):
+    """What an expression is computed with: a ``Builder``, or what builds a kernel."""
+
+    mask: str | None  # that reads are under
+
+    def read(self, value: Value, index: Indices, /) -> str: ...
+    def apply(self, op: str, dtype: str, /, *args: str) -> str: ...
+    def scan(self, op: str, dtype: str, value: str, /) -> str: ...
+    def const(self, value: float | int | bool, dtype: str, /) -> str: ...
+    def position(self, index: Affine, /) -> str: ...
+    def within(self, mask: str, /) -> str: ...
+    def mask_or_true(self) -> str: ...
+
+
+def inline(
+    emitter: _Emitter, expression: Expression, operands: Sequence[Value], index: Indices
+) -> tuple[str, ...]:
+    """The results of an expression at an index."""
+    around, names = emitter.mask, dict[str, str]()
+    for name, node in expression.named:
+        if isinstance(node, Compute):
+            found = emitter.apply(node.op, node.dtype, *[names[n] for n in node.uses])
+        elif isinstance(node, Read):
+            emitter.mask = around if node.mask is None else names[node.mask]
+            found = emitter.read(operands[node.operand], node.index.at(index, None, names))
+        elif isinstance(node, Literal):
+            found = emitter.const(node.value, node.dtype)
+        elif isinstance(node, Place):
+            found = emitter.position(substitute(node.index, index, names))
+        elif isinstance(node, Within):
+            emitter.mask = around if node.outer is None else names[node.outer]
+            found = emitter.within(names[node.mask])
+        elif isinstance(node, Active):
+            emitter.mask = around
+            found = emitter.mask_or_true()
+        else:
+            found = emitter.scan(node.op, node.dtype, names[node.uses[0]])
+        names[name] = found
+    emitter.mask = around
+    return tuple([names[n] for n in expression.results])
 
 
 Body = Callable[[Builder, Indices], str]

@@ -22,8 +22,8 @@ from dovetail.ir.kernel import (
     Scan,
     Store,
 )
-from dovetail.lower.expression import Active, Compute, Literal, Place, Read, Within
-from dovetail.lower.index_map import Indices, substitute
+from dovetail.lower.expression import inline
+from dovetail.lower.index_map import Indices
 from dovetail.lower.values import (
     Computed,
     Host,
@@ -255,28 +255,7 @@ class KernelBuilder:
 
     def _compute(self, value: Computed, index: Indices) -> tuple[str, ...]:
         """The results of a value's expression at an index."""
-        around, names = self.mask, dict[str, str]()
-        for name, node in value.expression.named:
-            if isinstance(node, Compute):
-                found = self.apply(node.op, node.dtype, tuple([names[n] for n in node.uses]))
-            elif isinstance(node, Read):
-                self.mask = around if node.mask is None else names[node.mask]
-                place = node.index.at(index, None, names)
-                found = self.read(value.reads[node.operand], place)
-            elif isinstance(node, Literal):
-                found = self.const(node.value, node.dtype)
-            elif isinstance(node, Place):
-                found = self.position(substitute(node.index, index, names))
-            elif isinstance(node, Within):
-                outer = around if node.outer is None else names[node.outer]
-                found = self._both(outer, names[node.mask])
-            elif isinstance(node, Active):
-                found = around or self.const(True, "bool")
-            else:
-                found = self.scan(node.op, node.dtype, names[node.uses[0]])
-            names[name] = found
-        self.mask = around
-        return tuple([names[n] for n in value.expression.results])
+        return inline(self, value.expression, value.reads, index)
 
     def _load(self, root: Value, index: Index) -> str:
         key = ("load", root, index, self.mask)
@@ -287,7 +266,7 @@ class KernelBuilder:
             self.memo[key] = name
         return self.memo[key]
 
-    def apply(self, op: str, dtype: str, args: tuple[str, ...]) -> str:
+    def apply(self, op: str, dtype: str, *args: str) -> str:
         """An operation, unless the same was done before."""
         return self._once((op, dtype, args), lambda name: Apply(name, dtype, op, args))
 
@@ -309,11 +288,16 @@ class KernelBuilder:
         base = self._once(("position", place), lambda name: Position(name, place))
         for name, step in index.values:
             factor = self.position(Affine(step))
-            base = self.apply("add", "int64", (base, self.apply("mul", "int64", (name, factor))))
+            base = self.apply("add", "int64", base, self.apply("mul", "int64", name, factor))
         return base
 
-    def _both(self, outer: str | None, mask: str) -> str:
-        return mask if outer is None else self.apply("and", "bool", (outer, mask))
+    def within(self, mask: str) -> str:
+        """A mask, and those that loads are under at present."""
+        return mask if self.mask is None else self.apply("and", "bool", self.mask, mask)
+
+    def mask_or_true(self) -> str:
+        """The mask that loads are under at present."""
+        return self.mask or self.const(True, "bool")
 
     def _once(self, key: object, make: Callable[[str], Instruction]) -> str:
         if key not in self.memo:

@@ -16,7 +16,7 @@ from dovetail.ir.ops import REDUCTIONS
 from dovetail.ir.size import Dim, Size
 from dovetail.ir.strides import contiguous_strides
 from dovetail.lower.calls import Lowered, operands_of
-from dovetail.lower.expression import Builder, Compute, Read, ScanStep
+from dovetail.lower.expression import Builder, Compute, Read, ScanStep, inline
 from dovetail.lower.index_map import IndexMap, Indices
 from dovetail.lower.reindex import reshape
 from dovetail.lower.rules import Lower
@@ -62,7 +62,7 @@ class ReductionPart:
         """One element for every part."""
 
         def body(b: Builder, index: Indices) -> tuple[str, ...]:
-            return b.inline(whole.expression, whole.reads, self.at.at(index))
+            return inline(b, whole.expression, whole.reads, self.at.at(index))
 
         name, kinds = lower.fresh(whole.op), (whole.dtype, whole.op)
         return Reduction(name, *kinds, self.shape, self.dims, body, whole.reads, whole.accumulate)
@@ -239,7 +239,7 @@ class PartCutter:
         def x(b: Builder, index: Indices) -> str:
             place = index[dim].scale(each) + index[dim + 1]
             at = (*index[:dim], place, *index[dim + 2 :])
-            return b.inline(element, value.reads, at)[0]
+            return inline(b, element, value.reads, at)[0]
 
         name, dims = self.lower.fresh("sum"), (dim + 1,)
         sums = Reduction(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from dovetail.lower.expression import Builder, Compute, Expression, Read
+from dovetail.lower.expression import Builder, Compute, Expression, Read, inline
 from dovetail.lower.index_map import IndexMap, Indices, variables
 from dovetail.lower.reductions import kept_index
 from dovetail.lower.rules import Lower
@@ -95,7 +95,7 @@ class SoftmaxParts:
         base = self.lower.inner("base", dtype, top.shape, finite, (top,))
 
         def power(b: Builder, index: Indices) -> tuple[str, ...]:
-            (x,) = b.inline(whole.expression, whole.reads, at.at(index))
+            (x,) = inline(b, whole.expression, whole.reads, at.at(index))
             off = b.apply("sub", dtype, x, b.read(base, keep(index)))
             return (b.apply("exp_normal", dtype, off),)
 
