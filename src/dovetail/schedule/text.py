@@ -29,7 +29,9 @@ def _pairs(read: Callable[[str], Any], between: str = " by ") -> Notation:
         pairs = [part.split(between) for part in text.split(", ")]
         return tuple((name, read(value)) for name, value in pairs)
 
-    return Notation(lambda pairs: ", ".join(f"{name}{between}{value}" for name, value in pairs), parse)
+    return Notation(
+        lambda pairs: ", ".join(f"{name}{between}{value}" for name, value in pairs), parse
+    )
 
 
 def _print_steps(steps: Steps) -> str:

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 from dovetail.codegen.llvm import memory
 from dovetail.codegen.llvm.columns import Columns, array, moved, stored_type, when
 from dovetail.codegen.llvm.emit import Val, vector_type
-from dovetail.codegen.llvm.math.arithmetic import fma
 from dovetail.codegen.llvm.tile import Span, span
 from dovetail.ir.dtypes import item_bytes
 from dovetail.ir.kernel_product import kernel_product
@@ -253,7 +252,7 @@ class Tiles:
             value = c.splat(raw, lanes)
             for j, vector in enumerate(vectors):
                 old = c.get(sums[i][j], self.dtype, lanes)
-                c.put(sums[i][j], fma(c, value, vector, old))
+                c.put(sums[i][j], c.intrinsic("fma", value, vector, old))
 
     def _left(self, row: Val, step: Val) -> tuple[Val, Dim]:
         """Where a tile's rows are read from, and how far a step moves."""
