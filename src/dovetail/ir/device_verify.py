@@ -7,11 +7,13 @@ import re
 from dovetail.errors import InvalidProgram
 from dovetail.ir.program import BlobCall, Copy, Instruction, Launch, Program, reads, writes
 from dovetail.ir.strides import same_dims
+from dovetail.ir.verify import requirement
 
 HOST = "cpu"
 _NAME = re.compile(r"[\w.-]+$")
 _KERNEL = re.compile(r"[^\s@]+@\d+(-\d+)?$")
 _ON_DEVICE = ("constant", "temporary", "view")  # what may lie in a device's memory
+_require = requirement(InvalidProgram)
 
 
 def verify_devices(program: Program) -> None:
@@ -65,8 +67,3 @@ def _verify_copy(program: Program, copy: Copy) -> None:
     same = same_dims(target.desc.strides, source.desc.strides)
     _require(same, "a copy between devices keeps strides")
     _require(target.kind != "view", "a copy between devices fills a buffer, not a view")
-
-
-def _require(condition: bool, problem: str) -> None:
-    if not condition:
-        raise InvalidProgram(problem)

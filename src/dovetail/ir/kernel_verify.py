@@ -17,10 +17,14 @@ from dovetail.ir.kernel import (
     Store,
 )
 from dovetail.ir.ops import OPERATIONS, REDUCTIONS
+from dovetail.ir.verify import requirement
 
 
 class InvalidKernel(UnsupportedGraph):
     """A kernel breaks a rule of the IR."""
+
+
+_require = requirement(InvalidKernel)
 
 
 def verify_kernel(kernel: Kernel) -> Kernel:
@@ -34,11 +38,6 @@ def verify_kernel(kernel: Kernel) -> Kernel:
     for loop in kernel.loops:
         visible |= _verify_loop(kernel, loop, visible, axes)
     return kernel
-
-
-def _require(condition: bool, problem: str) -> None:
-    if not condition:
-        raise InvalidKernel(problem)
 
 
 def _verify_loop(

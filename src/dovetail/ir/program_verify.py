@@ -24,10 +24,12 @@ from dovetail.ir.program import (
 )
 from dovetail.ir.size import Dim, Size, symbols_of
 from dovetail.ir.strides import same_dims
+from dovetail.ir.verify import requirement
 
 _NAME = re.compile(r"[\w.]+$")
 _KERNEL_NAME = re.compile(r"[\w.]+@\d+$")
 _PRESET = ("input", "constant", "state")  # hold something before the first instruction
+_require = requirement(InvalidProgram)
 
 
 def verify_program(program: Program) -> None:
@@ -238,8 +240,3 @@ def _require_symbols(dims: Iterable[Dim], known: frozenset[str], what: str) -> N
     except SizeError as error:
         raise InvalidProgram(f"{what}: {error}") from None
     _require(not unknown, f"{what}: unknown symbol {', '.join(sorted(unknown))}")
-
-
-def _require(condition: bool, problem: str) -> None:
-    if not condition:
-        raise InvalidProgram(problem)

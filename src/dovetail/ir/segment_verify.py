@@ -7,12 +7,16 @@ from dovetail.ir.call import Arg, Ref, leaves
 from dovetail.ir.segment import Segment
 from dovetail.ir.size import Size
 from dovetail.ir.tensor import Desc
+from dovetail.ir.verify import requirement
 
 KINDS = ("tensor", "constant", "shared", "size", "scalar")
 
 
 class InvalidSegment(UnsupportedGraph):
     """A segment breaks a rule of the IR."""
+
+
+_require = requirement(InvalidSegment)
 
 
 def verify_segment(segment: Segment) -> Segment:
@@ -34,11 +38,6 @@ def verify_segment(segment: Segment) -> Segment:
     for out in leaves(segment.outputs):
         _verify_use(out, known, symbols, "the output")
     return segment
-
-
-def _require(condition: bool, problem: str) -> None:
-    if not condition:
-        raise InvalidSegment(problem)
 
 
 def _verify_use(arg: Arg, known: dict[str, Desc], symbols: set[str], user: str) -> None:

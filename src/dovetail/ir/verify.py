@@ -33,6 +33,16 @@ def verifying(on: bool = True) -> Iterator[None]:
         _on.reset(before)
 
 
+def requirement(error: type[DovetailError]) -> Callable[[bool, str], None]:
+    """A check that raises ``error`` with the problem unless a condition holds."""
+
+    def require(condition: bool, problem: str) -> None:
+        if not condition:
+            raise error(problem)
+
+    return require
+
+
 def verify_stage(stage: str, value: T, check: Callable[[T], object]) -> T:
     """``value``, which ``check`` has seen where verification is on.
 

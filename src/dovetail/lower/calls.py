@@ -22,7 +22,16 @@ from dovetail.lower import all_rules
 from dovetail.lower.contraction import Contraction
 from dovetail.lower.portable import ASSERTIONS
 from dovetail.lower.rules import Lower, Refused, Rule, problem
-from dovetail.lower.values import Computed, Host, LibraryCall, Source, Value, View, verify_value
+from dovetail.lower.values import (
+    Computed,
+    Host,
+    LibraryCall,
+    Source,
+    Value,
+    View,
+    operands_of,
+    verify_value,
+)
 
 log = logging.getLogger(__name__)
 
@@ -151,13 +160,6 @@ def _made(results: Iterable[Value], known: set[Value]) -> Iterator[Value]:
             known.add(value)
             yield from _made(operands_of(value), known)
             yield value
-
-
-def operands_of(value: Value) -> tuple[Value, ...]:
-    """The values that one is made of."""
-    if isinstance(value, View):
-        return (value.base,)
-    return value.reads if isinstance(value, Computed) else ()
 
 
 # What a target makes of a lowered call: the same in other steps, or a refusal, for a library.

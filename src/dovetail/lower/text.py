@@ -13,6 +13,7 @@ from dovetail.lower.values import (
     Scanned,
     Value,
     View,
+    operands_of,
 )
 
 
@@ -42,14 +43,10 @@ def _made(value: Value, known: set[Value]) -> Iterator[Value]:
     if value in known:
         return
     known.add(value)
-    if isinstance(value, View):
-        yield from _made(value.base, known)
-    elif isinstance(value, Computed):
-        for read in value.reads:
-            yield from _made(read, known)
-    else:
-        return  # memory: there is nothing to compute
-    yield value
+    for operand in operands_of(value):
+        yield from _made(operand, known)
+    if isinstance(value, View | Computed):  # else it is memory: there is nothing to compute
+        yield value
 
 
 def print_value(value: Value) -> str:

@@ -11,12 +11,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from dovetail.errors import CannotSave
-from dovetail.ir.affine import add, mul
+from dovetail.ir.affine import add, product
 from dovetail.ir.call import Arg, OpCall, Ref
 from dovetail.ir.memory import share_in_place
 from dovetail.ir.program import (
     VALUE,
-    Attribute,
     Buffer,
     Copy,
     Guard,
@@ -145,32 +144,23 @@ class Lowering:
             if held.dtype == dtype:
                 return name
             desc = TensorDesc(dtype, held.shape, contiguous_strides(held.shape), held.device)
-            return self._convert(desc, (name,), (), f"{call}_{name}_as_{dtype}")
+            made = self.declare(f"{call}_{name}_as_{dtype}", "temporary", desc)
+            self.emit(KernelCall("copy@1", (made,), (name,)))
+            return made
         if isinstance(value, Size):
-            return self._convert(TensorDesc(dtype, (), ()), (), (value,), f"{call}_size")
+            made = self.declare(f"{call}_size", "temporary", TensorDesc(dtype, (), ()))
+            self.emit(KernelCall("size@1", (made,), (), (value,)))
+            return made
         return self._scalar(dtype, value)
-
-    def _convert(
-        self,
-        desc: TensorDesc,
-        inputs: tuple[str, ...],
-        attributes: tuple[Attribute, ...],
-        name: str,
-    ) -> str:
-        made = self.declare(name, "temporary", desc)
-        kernel = "copy@1" if inputs else "size@1"
-        self.emit(KernelCall(kernel, (made,), inputs, attributes))
-        return made
 
     def _scalar(self, dtype: str, value: int | float | bool) -> str:
         if dtype.startswith(("int", "uint")) and isinstance(value, float):
             value = int(value)
-        entry: Scalar = (dtype, value)
         for name, held in self.scalars.items():
             if held[0] == dtype and repr(held[1]) == repr(value):
                 return name
         name = self.declare(f"scalar_{len(self.scalars)}", "constant", TensorDesc(dtype, (), ()))
-        self.scalars[name] = entry
+        self.scalars[name] = dtype, value
         return name
 
     def _host(self, call: OpCall) -> None:
@@ -362,28 +352,16 @@ def _fills(view: Buffer, owner: Buffer) -> bool:
         map(str, owner.desc.strides)
     )
     row_major = all(is_row_major(b.desc) for b in (view, owner))
-    as_many = same_dims((_count(view.desc),), (_count(owner.desc),))
+    as_many = same_dims((product(view.desc.shape),), (product(owner.desc.shape),))
     return same_start and (permuted or (row_major and as_many))
-
-
-def _count(desc: TensorDesc) -> int | Size:
-    total: int | Size = 1
-    for size in desc.shape:
-        total = mul(total, size)
-    return total
 
 
 def _dense_strides(desc: TensorDesc) -> tuple[int | Size, ...]:
     """The value's own strides if they leave no gap and no overlap, else row-major ones."""
-    order = sorted(
-        range(desc.rank),
-        key=lambda i: (desc.strides[i] if isinstance(desc.strides[i], int) else 0, -i),
-        reverse=True,
-    )
+    plain = contiguous_strides(desc.shape)
     if not all(isinstance(s, int) for s in (*desc.strides, *desc.shape)):
-        return contiguous_strides(desc.shape)
-    sorted_shape = tuple(desc.shape[i] for i in order)
-    dense = contiguous_strides(sorted_shape)
-    by_axis = {axis: dense[i] for i, axis in enumerate(order)}
-    found = tuple(by_axis[i] for i in range(desc.rank))
-    return found if found == desc.strides else contiguous_strides(desc.shape)
+        return plain
+    order = sorted(range(desc.rank), key=lambda i: (-int(desc.strides[i]), i))  # type: ignore[arg-type]
+    dense = contiguous_strides([desc.shape[i] for i in order])
+    fills = all(desc.strides[axis] == step for axis, step in zip(order, dense, strict=True))
+    return desc.strides if fills else plain

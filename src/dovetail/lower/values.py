@@ -184,6 +184,13 @@ def verify_value(value: Value) -> None:
         raise InvalidExpression(f"{value} is computed as {', '.join(types)}")
 
 
+def operands_of(value: Value) -> tuple[Value, ...]:
+    """The values that one is made of."""
+    if isinstance(value, View):
+        return (value.base,)
+    return value.reads if isinstance(value, Computed) else ()
+
+
 def root_of(value: Value) -> Value:
     """The value a view looks at, or the value itself."""
     return value.root if isinstance(value, View) else value

@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from dovetail.ir.program import Copy, HostCall, Instruction, KernelCall
-from dovetail.lower.calls import lower_segment, operands_of
+from dovetail.lower.calls import lower_segment
 from dovetail.lower.text import values_by_origin
-from dovetail.lower.values import LibraryCall, Value
+from dovetail.lower.values import LibraryCall, Value, operands_of
 from dovetail.schedule.adapt import adapter
 from dovetail.schedule.build import Built
 from dovetail.schedule.plan import make_plan

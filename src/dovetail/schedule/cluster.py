@@ -170,7 +170,7 @@ class Clusterer:
 
     def _home_number(self, value: Value) -> int:
         if isinstance(value, Source):
-            return self._after_barrier()
+            return self.barrier
         found = self.home.get(value.call if isinstance(value, Host) else value)
         return -1 if found is None else found.number
 
@@ -178,12 +178,9 @@ class Clusterer:
         """The first cluster whose kernel can have a value: inlined, if that is cheap."""
         return self.cheap[value][1] if value in self.cheap else self._home_number(value)
 
-    def _after_barrier(self) -> int:
-        return self.barrier
-
     def _place(self, value: Value) -> None:
         reads = [root_of(r) for r in reads_of(value)]
-        first = max([self._after_barrier(), *map(self._earliest, reads)])
+        first = max([self.barrier, *map(self._earliest, reads)])
         self._find(value, max(first, 0))
         if isinstance(value, Pointwise):
             cost = value.cost + sum(self.cheap[r][0] for r in reads if r in self.cheap)

@@ -15,12 +15,12 @@ from dovetail.ir.affine import mul, product
 from dovetail.ir.ops import REDUCTIONS
 from dovetail.ir.size import Dim, Size
 from dovetail.ir.strides import contiguous_strides
-from dovetail.lower.calls import Lowered, operands_of
+from dovetail.lower.calls import Lowered
 from dovetail.lower.expression import Builder, Compute, Read, ScanStep, inline
 from dovetail.lower.index_map import IndexMap, Indices
 from dovetail.lower.reindex import reshape
 from dovetail.lower.rules import Lower
-from dovetail.lower.values import Computed, Reduction, Scanned, Value, View
+from dovetail.lower.values import Computed, Reduction, Scanned, Value, View, operands_of
 from dovetail.schedule.softmax import SoftmaxParts, sum_of_powers
 
 ROWS = 4  # along the dimension that is cut, where the others' sizes are not known

@@ -6,6 +6,7 @@ from dovetail.errors import UnsupportedGraph
 from dovetail.ir.call import Ref, leaves
 from dovetail.ir.kernel import Store
 from dovetail.ir.kernel_verify import verify_kernel
+from dovetail.ir.verify import requirement
 from dovetail.lower.values import Host, LibraryCall, Source, Value, root_of
 from dovetail.schedule.build import Built
 from dovetail.schedule.plan import Plan
@@ -13,6 +14,9 @@ from dovetail.schedule.plan import Plan
 
 class InvalidPlan(UnsupportedGraph):
     """A plan breaks a rule."""
+
+
+_require = requirement(InvalidPlan)
 
 
 def verify_plan(plan: Plan) -> Plan:
@@ -45,11 +49,6 @@ def _verify_built(built: Built, made: set[Value], user: str) -> None:
             _require(buffer.name in stored, f"{user} never writes {value}")
     outputs = (b for b in kernel.buffers if b.role != "in")
     made.update(root_of(built.buffers[b.name]) for b in outputs)
-
-
-def _require(condition: bool, problem: str) -> None:
-    if not condition:
-        raise InvalidPlan(problem)
 
 
 def _require_made(value: Value, made: set[Value], user: str) -> None:

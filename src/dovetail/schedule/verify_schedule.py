@@ -14,6 +14,7 @@ from dovetail.ir.kernel_analysis import without_idle_axes
 from dovetail.ir.ops import LOAD_COST
 from dovetail.ir.size import Dim
 from dovetail.ir.target import Target
+from dovetail.ir.verify import requirement
 from dovetail.schedule.cpu import patterns
 from dovetail.schedule.cpu.code_size import FUNCTIONS
 from dovetail.schedule.gpu.verify import verify_blocks
@@ -24,6 +25,7 @@ CALLED = FUNCTIONS | {"erf_plus_one"}  # what a renderer can write as a function
 _WIDEST = 8  # bytes of an element, at most
 _MASKED = ("none", "rest", "all")
 _MOST_LANES, _MOST_STEP = 256, 16  # more is no use, and much code
+_require = requirement(InvalidSchedule)
 
 
 AnySchedule = TypeVar("AnySchedule", Schedule, BlockSchedule)
@@ -35,11 +37,6 @@ def verify_schedule(kernel: Kernel, schedule: AnySchedule, target: Target) -> An
         return verify_blocks(without_idle_axes(kernel), schedule, target)
     _Verifier(without_idle_axes(kernel), schedule, target).verify()
     return schedule
-
-
-def _require(condition: bool, problem: str) -> None:
-    if not condition:
-        raise InvalidSchedule(problem)
 
 
 def _is_power(n: int) -> bool:

@@ -76,10 +76,7 @@ def _load_dense(r: Renderer, access: Load, place: _Place, wanted: Val | None, st
     address = memory.address(c, r.pointers[access.buffer], low, r.dtypes[access.buffer])
 
     def read(mask: Val | None) -> Val:
-        if place.step > 0:
-            return memory.load_dense(c, stored, address, mask, r.lanes)
-        mask = None if mask is None else memory.backwards(c, mask)
-        return memory.backwards(c, memory.load_dense(c, stored, address, mask, r.lanes))
+        return memory.load_along(c, stored, address, mask, r.lanes, place.step)
 
     if r.mask is not None:  # the rest of a row: not the case that counts
         return read(_allowed(r, access, place, wanted))

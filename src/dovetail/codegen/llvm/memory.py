@@ -143,12 +143,9 @@ def load(r: Renderer, instruction: Load, inner: Inner) -> Val:
     else:
         lanes_in_use = both(c, mask, r.mask)
         lanes_in_use = None if lanes_in_use is None else c.splat(lanes_in_use, r.lanes)
-        if access.backwards:
-            lanes_in_use = None if lanes_in_use is None else backwards(c, lanes_in_use)
-            raw = load_dense(c, stored, access.address, lanes_in_use, r.lanes)
-            raw = backwards(c, raw)
-        elif access.dense:
-            raw = load_dense(c, stored, access.address, lanes_in_use, r.lanes)
+        if access.dense:
+            step = -1 if access.backwards else 1
+            raw = load_along(c, stored, access.address, lanes_in_use, r.lanes, step)
         else:
             raw = gather(c, stored, access.address, lanes_in_use)
     return widen(c, raw, dtype)
@@ -236,6 +233,14 @@ def load_dense(c: Code, dtype: str, address: Val, mask: Val | None, lanes: int) 
         return c.new(f"load {kind}, ptr {address.text}, align {size}", dtype, lanes)
     name, nothing = f"llvm.masked.load.{suffix(dtype, lanes)}.p0", (kind, "zeroinitializer")
     return c.call(name, dtype, lanes, address, ("i32", str(size)), mask, nothing)
+
+
+def load_along(c: Code, dtype: str, low: Val, mask: Val | None, lanes: int, step: int) -> Val:
+    """The same from the lowest address, the last lane there where ``step`` is -1."""
+    if step > 0:
+        return load_dense(c, dtype, low, mask, lanes)
+    mask = None if mask is None else backwards(c, mask)
+    return backwards(c, load_dense(c, dtype, low, mask, lanes))
 
 
 def gather(c: Code, dtype: str, address: Val, mask: Val | None) -> Val:
