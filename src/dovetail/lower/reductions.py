@@ -13,6 +13,7 @@ from dovetail.ir.size import Dim
 from dovetail.ir.strides import contiguous_strides
 from dovetail.lower.expression import Builder
 from dovetail.lower.index_map import Indices
+from dovetail.lower.pointwise import lower_elements
 from dovetail.lower.rules import (
     Lower,
     Refused,
@@ -129,8 +130,10 @@ def lowest(dtype: str) -> float | int:
 def lower_quantifier(lower: Lower, call: OpCall) -> Value:
     """Whether any element holds, or all do; of uint8 it is uint8."""
     source, (kind, overload) = lower.value(call.args[0]), call.op.split(".")[1:]
-    rank = len(source.shape)
-    dims = dims_of(None if overload == "default" else argument(call, 1, "dim"), rank)
+    rank, given = len(source.shape), argument(call, 1, "dim")
+    if overload == "dims" and given == ():  # unlike sums, no dimension means none here
+        return lower_elements(lower, call, call.args[:1], "bool", lambda _b, _dtype, x: x)
+    dims = dims_of(None if overload == "default" else given, rank)
     reduced = reduction(lower, source, kind, dims, "bool", "bool")
     return finish(lower, call, reduced, dims, rank)
 
