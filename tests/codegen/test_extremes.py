@@ -55,3 +55,15 @@ def test_deviations_whose_squares_leave_float32(dim, scale):
     for actual, exact in zip(compiled(x), deviations(x.double()), strict=True):
         assert actual.dtype == torch.float32
         torch.testing.assert_close(actual.double(), exact, rtol=1e-6, atol=1e-6 * scale)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.uint8, torch.bool])
+def test_no_dimensions_are_all_for_sums_and_none_for_quantifiers(dtype):
+    def everything(x):
+        none, kept = x.any(dim=()), x.all(dim=(), keepdim=True)
+        return none, kept, x.any(dim=(0, 1)), x.sum(dim=()), x.amax(dim=())
+
+    x = torch.tensor([[0, 1, 2], [0, 0, 3]]).to(dtype)
+    compiled = torch.compile(everything, backend="cpu", options={"strict": True})
+    for actual, expected in zip(compiled(x), everything(x), strict=True):
+        torch.testing.assert_close(actual, expected, rtol=0, atol=0)
