@@ -126,7 +126,6 @@ class _Verifier:
             _require(_is_power(band) and band <= self.target.lanes, f"bands of {band}")
             _require(tile.columns % band == 0, "columns that bands do not divide")
 
-
     def _loop(self, loop: Loop, how: LoopSchedule) -> None:
         is_vector = self.is_row and bool(loop.axes)
         _require(
