@@ -159,14 +159,14 @@ def random_kernels():
     from tests.native.random_kernels import RandomKernel
 
     done = 0
-    for seed in range(60):
+    for seed in range(40):
         made = RandomKernel(seed)
         if _points(made.kernel, made.sizes) > 600:
             continue
         fitting = list(schedules(made.kernel, ours=done % 4 == 0))
         check(made.kernel, fitting[seed % len(fitting)], made.arrays, made.sizes)
         done += 1
-    assert done > 30, done
+    assert done > 20, done
 
 
 def _points(kernel, sizes):
@@ -263,8 +263,8 @@ def reductions():
         for inner in (True, False):
             kernel, arrays = _reduction(op, kind, dtype, inner, rng)
             rtol = 1e-6 if op.name in ("sum", "prod") and dtype in FLOATS else 0.0
-            for schedule in itertools.islice(schedules(kernel), 1, 3):
-                check(kernel, schedule, arrays, rtol=rtol)
+            steps, persistent = itertools.islice(schedules(kernel), 1, 3)
+            check(kernel, steps if inner else persistent, arrays, rtol=rtol)
 
 
 def _kinds():
