@@ -42,6 +42,23 @@ def matrices(lower: Lower, left: Value, right: Value) -> Contraction:
     return contraction(lower, left, right, shape, at)
 
 
+def _shared(lower: Lower, call: OpCall, left: Value, right: Value) -> Value:
+    """One left matrix by each right one: rows come first, as where right ones are parts of one."""
+
+    def at(index: Indices) -> tuple[Indices, Indices]:
+        m, batch, n, k = index
+        return (batch, m, k), (batch, k, n)
+
+    shape = (left.shape[1], left.shape[0], right.shape[2], left.shape[2])
+    total, result = contraction(lower, left, right, shape, at), compute(tensor(call.output).dtype)
+
+    def body(b: Builder, index: Indices) -> str:
+        batch, m, n = index
+        return b.cast(b.read(total, (m, batch, n)), result)
+
+    return lower.pointwise(call, body, (total,))
+
+
 def _alone(lower: Lower, call: OpCall, total: Contraction) -> Value:
     """The sum itself, in the type asked for."""
     result = compute(tensor(call.output).dtype)
@@ -52,6 +69,8 @@ def _alone(lower: Lower, call: OpCall, total: Contraction) -> Value:
 def lower_mm(lower: Lower, call: OpCall) -> Value:
     """A product, or one for each matrix of a batch."""
     left, right = (lower.value(a) for a in call.args[:2])
+    if len(left.shape) == 3 and left.strides[0] == 0:
+        return _shared(lower, call, left, right)
     return _alone(lower, call, matrices(lower, left, right))
 
 

@@ -69,11 +69,13 @@ class CpuBackend(Backend):
         return Passes(pre_grad=(INSTANCE_NORM,))
 
     def lay_out(self, segment: Segment, once: frozenset[str]) -> Segment:
-        """Convolutions and what is between them as PyTorch's convolutions run best."""
+        """Images as PyTorch's convolutions run best, constant matrices packed for products."""
         from dovetail.file.processors import target_here
+        from dovetail.schedule.cpu.packing import pack_products
         from dovetail.schedule.layout import assign_layouts
 
-        return assign_layouts(segment, target_here(), once)
+        target = target_here()
+        return pack_products(assign_layouts(segment, target, once), target, once)
 
     def prepare(self) -> None:
         """Import the code generator and start LLVM."""

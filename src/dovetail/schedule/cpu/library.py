@@ -16,6 +16,7 @@ from dovetail.schedule.tiled import is_matrix_product
 # Rows of a product for which its columns are worth copying to where vectors of them are dense: the
 # copy takes about as long as three rows (benchmarks/gemm.py, transposed weights).
 _PACKING_ROWS = 4
+FEW_ROWS = "a product of too few rows to lay out its columns for"
 # Library calls that write their result where they are told.
 FILLING = frozenset(f"aten.{name}.default" for name in ("mm", "addmm", "bmm", "baddbmm"))
 # From so many multiplications on a product may be left to oneDNN (native/python/aten_product.c),
@@ -57,7 +58,7 @@ def _matrix_reason(value: Contraction, target: Target) -> str:
     if any(operand.dtype not in FLOATS for operand in value.reads):
         return "a product in half precision, for which libraries have instructions of their own"
     if int(value.extent("rows")) < _PACKING_ROWS and not _has_dense_columns(value):  # type: ignore[arg-type]
-        return "a product of too few rows to lay out its columns for"
+        return FEW_ROWS
     return ""
 
 

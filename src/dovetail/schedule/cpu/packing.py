@@ -1,0 +1,171 @@
+"""Constant matrices packed for products: a tile's columns lie together, step after step.
+
+A matrix of [K, N] becomes [N / W, K, W], which a product's kernel reads from one end to the other.
+The change is written in calls of ATen, so that whoever runs the segment gets the same results:
+those that pack depend on constants alone and run once (``place/prepare.py``), and the product
+becomes one by each panel, whose results stand side by side.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+
+from dovetail.ir.call import Attr, OpCall, Ref
+from dovetail.ir.dtypes import FLOATS
+from dovetail.ir.segment import Segment
+from dovetail.ir.strides import contiguous_strides, is_row_major
+from dovetail.ir.target import Target
+from dovetail.ir.tensor import TensorDesc
+from dovetail.lower.calls import lowered_alone
+from dovetail.schedule.cpu.library import FEW_ROWS, library_reason
+
+# Columns of a panel, the best first: whole vectors of every processor that fill its registers with
+# accumulators (three of AVX-512 by eight rows, twice two of AVX2 by six, and so on). All
+# processors share them, as they share a Program.
+WIDTHS = (48, 64, 32, 96, 80, 16)
+_ROW_MAJOR = {"memory_format": Attr("memory_format", "contiguous_format")}
+_PRODUCTS = {"aten.mm.default": 0, "aten.addmm.default": 1}  # where the left matrix stands
+
+
+def pack_products(segment: Segment, target: Target, once: frozenset[str]) -> Segment:
+    """The segment with products by constant matrices as products by packed ones."""
+    packer = _Packer(segment, target, once)
+    calls = tuple(made for call in segment.calls for made in packer.rewritten(call))
+    return replace(segment, calls=calls) if packer.packed else segment
+
+
+def panel_width(columns: int) -> int:
+    """Columns of a panel; 0 where none divides a matrix into whole ones."""
+    return next((width for width in WIDTHS if columns % width == 0), 0)
+
+
+@dataclass
+class _Packer:
+    segment: Segment
+    target: Target
+    once: frozenset[str]
+    packed: dict[Ref, Ref] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.names = {i.name for i in self.segment.inputs} | {c.name for c in self.segment.calls}
+
+    def rewritten(self, call: OpCall) -> Iterator[OpCall]:
+        """A call, or what stands for it."""
+        first = _PRODUCTS.get(call.op, 0)
+        if call.op not in _PRODUCTS or len(call.args) != first + 2 or call.kwargs:
+            yield call
+            return
+        left, right = call.args[first:]
+        if not self._takes(call, left, right):
+            yield call
+            return
+        assert isinstance(left, Ref)
+        assert isinstance(right, Ref)
+        if right not in self.packed:
+            yield from self._pack(right)
+        yield from self._product(call, left, self.packed[right])
+
+    def _takes(self, call: OpCall, left: object, right: object) -> bool:
+        """Whether a product is by a constant matrix, in a kernel, and worth packing for."""
+        if not isinstance(left, Ref) or not isinstance(right, Ref) or right.name not in self.once:
+            return False
+        x, w, out = _tensor(left.desc), _tensor(right.desc), _tensor(call.output)
+        sizes = (*x.shape, *w.shape, *x.strides, *w.strides)
+        if not all(isinstance(n, int) for n in sizes) or w.dtype not in FLOATS:
+            return False
+        (rows, _), (_, columns) = x.shape, w.shape
+        width = panel_width(int(columns))  # type: ignore[arg-type]
+        if rows == 1 or not is_row_major(out) or not width:
+            return False
+        if width == columns and is_row_major(w):  # one panel, as it lies
+            return False
+        found = lowered_alone(call)
+        return not found.refusal and library_reason(found.contractions, self.target) in (
+            "",
+            FEW_ROWS,
+        )
+
+    def _pack(self, matrix: Ref) -> Iterator[OpCall]:
+        """[K, N] as [N / W, K, W]."""
+        desc = _tensor(matrix.desc)
+        steps, columns = map(int, desc.shape)  # type: ignore[arg-type]
+        width = panel_width(columns)
+        count, (down, across) = columns // width, desc.strides
+        if count == 1:
+            only = self._call(
+                matrix.name, "aten.clone.default", (matrix,), _dense(desc, desc.shape)
+            )
+            only = replace(only, kwargs=_ROW_MAJOR)
+            self.packed[matrix] = _ref(only)
+            yield only
+            return
+        split = replace(
+            desc,
+            shape=(steps, count, width),
+            strides=(down, across * width, across),  # type: ignore[operator]
+        )
+        view = self._call(matrix.name, "aten.view.default", (matrix, split.shape), split)
+        turned = _permuted(split, (1, 0, 2))
+        panels = self._call(matrix.name, "aten.permute.default", (_ref(view), (1, 0, 2)), turned)
+        dense = _dense(desc, turned.shape)
+        copy = self._clone(matrix.name, panels, dense)
+        self.packed[matrix] = _ref(copy)
+        yield from (view, panels, copy)
+
+    def _product(self, call: OpCall, left: Ref, packed: Ref) -> Iterator[OpCall]:
+        """The product by each panel, side by side; then what is added to it."""
+        if len(_tensor(packed.desc).shape) == 2:
+            yield replace(call, args=(*call.args[:-1], packed))
+            return
+        x, panels, out = _tensor(left.desc), _tensor(packed.desc), _tensor(call.output)
+        (rows, steps), (count, _, width) = x.shape, panels.shape
+        one = replace(x, shape=(1, rows, steps), strides=(x.strides[0] * rows, *x.strides))  # type: ignore[operator]
+        again = replace(x, shape=(count, rows, steps), strides=(0, *x.strides))
+        first = self._call(call.name, "aten.unsqueeze.default", (left, 0), one)
+        same = self._call(call.name, "aten.expand.default", (_ref(first), again.shape), again)
+        parts = _dense(out, (count, rows, width))
+        product = self._call(call.name, "aten.bmm.default", (_ref(same), packed), parts)
+        turned = _permuted(parts, (1, 0, 2))
+        beside = self._call(call.name, "aten.permute.default", (_ref(product), (1, 0, 2)), turned)
+        copy = self._clone(call.name, beside, _dense(out, turned.shape))
+        yield from (first, same, product, beside, copy)
+        whole = ("aten.view.default", (_ref(copy), out.shape), out)
+        if call.op == "aten.mm.default":
+            yield OpCall(call.name, whole[0], whole[1], {}, out)
+            return
+        view = self._call(call.name, *whole)
+        yield view
+        yield OpCall(call.name, "aten.add.Tensor", (_ref(view), call.args[0]), {}, out)
+
+    def _clone(self, stem: str, of: OpCall, desc: TensorDesc) -> OpCall:
+        made = self._call(stem, "aten.clone.default", (_ref(of),), desc)
+        return replace(made, kwargs=_ROW_MAJOR)
+
+    def _call(self, stem: str, op: str, args: tuple[object, ...], output: TensorDesc) -> OpCall:
+        name = f"{stem}_packed"
+        while name in self.names:
+            name += "_"
+        self.names.add(name)
+        return OpCall(name, op, args, {}, output)
+
+
+def _tensor(desc: object) -> TensorDesc:
+    assert isinstance(desc, TensorDesc)
+    return desc
+
+
+def _ref(call: OpCall) -> Ref:
+    return Ref(call.name, call.output)
+
+
+def _dense(like: TensorDesc, shape: tuple[object, ...]) -> TensorDesc:
+    return replace(like, shape=shape, strides=contiguous_strides(shape))  # type: ignore[arg-type]
+
+
+def _permuted(desc: TensorDesc, order: tuple[int, ...]) -> TensorDesc:
+    return replace(
+        desc,
+        shape=tuple(desc.shape[d] for d in order),
+        strides=tuple(desc.strides[d] for d in order),
+    )
