@@ -30,7 +30,7 @@ _PRODUCTS = {"aten.mm.default": 0, "aten.addmm.default": 1}  # where the left ma
 
 def pack_products(segment: Segment, target: Target, once: frozenset[str]) -> Segment:
     """The segment with products by constant matrices as products by packed ones."""
-    packer = _Packer(segment, target, once)
+    packer = _ConstantPacker(segment, target, once)
     calls = tuple(made for call in segment.calls for made in packer.rewritten(call))
     return replace(segment, calls=calls) if packer.packed else segment
 
@@ -41,7 +41,7 @@ def panel_width(columns: int) -> int:
 
 
 @dataclass
-class _Packer:
+class _ConstantPacker:
     segment: Segment
     target: Target
     once: frozenset[str]
