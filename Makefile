@@ -27,6 +27,8 @@ C_SOURCE := $(NATIVE) $(wildcard native/fuzz/*.[ch] native/tests/*.[ch] examples
 C_TESTS  := $(patsubst native/tests/%.c,native/build/%,$(wildcard native/tests/test_*.c))
 CFLAGS   := -std=c11 -O2 -Wall -Wextra -Werror -Wshadow -Wconversion -Wstrict-prototypes
 INSTALLED := $(VENV)/.installed
+# Not in constraints.txt: a PyTorch built for CUDA asks for a version of its own.
+TRITON    := 3.6.0
 comma     := ,
 
 .PHONY: demo sweep test test-backends test-fast check format bench clean setup fuzz fuzz-seeds \
@@ -108,8 +110,8 @@ $(INSTALLED): pyproject.toml setup.py constraints.txt $(NATIVE)
 	@$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt setuptools
 	@$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt \
 	    --no-build-isolation -e '.[torch,cpu,dev]'
-	@$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt --no-deps \
-	    --upgrade --target $(VENV)/triton triton || echo "no Triton here: its tests are skipped"
+	@$(BIN)/python -m pip install -q --disable-pip-version-check --no-deps --upgrade \
+	    --target $(VENV)/triton triton==$(TRITON) || echo "no Triton here: its tests are skipped"
 	@touch $@
 
 SPOILT ?= 1000

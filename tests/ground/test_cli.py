@@ -12,7 +12,7 @@ def test_backends_prints_a_table_without_debug_backends(capsys):
     assert main(["backends"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].split() == ["name", "tags", "device", "distribution", "available", "reason"]
-    assert [line.split()[0] for line in lines[1:4]] == ["aten", "cpu", "dovetail"]
+    assert [line.split()[0] for line in lines[1:5]] == ["aten", "cpu", "cuda", "dovetail"]
     assert any(line.endswith("more with --all (debug and experimental)") for line in lines)
 
 
