@@ -12,6 +12,10 @@ import dovetail
 FILES = sorted(Path(dovetail.__file__).parent.rglob("*.py"))
 MODULES = {"pickle", "_pickle", "marshal", "shelve", "dill", "cloudpickle", "joblib"}
 CALLS = {"eval", "exec", "compile", "__import__", "torch.load"}
+# Triton compiles Python functions, so the text that our renderer has just made of a kernel becomes
+# one. It is never text that was read: loading a compiled segment takes cubins, and every name in a
+# kernel is checked to be an identifier (codegen/triton/render.py).
+MADE_HERE = {"codegen/triton/compile.py": ["exec", "compile"]}
 
 
 def offences(tree):
@@ -26,8 +30,11 @@ def offences(tree):
 
 
 def test_nothing_read_becomes_code():
-    found = {path.name: list(offences(ast.parse(path.read_text()))) for path in FILES}
-    assert {name: offence for name, offence in found.items() if offence} == {}
+    root = Path(dovetail.__file__).parent
+    found = {
+        str(path.relative_to(root)): list(offences(ast.parse(path.read_text()))) for path in FILES
+    }
+    assert {name: offence for name, offence in found.items() if offence} == MADE_HERE
 
 
 @pytest.mark.parametrize(
