@@ -1,6 +1,7 @@
 """Products of matrices in tiles of registers: right for every size, layout, schedule and target."""
 
 import itertools
+import threading
 from dataclasses import replace
 
 import numpy as np
@@ -67,8 +68,37 @@ def test_long_sums_of_few_rows_go_part_by_part(right):
     made = Matrices(3, 20, 9000, right=right)
     for target in targets():
         schedule = make_schedule(made.kernel(), target)
-        deep = replace(schedule.product, depth=2048)
+        deep = replace(schedule.product, depth=512)
         check(made, target, replace(schedule, product=deep))
+
+
+@pytest.mark.parametrize("right", ["kn", "nk"])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_large_products_take_little_of_the_stack(dtype, right):
+    """A thread may have a small one."""
+    for rows, columns, steps in [
+        (256, 512, 4000),
+        (64, 96, 300),
+        (2048, 48, 100_000),
+        (8, 64, 700),
+    ]:
+        kernel = Matrices(rows, columns, steps, right=right, dtype=dtype).kernel()
+        for target in targets():
+            verify_schedule(kernel, make_schedule(kernel, target), target)
+
+
+def test_a_product_runs_in_a_thread_with_a_small_stack():
+    fn = torch.compile(lambda a, b: torch.relu(a @ b.t()), backend="cpu")
+    a, b = torch.randn(64, 4000), torch.randn(96, 4000)
+    expected, found = fn(a, b), []
+    before = threading.stack_size(256 << 10)
+    try:
+        thread = threading.Thread(target=lambda: found.append(fn(a, b)))
+        thread.start()
+        thread.join()
+    finally:
+        threading.stack_size(before)
+    assert torch.equal(found[0], expected)
 
 
 @pytest.mark.parametrize("epilogue", ["bias", "bias_relu", "residual"])

@@ -71,6 +71,10 @@ class Tile:
         return mul(outer, mul(rows, _parts(extents[self.along], self.columns)))
 
 
+# Bytes of a kernel's own copies on the stack. Threads of some systems have 128 KiB in all.
+STACK_BYTES = 96 << 10
+
+
 @dataclass(frozen=True, slots=True)
 class ProductTile:
     """A sum of products in tiles of accumulators that stay in registers.

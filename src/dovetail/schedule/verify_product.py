@@ -6,13 +6,12 @@ from dovetail.errors import InvalidSchedule
 from dovetail.ir.dtypes import item_bytes
 from dovetail.ir.kernel import Kernel
 from dovetail.ir.kernel_product import KernelProduct, kernel_product
-from dovetail.ir.target import Target
-from dovetail.schedule.schedule import ProductTile, Schedule
+from dovetail.schedule.schedule import STACK_BYTES, ProductTile, Schedule
 
 _MOST = 2048  # multiply-adds that a kernel's tiles write out: more is much code
 
 
-def verify_product(kernel: Kernel, schedule: Schedule, target: Target) -> None:
+def verify_product(kernel: Kernel, schedule: Schedule) -> None:
     """Raise InvalidSchedule unless a kernel can be done in the tiles of its schedule."""
     found, tile = kernel_product(kernel), schedule.product
     _require(found is not None and schedule.tile is None, "tiles of a kernel that is no product")
@@ -22,7 +21,7 @@ def verify_product(kernel: Kernel, schedule: Schedule, target: Target) -> None:
     _require(found.columns.name == schedule.vector, f"vectors along {schedule.vector}")
     _numbers(tile)
     _heights(tile, found)
-    _memory(tile, found, schedule.lanes, target)
+    _memory(kernel, tile, found, schedule.lanes)
 
 
 def _require(condition: bool, problem: str) -> None:
@@ -52,13 +51,16 @@ def _heights(tile: ProductTile, found: KernelProduct) -> None:
     _require(met <= set(tile.heights), f"tiles of {sorted(met)} rows")
 
 
-def _memory(tile: ProductTile, found: KernelProduct, lanes: int, target: Target) -> None:
+def _memory(kernel: Kernel, tile: ProductTile, found: KernelProduct, lanes: int) -> None:
     """Whether columns can be read as vectors, and what is on the stack is known and little."""
     dense = found.right.index.stride(found.columns.name) == 1
     _require(tile.packed or dense, "columns that do not lie together are read packed")
     steps: object = tile.depth or found.sum.extent
     _require(not tile.packed or isinstance(steps, int), "a copy of no known size")
     rows = tile.block if tile.depth else tile.heights[0]
-    held = rows + (steps if tile.packed and isinstance(steps, int) else 0)
-    size = item_bytes(found.total.dtype) * tile.vectors * lanes
-    _require(size * held <= target.l2_bytes, "more on the stack than a near cache holds")
+    size = rows * item_bytes(found.total.dtype)
+    if tile.packed and isinstance(steps, int):
+        (dtype,) = (b.dtype for b in kernel.buffers if b.name == found.right.buffer)
+        size += steps * item_bytes(dtype)
+    size *= tile.vectors * lanes
+    _require(size <= STACK_BYTES, f"{size} bytes on the stack")

@@ -71,7 +71,7 @@ class _Verifier:
         if s.tile is not None:
             self._tile(s.tile)
         if s.product is not None:
-            verify_product(kernel, s, self.target)
+            verify_product(kernel, s)
         called = {op for op, _ in s.calls}
         _require(called <= CALLED, f"calls of {sorted(called - CALLED)}")
         sums = set(patterns.erf_plus_one(kernel))

@@ -14,7 +14,7 @@ from dovetail.ir.kernel import Kernel
 from dovetail.ir.kernel_product import KernelProduct, kernel_product
 from dovetail.ir.target import Target
 from dovetail.schedule.cpu.cost import cost
-from dovetail.schedule.schedule import ProductTile
+from dovetail.schedule.schedule import STACK_BYTES, ProductTile
 
 # Products that one accumulator sums up: with more of them the error of a sum grows as they do, with
 # 256 it is that of the libraries (measured for K from 576 to 4608), for 2 % of the time at most.
@@ -30,6 +30,7 @@ MULTIPLY_ADD = 19
 # Tiles of one unit from which on a copy of its columns pays: each reads them again.
 WORTH_PACKING = 3
 NEAR = 4  # widths of a panel from one step of it to the next for which a copy gains nothing
+PANEL_BYTES = STACK_BYTES * 3 // 4  # of a copy of columns; the rest is for totals
 LEAST_TILES = 4  # of a block of rows: what a unit does once, it does for so many
 
 
@@ -66,15 +67,18 @@ def product_tile(kernel: Kernel, found: KernelProduct, target: Target) -> Produc
     shapes = _shapes(target.vector_registers)
     rows, vectors = min(shapes, key=lambda s: (_cycles(sizes, lanes, *s), -s[0] * s[1]))
     width = vectors * lanes
-    depth = _depth(sizes.sum, width * size, target)
     block = _block(sizes, rows, width, target)
-    if depth:
-        block = min(block, max(rows, target.l2_bytes // 8 // (width * item_bytes("float32"))))
     dense = found.right.index.stride(found.columns.name) == 1
     few = -(-min(block, sizes.rows) // rows) < WORTH_PACKING
     near = found.right.index.stride(found.sum.name) in range(1, NEAR * width + 1)
     masks = sizes.columns % width == 0 or target.mask_bytes > 0
-    chunk = CHUNK if sizes.sum > CHUNK else 0
+    packed = not (dense and (few or near) and masks)
+    panel = min(target.l2_bytes // 2, PANEL_BYTES if packed else target.l2_bytes)
+    depth = _depth(sizes.sum, panel // (width * size))
+    if depth:
+        totals = min(target.l2_bytes // 8, STACK_BYTES - (PANEL_BYTES if packed else 0))
+        block = min(block, totals // (width * item_bytes(found.total.dtype)))
+    chunk = CHUNK if (depth or sizes.sum) > CHUNK else 0
     tile = ProductTile(
         rows=found.rows.name,
         heights=(rows,),
@@ -83,7 +87,7 @@ def product_tile(kernel: Kernel, found: KernelProduct, target: Target) -> Produc
         unroll=UNROLL,
         chunk=chunk,
         depth=depth,
-        packed=not (dense and (few or near) and masks),
+        packed=packed,
     )
     return _with_heights(tile, sizes.rows)
 
@@ -131,13 +135,14 @@ def _cycles(sizes: Sizes, lanes: int, rows: int, vectors: int) -> float:
     return panels * total * (1.0 if not more else SECOND_HEIGHT)
 
 
-def _depth(steps: int, bytes_each: int, target: Target) -> int:
-    """Steps of a sum whose columns stay in half of the second cache; 0: all of them."""
-    most = target.l2_bytes // 2 // bytes_each
+def _depth(steps: int, most: int) -> int:
+    """Steps of a sum done at a time, as many as ``most`` allows in parts alike; 0: all of them."""
     if steps <= most:
         return 0
-    parts = -(-steps // most)
-    return -(-steps // (parts * CHUNK)) * CHUNK
+    unit = CHUNK if most >= CHUNK else UNROLL
+    units = -(-steps // unit)
+    parts = -(-units // (most // unit))
+    return -(-units // parts) * unit
 
 
 def _block(sizes: Sizes, rows: int, width: int, target: Target) -> int:
