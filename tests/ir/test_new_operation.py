@@ -32,9 +32,8 @@ RULE = '''
 @rule("special_spherical_bessel_j0.default")
 def lower_spherical_bessel_j0(lower: Lower, call: OpCall) -> Pointwise:
     """sin(x) / x."""
-    op = "spherical_bessel_j0"
     args, dtype = call.args[:1], float_type(call)
-    return lower_elements(lower, call, args, dtype, simple(op), instructions(op))
+    return lower_elements(lower, call, args, dtype, simple("spherical_bessel_j0"))
 '''
 
 
