@@ -11,6 +11,7 @@ from dovetail.cli import main
 from dovetail.file import container
 from tests.artifact import factories
 from tests.artifact.files import file_bytes
+from tests.differential import needs_code
 
 HERE = "tests.artifact.factories"
 
@@ -49,8 +50,8 @@ def test_run_with_random_inputs_and_dynamic_sizes(tmp_path, capsys):
     assert "must be" in capsys.readouterr().err
 
 
+@needs_code
 def test_stages(capsys):
-    pytest.importorskip("llvmlite")
     assert main(["explain", f"{HERE}:mlp", "--stages", "--target", "armv8-a"]) == 0
     printed = capsys.readouterr().out
     for text in ("aten.relu.default", "pointwise (d0, d1)", "kernel kernel_", "schedule armv8-a {"):

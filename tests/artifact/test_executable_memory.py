@@ -7,8 +7,9 @@ import sys
 import pytest
 
 from tests.artifact.files import ROOT
+from tests.differential import needs_code
 
-pytestmark = pytest.mark.xdist_group("artifact")
+pytestmark = [pytest.mark.xdist_group("artifact"), needs_code]
 
 # Run in a process of its own: what it forbids itself it cannot allow again.
 CHILD = """

@@ -9,8 +9,9 @@ import sys
 import pytest
 
 from tests.cache.training_cases import CASES, SWITCHING
+from tests.differential import needs_code
 
-pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("training_processes")]
+pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("training_processes"), needs_code]
 
 # What AOTAutograd refuses where eager does not.
 REFUSED = {
