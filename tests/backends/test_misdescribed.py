@@ -13,8 +13,9 @@ from dovetail.ir.call import Ref
 from dovetail.ir.program import Buffer, Copy, HostCall, Program
 from dovetail.ir.tensor import TensorDesc
 from dovetail.lower import all_rules
+from tests.differential import needs_code
 
-pytest.importorskip("llvmlite")
+pytestmark = needs_code
 
 
 def _define(name, real, fake):

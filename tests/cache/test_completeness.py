@@ -13,6 +13,7 @@ from torch import nn
 from dovetail import history
 from dovetail.backends.aten import AtenBackend
 from dovetail.cache import graph_key
+from dovetail.file.processors import processor_here, processor_name
 from dovetail.passes import PassManager
 
 
@@ -100,6 +101,8 @@ def stored(request):
 
 @pytest.mark.parametrize("name", MATTERS)
 def test_what_matters_is_a_miss_that_names_it(stored, name, monkeypatch):
+    if name == "processor" and processor_name(processor_here()) == "x86-64-v2":
+        pytest.skip("there is no smaller processor than the one this process is held to")
     change, parts = MATTERS[name]
     with monkeypatch.context() as patch:
         change(stored, patch)

@@ -16,6 +16,7 @@ import dovetail
 from dovetail import cache, history
 from dovetail.cache import flight
 from dovetail.compiled import decode, encode
+from tests.differential import needs_code
 from tests.held_here import REASON, HeldHere
 
 
@@ -311,6 +312,7 @@ print([v.state for v in history.recent()[-1].cache], "llvmlite.binding" in sys.m
 """
 
 
+@needs_code
 def test_another_process_finds_it_and_loads_no_compiler(tmp_path):
     runs = [
         subprocess.run(

@@ -21,6 +21,7 @@ from dovetail.cache.size_guards import (
     with_guards,
     without_guards,
 )
+from tests.differential import needs_code
 
 
 @pytest.fixture(autouse=True)
@@ -244,6 +245,7 @@ print([v.state for c in history.recent() for v in c.cache], len(ran))
 """
 
 
+@needs_code
 @pytest.mark.e2e
 def test_another_process_finds_it_for_other_sizes(tmp_path):
     keywords = {"capture_output": True, "text": True, "check": True, "cwd": tmp_path}

@@ -9,6 +9,8 @@ import sys
 
 import pytest
 
+from tests.differential import needs_code
+
 pytest.importorskip("llvmlite")
 pytestmark = pytest.mark.e2e
 
@@ -73,6 +75,7 @@ def among(modules, without):
     return [name for name in modules if any(f"{name}.".startswith(f"{w}.") for w in without)]
 
 
+@needs_code
 def test_a_hit_imports_nothing_that_compiles():
     cold, warm = in_a_process(), in_a_process()
     for said in cold.values():

@@ -14,6 +14,7 @@ from dovetail import cache, history
 from dovetail.backend import Support
 from dovetail.backends.aten import AtenBackend
 from dovetail.compilers.background import Background, background
+from tests.differential import needs_code
 
 
 class Block(nn.Module):
@@ -217,6 +218,7 @@ def test_a_forked_child_goes_on():
     assert here.wait(30)
 
 
+@needs_code
 def test_a_program_that_ends_while_it_compiles():
     """It ends, at once or after the job that runs, and without a word."""
     program = """

@@ -12,6 +12,7 @@ from dovetail import history
 from dovetail.compilers import process
 from dovetail.errors import BackendFailed, FallbackWarning, VerificationFailed
 from tests.compilers.trouble import Trouble
+from tests.differential import needs_code
 from tests.models import GPT
 
 WAYS = ("in-process", "serialize", "subprocess")
@@ -27,6 +28,7 @@ def train(model, tokens, **options):
     return [loss.detach(), *(p.grad.clone() for p in model.parameters())]
 
 
+@needs_code
 @pytest.mark.e2e
 def test_every_way_trains_to_the_same_bits():
     model, tokens = GPT(layers=1), torch.arange(12).reshape(2, 6)

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from tests.differential import needs_code
 from tests.golden import golden
 
 pytestmark = pytest.mark.skipif(
@@ -29,8 +30,8 @@ def test_targets():
     assert golden.target_texts() == (golden.HERE / "texts" / "targets.txt").read_text(), AGAIN
 
 
+@needs_code
 def test_the_page_on_the_middle_is_true():
-    pytest.importorskip("llvmlite")
     tool = Path(__file__).parents[2] / "tools" / "middle.py"
     done = subprocess.run([sys.executable, tool, "--check"], capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
