@@ -22,6 +22,7 @@ from dovetail.ir.ops import (
     Operation,
 )
 from tests.artifact.files import ROOT
+from tests.differential import needs_code
 
 ROW = """\
     Operation("spherical_bessel_j0", 1, "float", cost=(300, 1900), instructions=36,
@@ -46,6 +47,7 @@ def differing(left, right):
     return sorted(found)
 
 
+@needs_code
 @pytest.mark.e2e
 def test_a_row_and_a_rule_are_all(tmp_path):
     package, copy = Path(dovetail.__file__).parent, tmp_path / "dovetail"

@@ -14,6 +14,7 @@ from dovetail.ir.verify import is_verifying, verify_stage, verifying
 from dovetail.schedule import plan as scheduling
 from dovetail.schedule.verify import InvalidPlan, verify_plan
 from tests.codegen.kernels import plan_of
+from tests.differential import needs_code
 
 DESC = TensorDesc("float32", (4,), (1,))
 
@@ -97,6 +98,7 @@ def broken(kernel, *_):
     return replace(kernel, loops=loops)
 
 
+@needs_code
 def test_a_fault_of_ours_is_told_and_not_run_by_others(monkeypatch):
     monkeypatch.setattr(scheduling, "simplify", broken)
     options = {"debug": True, "strict": False, "cache": False}

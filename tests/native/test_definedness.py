@@ -18,6 +18,7 @@ from dovetail.ir.program_verify import verify_program
 from dovetail.runtime.loaded import TRUST, open_native
 from dovetail.testing.program_reference import run_program
 from tests.artifact.files import file_bytes
+from tests.differential import needs_code
 from tests.native.interpret import ir_section
 
 pytestmark = pytest.mark.filterwarnings("ignore::dovetail.errors.InterpretedKernels")
@@ -312,6 +313,7 @@ return %y
     assert native.cleared() == 0
 
 
+@needs_code
 def test_compiled_kernels_that_write_parts(tmp_path):
     """The same kernel as native code, which clears nothing of its own accord."""
     pytest.importorskip("llvmlite")

@@ -12,6 +12,7 @@ from dovetail.file.kernel_encode import encode_kernels
 from dovetail.file.processors import target_here
 from dovetail.ir.kernel_call import call_sizes
 from dovetail.ir.kernel_text import parse_kernel
+from tests.differential import needs_code
 from tests.native.kernel_fuzz import (
     PAD,
     Case,
@@ -35,6 +36,7 @@ def test_readers_and_the_oracle_agree(start):
     assert told["failed"] > 60
 
 
+@needs_code
 @pytest.mark.parametrize("name", ["", *family_targets()])
 def test_code_does_what_the_interpreter_does(name):
     target = named(name) if name else target_here()

@@ -14,6 +14,7 @@ from dovetail.ir.kernel import Apply, Axis, Index, Kernel, KernelBuffer, Load, L
 from dovetail.ir.kernel_text import parse_kernel
 from dovetail.runtime.loaded import TRUST, open_native
 from tests.artifact.files import file_bytes
+from tests.differential import needs_code
 from tests.native.interpret import ir_section
 
 pytestmark = pytest.mark.filterwarnings("ignore::dovetail.errors.InterpretedKernels")
@@ -311,6 +312,7 @@ def test_an_interpreted_kernel_is_stopped(alarm, threads):
     run_long(open_native(fold_file(2**20, 2**24)), torch.ones(1), alarm, threads)
 
 
+@needs_code
 @pytest.mark.parametrize(("points", "extent"), [(1, 2**44), (2**20, 2**24)])
 def test_a_compiled_kernel_is_stopped(alarm, tmp_path, points, extent):
     pytest.importorskip("llvmlite")
@@ -343,6 +345,7 @@ kernel folds(in x: float32, out y: float32) over [i: 4096] {
 """
 
 
+@needs_code
 def test_a_compiled_kernel_of_many_instructions_is_stopped(alarm, tmp_path):
     """A point takes long for them, and many points are walked in one go."""
     pytest.importorskip("llvmlite")

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from dovetail.passes.instance_norm import use_group_norm
-from tests.differential import assert_same
+from tests.differential import assert_same, needs_code
 
 F = nn.functional
 SHAPES = {1: (2, 6, 11), 2: (2, 6, 5, 7), 3: (2, 6, 3, 4, 5)}
@@ -31,6 +31,7 @@ def data(*shape):
     return torch.randn(shape, generator=torch.Generator().manual_seed(1))
 
 
+@needs_code
 @pytest.mark.parametrize("grad", [False, True])
 @pytest.mark.parametrize("affine", [False, True])
 @pytest.mark.parametrize("rank", SHAPES)
@@ -42,11 +43,13 @@ def test_the_same_as_eager(rank, affine, grad):
     assert_same(model, x, backend="cpu", grad=grad, dynamic=False)
 
 
+@needs_code
 def test_channels_last_gives_eagers_strides():
     x = data(2, 6, 5, 7).to(memory_format=torch.channels_last)
     assert_same(nn.InstanceNorm2d(6, affine=True), x, backend="cpu", dynamic=False)
 
 
+@needs_code
 @pytest.mark.parametrize("shape", [(3, 1, 5, 4), (2, 1, 3, 4, 5), (2, 3, 1, 5)])
 def test_strides_of_single_elements_are_eagers(shape):
     last = torch.channels_last if len(shape) == 4 else torch.channels_last_3d
@@ -62,6 +65,7 @@ def test_strides_of_single_elements_are_eagers(shape):
     assert_same(fn, x, backend="cpu", dynamic=False)
 
 
+@needs_code
 @pytest.mark.parametrize("training", [False, True])
 def test_statistics_that_are_kept_stay_as_they_are(training):
     model = nn.InstanceNorm2d(6, track_running_stats=True).train(training)

@@ -10,7 +10,7 @@ from dovetail.backends.cpu.backend import CpuBackend
 from dovetail.report.stages import cpu_segments
 from dovetail.schedule.images import is_channels_last
 from dovetail.schedule.min_cut import FOREVER, MinCut
-from tests.differential import BACKENDS, assert_same
+from tests.differential import BACKENDS, assert_same, needs_code
 
 aten = torch.ops.aten
 
@@ -123,6 +123,7 @@ def test_parts_of_the_channels_follow():
     assert_same(lambda x, w: parts(x, w) + 1, X, W, backend="cpu", dynamic=False)
 
 
+@needs_code
 def test_parts_of_the_channels_have_the_old_strides_where_those_are_needed():
     def fn(x, w):
         left, right = aten.split_with_sizes(wide(wide(x, w), w), [4, 4], 1)
@@ -145,6 +146,7 @@ def test_points_taken_of_an_image_are_laid_out_like_it():
     assert_same(resampled, X, W, backend="cpu", dynamic=False)
 
 
+@needs_code
 def test_points_taken_keep_eagers_strides_where_those_are_needed():
     def fn(x, w):
         y, twice = wide(x, w), torch.arange(64) // 2
@@ -244,6 +246,7 @@ class Decoder(nn.Module):
         return self.out(nn.functional.leaky_relu(self.up(x))).tanh()
 
 
+@needs_code
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("batch", [1, 3])
 def test_a_decoder_gives_what_eager_gives(batch, dtype):
@@ -257,6 +260,7 @@ def test_a_decoder_gives_what_eager_gives(batch, dtype):
         torch.testing.assert_close(found, model(x), atol=2e-2, rtol=2e-2)
 
 
+@needs_code
 @pytest.mark.parametrize("batch", [1, 3])
 def test_a_unet_gives_what_eager_gives(batch):
     torch.manual_seed(0)
@@ -297,6 +301,7 @@ def random_network(seed):
     return fn
 
 
+@needs_code
 @pytest.mark.parametrize("seed", range(12))
 def test_random_networks_give_what_eager_gives(seed):
     torch.manual_seed(seed)
