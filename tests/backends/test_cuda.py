@@ -59,6 +59,16 @@ def test_kernels_that_are_alike_are_compiled_once():
     assert {s.name for s in program.steps if isinstance(s, BlockLaunch)} == set(program.kernels)
 
 
+def test_kernels_that_differ_in_the_sign_of_zero_have_code_of_their_own():
+    """In one segment: sums of 0.0 and of -0.0, apart by a product."""
+    x, w = (Ref(name, desc(64, 64)) for name in ("x", "w"))
+    first = call("a", "add.Tensor", x, 0.0, out=x.desc)
+    between = call("b", "mm.default", Ref("a", x.desc), w, out=x.desc)
+    last = call("c", "add.Tensor", Ref("b", x.desc), -0.0, out=x.desc)
+    program = CudaProgram(segment(first, between, last, inputs={"x": x.desc, "w": w.desc}), GPU)
+    assert len(program.kernels) == 2
+
+
 @pytest.mark.parametrize("other", ["cpu", "cuda:1"])
 def test_a_segment_is_on_one_gpu(other):
     y = Ref("y", desc(8, device=other))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from dovetail import history
 from dovetail.backends.cuda.code import schedule_blocks
@@ -23,6 +23,14 @@ from dovetail.schedule.schedule import BlockSchedule
 
 MOST_THREADS = 8  # that compile; most of the work is LLVM's and ptxas's, which need no Python
 MOST_KEPT = 256  # kernels whose code a process keeps for the next segment that has one alike
+
+
+@dataclass(frozen=True)
+class KernelText:
+    """A kernel told from others by its text: 0.0 equals -0.0, and one code cannot be both's."""
+
+    text: str
+    kernel: Kernel | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True)
@@ -45,17 +53,18 @@ class CudaProgram:
         self.values = plan.values
         self.kernels: dict[str, tuple[Kernel, BlockSchedule]] = {}
         self.code: dict[str, Cubin] = {}
-        self._names: dict[Kernel, str] = {}
+        self._names: dict[KernelText, str] = {}
         self.steps = [s if isinstance(s, LibraryCall) else self._launch(s) for s in plan.steps]
         self.outputs = [self._output(out) for out in segment.outputs]
 
     def _launch(self, built: Built) -> BlockLaunch:
         """A step's launch; kernels that differ in their names alone are one."""
         plain = replace(built.kernel, name=f"fused{describe(built.kernel)}")
-        if plain not in self._names:
-            name = self._names[plain] = str(len(self._names))
+        key = KernelText(str(plain))
+        if key not in self._names:
+            name = self._names[key] = str(len(self._names))
             self.kernels[name] = schedule_blocks(plain, self.target)
-        name = self._names[plain]
+        name = self._names[key]
         kernel, schedule = self.kernels[name]
         roots = {b.name: root_of(built.buffers[b.name]) for b in kernel.buffers}
         written = tuple(roots[b.name] for b in kernel.buffers if b.role != "in")
@@ -65,8 +74,12 @@ class CudaProgram:
     def compile(self) -> None:
         """Make the kernels' code side by side; those of other segments that are alike are kept."""
         with history.step("codegen"), ThreadPoolExecutor(MOST_THREADS) as pool:
-            made = pool.map(lambda given: _compiled(*given, self.target), self.kernels.values())
+            made = pool.map(self._compiled, self.kernels.values())
             self.code = dict(zip(self.kernels, made, strict=True))
+
+    def _compiled(self, scheduled: tuple[Kernel, BlockSchedule]) -> Cubin:
+        kernel, schedule = scheduled
+        return _compiled(KernelText(str(kernel), kernel), schedule, self.target)
 
     def _output(self, out: Arg) -> Arg | Value:
         """A value, or a size or number as it stands."""
@@ -76,8 +89,9 @@ class CudaProgram:
 
 
 @functools.lru_cache(maxsize=MOST_KEPT)
-def _compiled(kernel: Kernel, schedule: BlockSchedule, target: Target) -> Cubin:
-    return compile_kernel(kernel, schedule, target)
+def _compiled(given: KernelText, schedule: BlockSchedule, target: Target) -> Cubin:
+    assert given.kernel is not None
+    return compile_kernel(given.kernel, schedule, target)
 
 
 def device_of(segment: Segment) -> int:
