@@ -3,6 +3,8 @@
 import pytest
 
 from dovetail import registry
+from dovetail.backend import Blob
+from dovetail.backends.cuda.backend import CudaBackend
 from dovetail.backends.cuda.program import BlockLaunch, CudaProgram
 from dovetail.backends.cuda.stored import is_stored, store, stored
 from dovetail.backends.support import refusal
@@ -107,3 +109,11 @@ def test_a_part_of_it_is_refused(cut):
 def test_without_a_gpu_it_says_why_it_is_not_available():
     answer = registry.get_backend("cuda").available()
     assert answer or "Triton" in answer.reason or "CUDA" in answer.reason
+
+
+def test_code_of_other_kernels_is_refused(monkeypatch):
+    monkeypatch.setattr("dovetail.backends.cuda.backend._target_for", lambda _: GPU)
+    given = perceptron()
+    blob = Blob(store(given, {"0": Cubin("a", b"", 1, 0), "1": Cubin("b", b"", 1, 0)}))
+    with pytest.raises(InvalidArtifact, match="other kernels"):
+        CudaBackend().load(blob)

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from dovetail.backend import Availability, Backend, Blob, Executable, Support
+from dovetail.errors import InvalidArtifact
 from dovetail.ir.encode import segment_from_bytes, segment_to_bytes
 from dovetail.ir.target import TARGETS, Target
 
@@ -44,10 +45,13 @@ class CudaBackend(Backend):
         return Availability(not reason, reason)
 
     def fingerprint(self) -> str:
-        """What makes the code, and what for."""
+        """What makes the code, and for which GPUs, in their order."""
+        import torch
+
         from dovetail.codegen.triton.compile import version
 
-        return f"{version()} {target_of(0).name}"
+        gpus = (target_of(n).name for n in range(torch.cuda.device_count()))
+        return " ".join([version(), *gpus])
 
     def supports(self, call: OpCall) -> Support:
         """What has a rule for its types, and library calls that fit between kernels."""
@@ -96,6 +100,8 @@ class CudaBackend(Backend):
         if program is None:
             segment, code = stored(blob.data)
             program = CudaProgram(segment, _target_for(segment))
+            if code.keys() != program.kernels.keys():
+                raise InvalidArtifact("a compiled segment has code for other kernels than its own")
             program.code = code
         return CudaExecutable(program)
 
