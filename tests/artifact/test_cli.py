@@ -97,52 +97,6 @@ def test_verify_reads_the_constants_too(file, tmp_path, capsys):
     assert "no file" in printed
 
 
-@pytest.mark.parametrize(
-    ("arguments", "problem"),
-    [
-        (["compile", "nonsense", "-o", "x.dvt"], "module:factory"),
-        (["compile", "no.such.module:f", "-o", "x.dvt"], "cannot import"),
-        (["compile", f"{HERE}:absent", "-o", "x.dvt"], "no function 'absent'"),
-        (["compile", f"{HERE}:NOT_CALLABLE", "-o", "x.dvt"], "no function"),
-        (["compile", f"{HERE}:number", "-o", "x.dvt"], "returned a int"),
-        (["compile", f"{HERE}:breaks", "-o", "x.dvt"], "as one graph"),
-        (["compile", f"{HERE}:mlp", "-o", "no/such/folder/x.dvt"], "cannot write"),
-        (["compile", f"{HERE}:mlp", "-o", "x.dvt", "--backend", "nobody"], "no backend"),
-        (["compile", f"{HERE}:mlp", "-o", "x.dvt", "--key", "none"], "cannot read a key"),
-        (["compile", "none.py:make", "-o", "x.dvt"], "there is no file 'none.py'"),
-        (["compile", f"{HERE}:needs_width", "-o", "x.dvt"], "needs width, but a factory"),
-        (["compile", f"{HERE}:mlp", "-o", "x.dvt", "--target", "mips"], "the targets are"),
-        (["explain", f"{HERE}:mlp", "--backends", ""], "names separated by commas"),
-        (["explain", f"{HERE}:mlp", "--backends", "cpu,,aten"], "names separated by commas"),
-        (["new", "my accel"], "cannot name a package"),
-        (["new", "3d"], "cannot name a package"),
-        (["run", __file__, "--random", "--input", "x.npy"], "not both"),
-        (["run", "none.dvt", "--random"], "no file"),
-        (["inspect", "none.dvt"], "no file"),
-        (["inspect", __file__], "no DVT signature"),
-        (["run", __file__, "--random"], "no DVT signature"),
-    ],
-)
-def test_mistakes_end_in_one_line(arguments, problem, tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    assert main(arguments) == 2
-    error = capsys.readouterr().err
-    assert problem in error
-    assert [line[:9] for line in error.splitlines()].count("dovetail:") == 1
-    assert "Traceback" not in error
-    assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.parametrize(
-    "arguments", [["--repeat", "-3"], ["--repeat", "0"], ["--repeat", "x"], ["--size", "-1"]]
-)
-def test_counts_are_whole_numbers(arguments, capsys):
-    with pytest.raises(SystemExit) as stopped:
-        main(["run", "model.dvt", "--random", *arguments])
-    assert stopped.value.code == 2
-    assert "is not a whole number from" in capsys.readouterr().err
-
-
 FACTORY = """
 import torch
 from beside import WIDTH

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from dovetail import __version__, registry
+from dovetail import registry
 from dovetail.cli import main
 
 
@@ -36,24 +36,6 @@ def test_a_registered_backend_shows_up(capsys):
     with registry.registered_backend(lambda gm, inputs: gm.forward, name="cli_test"):
         main(["backends"])
     assert "cli_test" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize("argv", [[], ["backnds"], ["backends", "--josn"], ["backends", "x"]])
-def test_a_mistake_gets_one_line_and_status_2(argv, capsys):
-    with pytest.raises(SystemExit) as left:
-        main(argv)
-    printed = capsys.readouterr()
-    assert left.value.code == 2
-    assert printed.out == ""
-    assert printed.err.count("\n") == 1
-    assert "--help" in printed.err
-
-
-def test_version(capsys):
-    with pytest.raises(SystemExit) as left:
-        main(["--version"])
-    assert left.value.code == 0
-    assert capsys.readouterr().out == f"dovetail {__version__}\n"
 
 
 @pytest.mark.e2e

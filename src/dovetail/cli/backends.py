@@ -2,31 +2,36 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 from collections.abc import Sequence
 from dataclasses import asdict
 
+import click
+
 from dovetail import registry
+from dovetail.cli.command import Command
+from dovetail.cli.progress import progress
 from dovetail.entries import BackendInfo
 
 _COLUMNS = ("name", "tags", "device", "distribution", "available", "reason")
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the command's options."""
-    parser.add_argument("--all", action="store_true", help="also debug and experimental ones")
-    parser.add_argument("--json", action="store_true", help="as JSON, with every field")
-    parser.add_argument(
-        "--check", action="store_true", help="load each backend and ask whether it can run here"
-    )
-
-
-def run(arguments: argparse.Namespace) -> int:
-    """Print the backends; exit status 0."""
-    table = registry.backend_table(load=arguments.check)
-    rows = [row for row in table if arguments.all or not {*row.tags} & {*registry.HIDDEN_TAGS}]
-    if arguments.json:
+@click.command(
+    cls=Command,
+    examples={
+        "dovetail backends": "Those that are meant for use.",
+        "dovetail backends --check": "Load each, plug-ins too, and say which can run here.",
+    },
+)
+@click.option("--all", "everything", is_flag=True, help="Also debug and experimental ones.")
+@click.option("--json", "as_json", is_flag=True, help="As JSON, with every field.")
+@click.option("--check", is_flag=True, help="Load each backend and ask whether it can run here.")
+def command(everything: bool, as_json: bool, check: bool) -> int:
+    """List what torch.compile(backend=...) can be given here."""
+    with progress("asking each backend"):
+        table = registry.backend_table(load=check)
+    rows = [row for row in table if everything or not {*row.tags} & {*registry.HIDDEN_TAGS}]
+    if as_json:
         print(json.dumps([asdict(row) for row in rows], indent=2))
     else:
         print(_table([_cells(row) for row in rows]))

@@ -6,71 +6,112 @@ empty caches; a warm one is that of a second process that finds the first one's 
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
-from pathlib import Path
+from typing import NamedTuple
 
-from dovetail.cli.numbers import positive
+import click
+
+from dovetail.cli.command import Command, starting_with
+from dovetail.cli.files import write_text
+from dovetail.cli.numbers import POSITIVE, Above
+from dovetail.cli.progress import progress
 from dovetail.errors import InvalidOption
 
 GROUPS = ("kernels", "models", "all")
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the command's options."""
-    parser.add_argument("cases", nargs="*", default=["all"], help="kernels, models, all, or names")
-    parser.add_argument(
-        "--backends",
-        default="eager,inductor,dovetail",
-        help="in this order: eager, what torch.compile takes, onnxruntime, openvino (%(default)s)",
-    )
-    parser.add_argument("--threads", type=positive, default=2)
-    parser.add_argument("--rounds", type=positive, default=2, help="processes per case and rival")
-    parser.add_argument("--seconds", type=_seconds, default=1.0, help="steady state, per process")
-    parser.add_argument("--no-warm", action="store_true", help="leave out the warm first calls")
-    parser.add_argument("--json", metavar="FILE", help="write every figure there")
-    parser.add_argument("--plot", metavar="FILE", help="write a bar chart there, as SVG")
+class BenchSettings(NamedTuple):
+    """How each case is measured."""
+
+    threads: int
+    rounds: int
+    seconds: float  # of steady state, a process
+    warm: bool  # whether a second process finds the first one's caches
 
 
-def run(arguments: argparse.Namespace) -> int:
-    """Measure and print; exit status 1 when something could not be measured."""
+def _case_names() -> list[str]:
+    from dovetail.bench import cases
+
+    return [*GROUPS, *cases.names("all")]
+
+
+@click.command(
+    cls=Command,
+    examples={
+        "dovetail bench models": "Each model on eager, Inductor and dovetail.",
+        "dovetail bench softmax --backends eager,dovetail --rounds 1": "One case, quickly.",
+        "dovetail bench all --json figures.json --plot figures.svg": "Keep every figure.",
+    },
+)
+@click.argument("cases", nargs=-1, shell_complete=starting_with(_case_names))
+@click.option(
+    "--backends",
+    default="eager,inductor,dovetail",
+    show_default=True,
+    metavar="A,B",
+    help="In this order: eager, what torch.compile takes, onnxruntime, openvino.",
+)
+@click.option("--threads", type=POSITIVE, default=2, show_default=True)
+@click.option(
+    "--rounds", type=POSITIVE, default=2, show_default=True, help="Processes per case and rival."
+)
+@click.option(
+    "--seconds",
+    type=Above("seconds", 3600),
+    default=1.0,
+    show_default=True,
+    help="Steady state, per process.",
+)
+@click.option("--no-warm", is_flag=True, help="Leave out the warm first calls.")
+@click.option("--json", "json_file", metavar="FILE", help="Write every figure there.")
+@click.option("--plot", metavar="FILE", help="Write a bar chart there, as SVG.")
+def command(
+    cases: Sequence[str],
+    backends: str,
+    threads: int,
+    rounds: int,
+    seconds: float,
+    no_warm: bool,
+    json_file: str | None,
+    plot: str | None,
+) -> int:
+    """Time kernels and models against eager, Inductor and other engines.
+
+    CASES are names, or kernels, models, all (the default). Exit status 1 when something could not
+    be measured.
+    """
     from dovetail.bench.results import Results, header, keep_best, row_text, summary
 
-    cases, rivals = _chosen(arguments.cases), _present(arguments.backends.split(","))
-    results: Results = {case: {} for case in cases}
+    chosen, rivals = _chosen(cases or ["all"]), _present(backends.split(","))
+    settings = BenchSettings(threads, rounds, seconds, not no_warm)
+    results: Results = {case: {} for case in chosen}
     failed = []
     print(*header(rivals), sep="\n", flush=True)
-    for number, case in enumerate(cases):
-        for turn in range(arguments.rounds):
+    for number, case in enumerate(chosen):
+        for turn in range(rounds):
             for rival in rivals:
-                _progress(f"{number + 1}/{len(cases)} {case}: {rival}, round {turn + 1}")
-                found = _measure(case, rival, arguments)
+                with progress(f"{number + 1}/{len(chosen)} {case}: {rival}, round {turn + 1}"):
+                    found = _measure(case, rival, settings)
                 if found is None:
                     failed.append(f"{case} on {rival}")
                 else:
                     keep_best(results[case], rival, found)
-        _progress("")
         print(row_text(case, results[case], rivals), flush=True)
-    print(*summary(results, rivals, _groups(cases)), sep="\n")
-    _write(arguments, results, rivals)
+    print(*summary(results, rivals, _groups(chosen)), sep="\n")
+    if json_file:
+        write_text(json_file, _figures(settings, results))
+    if plot:
+        from dovetail.bench.plot import plot as draw
+
+        write_text(plot, draw(results, rivals))
     for name in dict.fromkeys(failed):
         print(f"could not be measured: {name}", file=sys.stderr)
     return 1 if failed else 0
-
-
-def _seconds(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = 0.0
-    if not 0 < value < 3600:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds above zero")
-    return value
 
 
 def _chosen(given: Sequence[str]) -> list[str]:
@@ -112,13 +153,13 @@ def _groups(cases: Sequence[str]) -> dict[str, list[str]]:
     return {**found, "all": list(cases)} if len(found) > 1 else found
 
 
-def _measure(case: str, rival: str, arguments: argparse.Namespace) -> dict[str, float] | None:
+def _measure(case: str, rival: str, settings: BenchSettings) -> dict[str, float] | None:
     """A process with empty caches, then one that finds them filled; None when one fails."""
     with tempfile.TemporaryDirectory() as cache:
-        found = _worker(case, rival, arguments.threads, arguments.seconds, cache)
-        if found is None or arguments.no_warm or rival == "eager":
+        found = _worker(case, rival, settings.threads, settings.seconds, cache)
+        if found is None or not settings.warm or rival == "eager":
             return found
-        again = _worker(case, rival, arguments.threads, 0, cache)
+        again = _worker(case, rival, settings.threads, 0, cache)
         return None if again is None else {**found, "warm": again["first"]}
 
 
@@ -138,19 +179,8 @@ def _worker(
     return json.loads(done.stdout.splitlines()[-1])  # type: ignore[no-any-return]
 
 
-def _write(arguments: argparse.Namespace, results: object, rivals: Sequence[str]) -> None:
-    if arguments.json:
-        from dovetail.bench.rivals import versions
+def _figures(settings: BenchSettings, results: object) -> str:
+    from dovetail.bench.rivals import versions
 
-        settings = {"threads": arguments.threads, "rounds": arguments.rounds}
-        held = {"settings": settings, "versions": versions(), "results": results}
-        Path(arguments.json).write_text(json.dumps(held, indent=2))
-    if arguments.plot:
-        from dovetail.bench.plot import plot
-
-        Path(arguments.plot).write_text(plot(results, rivals))  # type: ignore[arg-type]
-
-
-def _progress(text: str) -> None:
-    if sys.stderr.isatty():
-        print(f"\r{text:<78}", end="" if text else "\r", file=sys.stderr, flush=True)
+    told = {"threads": settings.threads, "rounds": settings.rounds}
+    return json.dumps({"settings": told, "versions": versions(), "results": results}, indent=2)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import time
 from collections.abc import Sequence
 from dataclasses import asdict
+
+import click
 
 from dovetail.cache import manage
 from dovetail.cache.bundle import read_bundle, write_bundle
@@ -16,47 +17,30 @@ from dovetail.cache.local import Kept
 from dovetail.cache.remote import shown
 from dovetail.cache.seal import read_secret
 from dovetail.cache.settings import current
+from dovetail.cli.command import Command, Group
 from dovetail.cli.keyfile import write_key
+from dovetail.cli.progress import progress
 
 _SECRET = 32  # bytes
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the command's actions."""
-    actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
-    for name, summary in {
-        "stats": "where the cache is and how full",
-        "ls": "list its entries, those used last first",
-    }.items():
-        action = actions.add_parser(name, help=summary, description=summary)
-        action.add_argument("--json", action="store_true", help="as JSON, with every field")
-    actions.add_parser("clear", help="remove every entry")
-    why = actions.add_parser("why", help="say which part of a key differs from the nearest entry's")
-    why.add_argument("digest", nargs="?", help="how an entry's key begins; without: the last miss")
-    export = actions.add_parser("export", help="write entries to a file for another machine")
-    export.add_argument("file", help="the file to write")
-    export.add_argument("digests", nargs="*", help="how their keys begin; without: all entries")
-    imported = actions.add_parser("import", help="take the entries of such a file")
-    imported.add_argument("file", help="the file to read")
-    imported.add_argument(
-        "--trust", action="store_true", help="vouch for the file: the code in it will run"
-    )
-    new_key = actions.add_parser("new-key", help="make the key that a remote cache needs")
-    new_key.add_argument("file", help="the file to write")
+@click.group(cls=Group)
+def command() -> None:
+    """Show, clear, explain and carry the cache of compiled graphs."""
 
 
-def run(arguments: argparse.Namespace) -> int:
-    """Do it; exit status 0."""
-    _ACTIONS[arguments.action](arguments)
-    return 0
+_as_json = click.option("--json", "as_json", is_flag=True, help="As JSON, with every field.")
 
 
-def _stats(arguments: argparse.Namespace) -> None:
+@command.command(cls=Command)
+@_as_json
+def stats(as_json: bool) -> None:
+    """Say where the cache is and how full."""
     held, entries = current(), manage.entries()
     size = sum(kept.size for kept in entries)
     headers = [manage.local().header(kept.digest) for kept in entries]
     seconds = sum(header.seconds for header in headers if header)
-    if arguments.json:
+    if as_json:
         facts = {
             "enabled": held.enabled,
             "folder": held.folder,
@@ -75,6 +59,78 @@ def _stats(arguments: argparse.Namespace) -> None:
     print(f"remote     {_remote()}")
 
 
+@command.command("ls", cls=Command)
+@_as_json
+def list_entries(as_json: bool) -> None:
+    """List its entries, those used last first."""
+    listed = [(kept, manage.local().header(kept.digest)) for kept in manage.entries()]
+    if as_json:
+        print(json.dumps([_row(*each) for each in listed], indent=2))
+    elif listed:
+        print(_table([_cells(*each) for each in listed]))
+
+
+@command.command(cls=Command)
+def clear() -> None:
+    """Remove every entry."""
+    print(f"removed {_entries(manage.clear())}")
+
+
+@command.command(
+    cls=Command,
+    examples={
+        "dovetail cache why": "Why the last graph that was compiled was not in the cache.",
+        "dovetail cache why 3f09": "How the entry with this key differs from its nearest.",
+    },
+)
+@click.argument("digest", required=False)
+def why(digest: str | None) -> None:
+    """Say which part of a key differs from the nearest entry's.
+
+    DIGEST is how an entry's key begins; without, the last miss is explained.
+    """
+    print(manage.why(digest))
+
+
+@command.command(
+    cls=Command, examples={"dovetail cache export warm.dvtc": "All entries, for another machine."}
+)
+@click.argument("file", type=click.Path())
+@click.argument("digests", nargs=-1)
+def export(file: str, digests: Sequence[str]) -> None:
+    """Write entries to a file for another machine.
+
+    DIGESTS are how their keys begin; without, all entries are written.
+    """
+    with manage.usable(), progress(f"writing {file}"):
+        if digests:
+            whole = [manage.find(prefix).key.digest for prefix in digests]
+        else:
+            whole = [kept.digest for kept in manage.entries()]
+        count = write_bundle(file, manage.local(), whole, _secret())
+    sealed = "sealed with your key" if _secret() else "without a seal (DOVETAIL_CACHE_KEY)"
+    print(f"wrote {_entries(count)} to {file}, {sealed}")
+
+
+@command.command("import", cls=Command)
+@click.argument("file", type=click.Path())
+@click.option("--trust", is_flag=True, help="Vouch for the file: the code in it will run.")
+def import_entries(file: str, trust: bool) -> None:
+    """Take the entries of a file that export wrote."""
+    with manage.usable(), progress(f"reading {file}"):
+        count = read_bundle(file, manage.local(), _secret(), trust=trust)
+    print(f"took {_entries(count)} from {file}")
+
+
+@command.command("new-key", cls=Command)
+@click.argument("file", type=click.Path())
+def new_key(file: str) -> None:
+    """Make the key that a remote cache needs."""
+    write_key(file, os.urandom(_SECRET))
+    print(f"wrote {file}; every machine that shares the cache needs a copy of it, and")
+    print(f"DOVETAIL_CACHE_KEY={os.path.abspath(file)}")  # noqa: PTH100
+
+
 def _remote() -> str:
     held = current()
     if not held.remote:
@@ -82,14 +138,6 @@ def _remote() -> str:
     if not held.key_file:
         return f"{shown(held.remote)}, not used: DOVETAIL_CACHE_KEY names no key"
     return f"{shown(held.remote)}, entries sealed with {held.key_file}"
-
-
-def _list(arguments: argparse.Namespace) -> None:
-    listed = [(kept, manage.local().header(kept.digest)) for kept in manage.entries()]
-    if arguments.json:
-        print(json.dumps([_row(*each) for each in listed], indent=2))
-    elif listed:
-        print(_table([_cells(*each) for each in listed]))
 
 
 def _row(kept: Kept, header: EntryHeader | None) -> dict[str, object]:
@@ -112,48 +160,6 @@ def _table(rows: Sequence[Sequence[str]]) -> str:
         "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
         for line in lines
     )
-
-
-def _clear(_arguments: argparse.Namespace) -> None:
-    print(f"removed {_entries(manage.clear())}")
-
-
-def _why(arguments: argparse.Namespace) -> None:
-    print(manage.why(arguments.digest))
-
-
-def _export(arguments: argparse.Namespace) -> None:
-    with manage.usable():
-        if arguments.digests:
-            digests = [manage.find(prefix).key.digest for prefix in arguments.digests]
-        else:
-            digests = [kept.digest for kept in manage.entries()]
-        count = write_bundle(arguments.file, manage.local(), digests, _secret())
-    sealed = "sealed with your key" if _secret() else "without a seal (DOVETAIL_CACHE_KEY)"
-    print(f"wrote {_entries(count)} to {arguments.file}, {sealed}")
-
-
-def _import(arguments: argparse.Namespace) -> None:
-    with manage.usable():
-        count = read_bundle(arguments.file, manage.local(), _secret(), trust=arguments.trust)
-    print(f"took {_entries(count)} from {arguments.file}")
-
-
-def _new_key(arguments: argparse.Namespace) -> None:
-    write_key(arguments.file, os.urandom(_SECRET))
-    print(f"wrote {arguments.file}; every machine that shares the cache needs a copy of it, and")
-    print(f"DOVETAIL_CACHE_KEY={os.path.abspath(arguments.file)}")  # noqa: PTH100
-
-
-_ACTIONS = {
-    "stats": _stats,
-    "ls": _list,
-    "clear": _clear,
-    "why": _why,
-    "export": _export,
-    "import": _import,
-    "new-key": _new_key,
-}
 
 
 def _secret() -> bytes | None:

@@ -18,14 +18,35 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import click
+from click.shell_completion import CompletionItem
+
 from dovetail.errors import InvalidFactory
 
 FACTORY = (
-    "what makes the model: a function of a module, or of a file (model.py:make), that takes no "
-    "arguments and returns (model, args), (model, args, kwargs) or a dict with model, args, "
-    "kwargs, dynamic_shapes"
+    "MODULE:FACTORY names what makes the model: a function of a module (pkg.models:make) or of a "
+    "file (model.py:make) that takes no arguments and returns (model, args), (model, args, kwargs) "
+    "or a dict with model, args, kwargs, dynamic_shapes. args is the tuple of the model's inputs."
 )
 _KEYS = ("model", "args", "kwargs", "dynamic_shapes")
+
+
+def _python_files(_ctx: click.Context, _param: click.Parameter, typed: str) -> list[CompletionItem]:
+    """Python files and folders; a function's name is the user's to type."""
+    folder, _, start = typed.rpartition("/")
+    try:
+        found = sorted(Path(folder or ".").iterdir())
+    except OSError:
+        return []
+    before = f"{folder}/" if folder else ""
+    return [
+        CompletionItem(f"{before}{path.name}{'/' if path.is_dir() else ':'}")
+        for path in found
+        if path.name.startswith(start) and (path.is_dir() or path.suffix == ".py")
+    ]
+
+
+factory_argument = click.argument("factory", metavar="MODULE:FACTORY", shell_complete=_python_files)
 
 
 def load_factory(text: str) -> dict[str, Any]:

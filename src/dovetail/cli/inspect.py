@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 from pathlib import Path
 from typing import Any
 
+import click
+
+from dovetail.cli.command import Command
 from dovetail.cli.files import write_text
+from dovetail.cli.progress import progress
 from dovetail.errors import ArtifactNotFound
 from dovetail.file import container
 from dovetail.file.encode import DTYPE_NAMES
@@ -21,26 +24,30 @@ from dovetail.runtime.trust import SIGNATURES
 _INSTRUCTIONS = ("kernel ", "call ", "copy ", "launch ", "blob ")
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the command's options."""
-    parser.add_argument("file", help="the .dvt file")
-    parser.add_argument("--json", action="store_true", help="as JSON")
-    parser.add_argument("--program", action="store_true", help="print the whole program")
-    parser.add_argument("--html", metavar="FILE", help="write a page that shows it")
-
-
-def run(arguments: argparse.Namespace) -> int:
-    """Print a summary; exit status 0."""
-    found = describe(arguments.file)
-    if arguments.html is not None:
-        write_text(arguments.html, page(arguments.file, found))
-        print(f"wrote {arguments.html}")
+@click.command(
+    cls=Command,
+    examples={
+        "dovetail inspect model.dvt": "Inputs, outputs, sections, kernels, what it needs.",
+        "dovetail inspect model.dvt --html page.html": "The explain page, from the file alone.",
+    },
+)
+@click.argument("file", type=click.Path())
+@click.option("--json", "as_json", is_flag=True, help="As JSON.")
+@click.option("--program", is_flag=True, help="Print the whole program.")
+@click.option("--html", metavar="FILE", help="Write a page that shows it.")
+def command(file: str, as_json: bool, program: bool, html: str | None) -> int:
+    """Show what a .dvt FILE holds; nothing of it runs."""
+    with progress(f"reading {file}"):
+        found = describe(file)
+    if html is not None:
+        write_text(html, page(file, found))
+        print(f"wrote {html}")
         return 0
-    if arguments.json:
+    if as_json:
         print(json.dumps(found, indent=2))
         return 0
     print(_summary(found))
-    if arguments.program:
+    if program:
         print(found["program"] or "the file carries no text of its program")
     return 0
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-import argparse
 import keyword
 import re
 import sys
 from pathlib import Path
 
+import click
+
+from dovetail.cli.command import Command
 from dovetail.errors import InvalidScaffoldName, ScaffoldExists, ScaffoldNameTaken
 from dovetail.registry import BUILTIN
 
@@ -24,19 +26,27 @@ _NEEDED = frozenset({"torch", "numpy", "pytest", "setuptools"})  # modules a pac
 _SUFFIX = ".in"  # keeps templates from being taken for code of this package
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the command's options."""
-    parser.add_argument("name", help="the backend's name, an identifier such as my_accel")
-    kinds = "; ".join(f"{kind}: {words}" for kind, words in KINDS.items())
-    parser.add_argument("--kind", choices=KINDS, default="c", help=f"{kinds} (default: c)")
-    parser.add_argument("-o", "--output", metavar="FOLDER", help="where to write (default: NAME)")
+@click.command(
+    cls=Command,
+    notes="Kinds: " + "; ".join(f"{kind}: {words}" for kind, words in KINDS.items()) + ".",
+    examples={
+        "dovetail new my_accel": "Kernels in C, in the folder my_accel.",
+        "dovetail new my_accel --kind renderer -o backends/my_accel": "A renderer, elsewhere.",
+    },
+)
+@click.argument("name")
+@click.option(
+    "--kind", type=click.Choice(list(KINDS)), default="c", show_default=True, help="What it is."
+)
+@click.option("-o", "--output", metavar="FOLDER", help="Where to write. [default: NAME]")
+def command(name: str, kind: str, output: str | None) -> int:
+    """Write a package with a backend of your own, which installs and passes its own tests.
 
-
-def run(arguments: argparse.Namespace) -> int:
-    """Write the package and say what to do next."""
-    folder = Path(arguments.output or arguments.name)
-    name = arguments.name.replace("-", "_")  # a package may have a dash, its module may not
-    write_package(name, arguments.kind, folder)
+    NAME is the backend's, such as my_accel.
+    """
+    folder = Path(output or name)
+    name = name.replace("-", "_")  # a package may have a dash, its module may not
+    write_package(name, kind, folder)
     print(f"wrote {folder}; next:\n  pip install -e '{folder}[dev]'\n  pytest {folder}")
     print(f'  torch.compile(model, backend="{name}")')
     return 0

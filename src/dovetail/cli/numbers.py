@@ -2,24 +2,51 @@
 
 from __future__ import annotations
 
-import argparse
+import math
+from typing import Any
+
+import click
 
 
-def positive(text: str) -> int:
-    """A whole number from 1 on."""
-    return _whole(text, 1)
+class Whole(click.ParamType):  # type: ignore[type-arg]  # not one before click 8.3
+    """A whole number from ``least`` on."""
+
+    name = "number"
+
+    def __init__(self, least: int) -> None:
+        self.least = least
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """The number; a mistake where it is none or too small."""
+        try:
+            number = int(value)
+        except ValueError:
+            number = self.least - 1
+        if number < self.least:
+            self.fail(f"{value!r} is not a whole number from {self.least} on", param, ctx)
+        return number
 
 
-def natural(text: str) -> int:
-    """A whole number from 0 on."""
-    return _whole(text, 0)
+class Above(click.ParamType):  # type: ignore[type-arg]  # not one before click 8.3
+    """A number above zero and below ``limit``; ``what`` it is a number of."""
+
+    name = "number"
+
+    def __init__(self, what: str, limit: float = math.inf) -> None:
+        self.what, self.limit = what, limit
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        """The number; a mistake where it is none or out of range."""
+        try:
+            number = float(value)
+        except ValueError:
+            number = 0.0
+        if not 0 < number < self.limit and not (number == self.limit == math.inf):
+            self.fail(f"{value!r} is not a number of {self.what} above zero", param, ctx)
+        return number
 
 
-def _whole(text: str, least: int) -> int:
-    try:
-        value = int(text)
-    except ValueError:
-        value = least - 1
-    if value < least:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from {least} on")
-    return value
+POSITIVE = Whole(1)
+NATURAL = Whole(0)

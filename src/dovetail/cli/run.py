@@ -5,75 +5,99 @@ Inputs are given in order, one ``--input`` each; outputs are written in order.
 
 from __future__ import annotations
 
-import argparse
 import importlib
 import statistics
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import click
+
 from dovetail.artifact.load import load
-from dovetail.cli.numbers import natural, positive
+from dovetail.cli.command import Command, refuse
+from dovetail.cli.numbers import NATURAL, POSITIVE, Above
+from dovetail.cli.progress import progress
 from dovetail.errors import ArtifactNotFound, InvalidInput
 from dovetail.file import container
 from dovetail.runtime.loaded import Loaded
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the command's options."""
-    parser.add_argument("file", help="the .dvt file")
-    parser.add_argument("--input", action="append", default=[], metavar="X.NPY", help="an input")
-    parser.add_argument("--output", action="append", default=[], metavar="Y.NPY", help="where to")
-    parser.add_argument(
-        "--plugin", action="append", default=[], metavar="LIB.SO", help="a plug-in the file runs on"
-    )
-    parser.add_argument(
-        "--trust",
-        action="store_true",
-        help="vouch for the file: what needs a signature runs without",
-    )
-    parser.add_argument(
-        "--max-work", type=float, metavar="STEPS", help="what a call may take (inf: no limit)"
-    )
-    parser.add_argument(
-        "--max-memory", type=float, metavar="BYTES", help="what a call may take (inf: no limit)"
-    )
-    parser.add_argument("--random", action="store_true", help="random inputs instead of files")
-    parser.add_argument(
-        "--size", type=natural, default=1, help="dynamic sizes of random inputs (%(default)s)"
-    )
-    parser.add_argument("--repeat", type=positive, default=10, help="calls to time (%(default)s)")
-
-
-def run(arguments: argparse.Namespace) -> int:
-    """Run, write results, print them in short and the time; exit status 0."""
-    if arguments.random and arguments.input:
-        raise InvalidInput("give --random or --input files, not both")
+@click.command(
+    cls=Command,
+    examples={
+        "dovetail run model.dvt --random": "Random inputs; prints what came out, and the time.",
+        "dovetail run model.dvt --input x.npy --output y.npy": "From and to files of NumPy.",
+        "dovetail run model.dvt --random --size 32 --repeat 100": "32 for each dynamic size.",
+    },
+)
+@click.argument("file", type=click.Path())
+@click.option(
+    "--input", "inputs", multiple=True, metavar="X.NPY", help="An input; one for each, in order."
+)
+@click.option(
+    "--output", "outputs", multiple=True, metavar="Y.NPY", help="Where to write an output."
+)
+@click.option("--plugin", multiple=True, metavar="LIB.SO", help="A plug-in the file runs on.")
+@click.option(
+    "--trust", is_flag=True, help="Vouch for the file: what needs a signature runs without."
+)
+@click.option(
+    "--max-work",
+    type=Above("steps"),
+    metavar="STEPS",
+    help="What a call may take (inf: no limit).",
+)
+@click.option(
+    "--max-memory",
+    type=Above("bytes"),
+    metavar="BYTES",
+    help="What a call may take (inf: no limit).",
+)
+@click.option("--random", is_flag=True, help="Random inputs instead of files.")
+@click.option(
+    "--size", type=NATURAL, default=1, show_default=True, help="Dynamic sizes of random inputs."
+)
+@click.option("--repeat", type=POSITIVE, default=10, show_default=True, help="Calls to time.")
+@click.pass_context
+def command(
+    ctx: click.Context,
+    file: str,
+    inputs: Sequence[str],
+    outputs: Sequence[str],
+    plugin: Sequence[str],
+    trust: bool,
+    max_work: float | None,
+    max_memory: float | None,
+    random: bool,
+    size: int,
+    repeat: int,
+) -> int:
+    """Run a .dvt FILE, write its outputs, print them in short and the time."""
+    if random and inputs:
+        refuse(ctx, "give --random or --input files, not both")
     numpy = _numpy()
-    _import_torch_if_needed(arguments.file)
-    start = time.perf_counter()
-    loaded = load(
-        arguments.file,
-        plugins=arguments.plugin,
-        trust=arguments.trust,
-        max_work=arguments.max_work,
-        max_memory=arguments.max_memory,
-    )
-    loading = time.perf_counter() - start
-    if arguments.random:
-        inputs = [_random(numpy, row, arguments.size) for row in loaded.inputs]
-    else:
-        inputs = [_read(numpy, path) for path in arguments.input]
-    start = time.perf_counter()
-    outputs = loaded.native(*inputs)
-    first = time.perf_counter() - start
-    if len(arguments.output) > len(outputs):
-        raise InvalidInput(f"{len(arguments.output)} output files, but {len(outputs)} outputs")
-    for path, value in zip(arguments.output, outputs, strict=False):
-        _write(numpy, path, value)
-    for row, value in zip(loaded.native.outputs(), outputs, strict=True):
+    _import_torch_if_needed(file)
+    with progress(f"loading {file}") as shown:
+        start = time.perf_counter()
+        loaded = load(file, plugins=plugin, trust=trust, max_work=max_work, max_memory=max_memory)
+        loading = time.perf_counter() - start
+        if random:
+            given = [_random(numpy, row, size) for row in loaded.inputs]
+        else:
+            given = [_read(numpy, path) for path in inputs]
+        shown.say(f"running {file}")
+        start = time.perf_counter()
+        results = loaded.native(*given)
+        first = time.perf_counter() - start
+        if len(outputs) > len(results):
+            raise InvalidInput(f"{len(outputs)} output files, but {len(results)} outputs")
+        for path, value in zip(outputs, results, strict=False):
+            _write(numpy, path, value)
+        times = _times(loaded, given, repeat, loading, first)
+    for row, value in zip(loaded.native.outputs(), results, strict=True):
         print(f"{row[0]}: {_summary(numpy, value, row[3])}")
-    print(_times(loaded, inputs, arguments.repeat, loading, first))
+    print(times)
     return 0
 
 

@@ -6,34 +6,42 @@ comments.
 
 from __future__ import annotations
 
-import argparse
+from collections.abc import Sequence
 from pathlib import Path
 
+import click
+
 from dovetail.artifact.sign import new_key, read_private_key, sign_file
+from dovetail.cli.command import Command
 from dovetail.cli.keyfile import write_key
 from dovetail.errors import ArtifactNotFound
 from dovetail.runtime.trust import FILE, config_directory
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the command's options."""
-    parser.add_argument("files", nargs="*", metavar="file", help="a .dvt file")
-    parser.add_argument("--key", required=True, help="file with the private key")
-    parser.add_argument("--new-key", action="store_true", help="make that key first")
-
-
-def run(arguments: argparse.Namespace) -> int:
-    """Sign each file and print the public key; exit status 0."""
+@click.command(
+    cls=Command,
+    examples={
+        "dovetail sign --key my.key --new-key": "Make a key and print its public half.",
+        "dovetail sign model.dvt --key my.key": "Sign a file with it.",
+    },
+)
+@click.argument("files", nargs=-1, type=click.Path())
+@click.option("--key", required=True, metavar="FILE", help="File with the private key.")
+@click.option("--new-key", "make_key", is_flag=True, help="Make that key first.")
+def command(files: Sequence[str], key: str, make_key: bool) -> int:
+    """Sign .dvt FILES, or make a key, and print the public key."""
     from dovetail import _native
 
-    if arguments.new_key:
-        write_key(arguments.key, new_key())
-    key = read_private_key(arguments.key)
-    for path in arguments.files:
+    if make_key:
+        write_key(key, new_key())
+    elif not files:
+        raise click.UsageError("name a file to sign, or make a key with --new-key")
+    private = read_private_key(key)
+    for path in files:
         if not Path(path).is_file():
             raise ArtifactNotFound(f"there is no file {path!r}")
-        sign_file(path, key)
+        sign_file(path, private)
         print(f"# {path}: signed")
     print(f"# to trust its key, add this line to {config_directory() / FILE}")
-    print(f"{_native.public_key(key).hex()}  # {Path(arguments.key).name}")
+    print(f"{_native.public_key(private).hex()}  # {Path(key).name}")
     return 0

@@ -2,35 +2,40 @@
 
 from __future__ import annotations
 
-import argparse
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
+import click
+
+from dovetail.cli.command import Command
 from dovetail.cli.inspect import why_untrusted
+from dovetail.cli.progress import progress
 from dovetail.errors import ArtifactNotFound, DovetailError
 from dovetail.ir.unsigned import verdict
 from dovetail.runtime.loaded import CHECK_CONSTANTS, INSPECT, open_native
 from dovetail.runtime.trust import SIGNATURES
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the command's options."""
-    parser.add_argument("files", nargs="+", metavar="file", help="a .dvt file")
-    parser.add_argument("--signed", action="store_true", help="demand a signature that is trusted")
-
-
-def run(arguments: argparse.Namespace) -> int:
-    """Check each file; exit status 0 if all are sound, else 1."""
+@click.command(
+    cls=Command,
+    examples={"dovetail verify --signed *.dvt": "Sound, and signed by a key that you trust."},
+)
+@click.argument("files", nargs=-1, required=True, type=click.Path())
+@click.option("--signed", is_flag=True, help="Demand a signature that is trusted.")
+def command(files: Sequence[str], signed: bool) -> int:
+    """Check every byte of .dvt FILES; exit status 1 where one is not sound."""
     worst = 0
-    for path in arguments.files:
+    for path in files:
         start = time.perf_counter()
         try:
-            state, needs = _verify(path)
+            with progress(f"verifying {path}"):
+                state, needs = _verify(path)
         except DovetailError as error:
             print(f"{path}: {error}")
             worst = 1
             continue
-        sound = state == 1 or not arguments.signed
+        sound = state == 1 or not signed
         worst = worst if sound else 1
         milliseconds = (time.perf_counter() - start) * 1e3
         found = "sound" if sound else "refused"
