@@ -190,9 +190,11 @@ def _start() -> tuple[subprocess.Popen[bytes], int]:
             start_new_session=True,
             env={**os.environ, "PYTHONPATH": os.pathsep.join(_import_path())},
         )
-    except OSError as error:
-        os.close(ours)
-        raise WorkerNotStarted(f"{sys.executable} does not start: {error}") from None
+    except BaseException as error:
+        os.close(ours)  # ends a worker that an interrupt left without a parent that knows of it
+        if isinstance(error, OSError):
+            raise WorkerNotStarted(f"{sys.executable} does not start: {error}") from None
+        raise
     finally:
         os.close(theirs)
     return process, ours
