@@ -300,6 +300,7 @@ static void look(dvt_artifact *a, outcome *o)
     dvt_memory_used(a, &memory);
     mix(o, memory.peak);
     mix(o, dvt_cleared_bytes(a));
+    mix(o, dvt_padding_bytes(a));
     mix(o, (uint64_t)dvt_code_refusal(a));
     mix(o, (uint64_t)dvt_signature_state(a));
     mix(o, (uint64_t)dvt_code_state(a));

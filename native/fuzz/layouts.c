@@ -125,11 +125,13 @@ const table tables[] = {
      0,
      {{0, 4, D_TEXT, 0}, {4, 4, D_FIXED, 7}, {8, 4, D_FIXED, 4}, {12, 4, D_FIXED, 4}}},
     {DVT_DEVICES, "text", 24, 16, 4, 1, 1, 0, {{0, 1, D_FIXED, 128}}},
+    {DVT_LAYOUTS, "layouts", 8, 0, 4, 8, 2, 0, {{0, 4, D_BUFFER, 0}, {4, 4, D_FIXED, 6}}},
+    {DVT_LAYOUTS, "pairs", 8, 4, 4, 8, 2, 0, {{0, 4, D_SIZE, 0}, {4, 4, D_FIXED, 10}}},
 };
 const size_t table_count = sizeof tables / sizeof *tables;
 
 const field header_fields[] = {
-    {0, 8, D_WIDE, 0},  {8, 2, D_FIXED, 3},   {10, 2, D_FIXED, 5}, {12, 4, D_FIXED, 256},
+    {0, 8, D_WIDE, 0},  {8, 2, D_FIXED, 3},   {10, 2, D_FIXED, 6}, {12, 4, D_FIXED, 256},
     {16, 8, D_WIDE, 0}, {24, 4, D_FIXED, 66}, {28, 4, D_ZERO, 0},  {32, 8, D_FIXED, 32},
     {40, 8, D_ZERO, 0}, {48, 8, D_WIDE, 0},   {112, 8, D_ZERO, 0}, {120, 8, D_ZERO, 0}};
 const size_t header_field_count = sizeof header_fields / sizeof *header_fields;

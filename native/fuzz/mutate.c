@@ -328,7 +328,7 @@ static void change_document(document *d)
     if (one_in(4))
         d->features ^= 1ull << below(one_in(8) ? 64 : 4);
     else if (one_in(4))
-        d->minor = (uint16_t)below(6);
+        d->minor = (uint16_t)below(7);
     else
         d->target[below(32)] ^= 1;
 }

@@ -30,7 +30,7 @@ extern "C" {
 
 /* The file format this build writes and reads: the same major, this minor or an older one. */
 #define DVT_FORMAT_MAJOR 1
-#define DVT_FORMAT_MINOR 4
+#define DVT_FORMAT_MINOR 5
 
 typedef int32_t dvt_status;
 enum {
@@ -365,6 +365,9 @@ void dvt_memory_used(dvt_artifact *artifact, dvt_memory *memory);
 /* Bytes that each call clears, for the sizes of the last one: outputs and temporaries that the
  * program reads or returns and that it could not be shown to write. */
 uint64_t dvt_cleared_bytes(dvt_artifact *artifact);
+/* Bytes of temporaries, for the sizes of the last call, that are no elements of the tensors
+ * that they hold: halos, and what fills the last block where a tensor is packed. */
+uint64_t dvt_padding_bytes(dvt_artifact *artifact);
 
 /* Has each run from now on measure its instructions. Call it before the first run; without it
  * nothing is measured and nothing costs time. */

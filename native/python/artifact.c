@@ -456,6 +456,12 @@ static PyObject *artifact_cleared(PyObject *object, PyObject *unused)
     return PyLong_FromUnsignedLongLong(dvt_cleared_bytes(((Artifact *)object)->artifact));
 }
 
+static PyObject *artifact_padding(PyObject *object, PyObject *unused)
+{
+    (void)unused;
+    return PyLong_FromUnsignedLongLong(dvt_padding_bytes(((Artifact *)object)->artifact));
+}
+
 static PyObject *artifact_measure(PyObject *object, PyObject *unused)
 {
     (void)unused;
@@ -570,6 +576,8 @@ static PyMethodDef artifact_methods[] = {
      "host operations run so far: through libtorch's C functions, through Python"},
     {"cleared", artifact_cleared, METH_NOARGS,
      "cleared() -> bytes that each call clears because nothing was shown to write them"},
+    {"padding", artifact_padding, METH_NOARGS,
+     "padding() -> bytes of temporaries that are halos or fill blocks; last call"},
     {"measure", artifact_measure, METH_NOARGS,
      "measure(): have runs from now on measure their instructions; before the first"},
     {"times", artifact_times, METH_NOARGS,

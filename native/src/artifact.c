@@ -400,10 +400,20 @@ uint32_t dvt_instruction_count(const dvt_artifact *a)
     return a->program.instruction_count;
 }
 
-uint64_t dvt_cleared_bytes(dvt_artifact *a)
+static uint64_t read_locked(dvt_artifact *a, const uint64_t *number)
 {
     dvt_lock_take(&a->lock);
-    uint64_t cleared = a->cleared;
+    uint64_t found = *number;
     dvt_lock_give(&a->lock);
-    return cleared;
+    return found;
+}
+
+uint64_t dvt_cleared_bytes(dvt_artifact *a)
+{
+    return read_locked(a, &a->cleared);
+}
+
+uint64_t dvt_padding_bytes(dvt_artifact *a)
+{
+    return read_locked(a, &a->padding);
 }

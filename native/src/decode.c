@@ -381,6 +381,8 @@ dvt_status dvt_program_decode(const dvt_file *file, program *p, dvt_error *error
     if (status == DVT_OK)
         status = decode_buffers(file, p, error);
     if (status == DVT_OK)
+        status = dvt_layouts_decode(file, p, error);
+    if (status == DVT_OK)
         status = decode_guards(file, p, error);
     if (status == DVT_OK)
         status = count_kernels(file, p, error);

@@ -446,6 +446,8 @@ dvt_status dvt_frame_new(dvt_artifact *a, const int64_t *symbols, frame **made,
     dvt_status status = bind_sizes(p, f, error);
     for (uint32_t i = 0; status == DVT_OK && i < p->buffer_count; i++)
         status = shape_buffer(p, f, i, error);
+    for (uint32_t i = 0; status == DVT_OK && i < p->buffer_count; i++)
+        status = dvt_layout_bind(p, f, i, error);
     if (status == DVT_OK)
         status = charge_call(a, f, error);
     if (status == DVT_OK)

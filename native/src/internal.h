@@ -34,7 +34,8 @@ enum {
     DVT_SIGNATURE = 13,
     DVT_KERNEL_IR = 14,
     DVT_DEVICES = 15,
-    DVT_KINDS = 16,
+    DVT_LAYOUTS = 16,
+    DVT_KINDS = 17,
 };
 
 /* What a reader must know to run a file; an unknown bit is refused. */
@@ -122,6 +123,9 @@ typedef struct {
     uint32_t life_first, life_last; /* roots: those between which its memory is */
     uint32_t first_view, next_view; /* owners: a list of the views of it */
     bool handed_out;                /* a host buffer that is an output of the program */
+    const uint32_t *layout; /* pairs: size and zeros before it of each axis of the tensor that
+                             * it holds, axis and step of each dimension; NULL: no other */
+    uint8_t layout_rank;
 } buffer_record;
 
 typedef struct {
@@ -173,6 +177,9 @@ dvt_status dvt_program_decode(const dvt_file *file, program *p, dvt_error *error
 dvt_status dvt_program_flow(program *p, dvt_error *error); /* flow.c */
 void dvt_program_free(program *p);
 
+/* ---- layout.c ---- */
+dvt_status dvt_layouts_decode(const dvt_file *file, program *p, dvt_error *error);
+
 /* ---- limits.c ---- */
 /* Three quarters of the machine's memory. */
 uint64_t dvt_default_memory(void);
@@ -223,6 +230,7 @@ typedef struct frame {
     uint64_t pieces;     /* in as many as this at most */
     clearing *clearings; /* in the order of instructions */
     uint64_t cleared;    /* bytes, all of them together */
+    uint64_t padding;    /* bytes of temporaries that belong to no element of their tensors */
     uint32_t clearing_count, clearing_next;
     unsigned char *gaps;  /* one a buffer: whether there is memory between its elements */
     unsigned char *zeros; /* as many as a device is sent at once; NULL: none */
@@ -232,6 +240,9 @@ typedef struct frame {
 dvt_status dvt_frame_new(dvt_artifact *artifact, const int64_t *symbols, frame **made,
                          dvt_error *error);
 void dvt_frame_free(frame *f);
+/* Sees whether a buffer, whose shape is known, is the memory that its layout needs (layout.c).
+ */
+dvt_status dvt_layout_bind(const program *p, frame *f, uint32_t index, dvt_error *error);
 /* Clears what must be before an instruction, on the host. */
 void dvt_frame_clear(frame *f, uint32_t at);
 
@@ -338,6 +349,7 @@ struct dvt_artifact {
     uint32_t frame_count;
     dvt_memory memory;
     uint64_t cleared;             /* bytes, by each call */
+    uint64_t padding;             /* bytes of its temporaries */
     uint64_t kept_bytes;          /* of the frames */
     _Atomic(uint64_t) *times;     /* least, one an instruction, ns; NULL: nobody measures */
     dvt_lock state_lock;          /* held for a whole run where state is written */

@@ -78,6 +78,7 @@ static void give_frame(dvt_artifact *a, frame *f)
     dvt_lock_take(&a->lock);
     a->memory = f->memory;
     a->cleared = f->cleared;
+    a->padding = f->padding;
     f->next = a->frames;
     a->frames = f;
     a->frame_count++;

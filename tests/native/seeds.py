@@ -334,6 +334,7 @@ def seeds():
         "blobs": file_bytes(BLOBS, blobs={"relus": SMALL_CODE, "other": b"anything"}),
         "interpreted": kernel_file(INTERPRETED, generated_kernels(), {"w": bytes(10)}),
         "values": file_bytes(programs.VALUES),
+        "layouts": file_bytes(programs.LAYOUTS, {"w": floats(*range(24)), "v": floats(*range(36))}),
         "wide": file_bytes(programs.WIDE),
         "writes": file_bytes(programs.WRITES, {"seen": floats(1, 2)}),
         "empty": file_bytes(programs.EMPTY),

@@ -56,6 +56,30 @@ kernel %z = exp@1(%x)
 return %y, %z
 """
 
+# A tensor with a halo, written through a window, and packed constants.
+LAYOUTS = """\
+program @layouts
+symbol s0 = %x[2] in 0..9
+input %x: float32[1, 2, s0, 3]
+input %q: float32[s0, 2] as [d0 / 4: (s0 + 3) // 4, d1: 2, d0: 4]
+constant %w: float32[3, 5] as [d1 / 4: 2, d0: 3, d1: 4]
+constant %v: float32[7, 3] as [(d0 + 1) / 6: 2, d1: 3, (d0 + 1) / 2: 3, d0 + 1: 2]
+temporary %h: float32[1, 2, s0, 3] as [d0: 1, d2 + 1: s0 + 2, d3 + 1: 5, d1: 2]
+view %inside: float32[1, 2, s0, 3] strides [1, 1, 10, 2] of %h at 12
+temporary %p: float32[s0, 2] as [d0 / 4: (s0 + 3) // 4, d1: 2, d0: 4]
+output %y: float32[1, s0 + 2, 5, 2]
+output %z: float32[2, 3, 4]
+output %u: float32[(s0 + 3) // 4, 2, 4]
+output %t: float32[2, 3, 3, 2]
+copy %inside = %x
+kernel %y = relu@1(%h)
+kernel %z = neg@1(%w)
+kernel %p = neg@1(%q)
+kernel %u = add@1(%p, %p)
+kernel %t = abs@1(%v)
+return %y, %z, %u, %t
+"""
+
 # Inputs that are written to, and state, in one program.
 WRITES = """\
 program @writes

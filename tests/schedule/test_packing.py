@@ -127,6 +127,7 @@ def test_an_exported_model_holds_packed_matrices(tmp_path):
     found = describe(str(path))
     assert len(found["kernels"]) == 2
     assert not found["host_ops"]
+    assert "float32[40, 96] as [d1 / 48: 2, d0: 40, d1: 48]\n" in found["program"]
     torch.testing.assert_close(dovetail.load(path)(x), model(x))
 
 

@@ -213,8 +213,9 @@ class _Inlining:
         dims = self.part.dims
         strides = dims(entry.get("input_strides", ()))
         if strides and not same_dims(strides, held.strides):
-            base = self._copied(base, base, replace(held, strides=strides))
-        desc = replace(held, shape=dims(entry["shape"]), strides=dims(entry["strides"]))
+            base = self._copied(base, base, replace(held, strides=strides, layout=None))
+        shape, strides = dims(entry["shape"]), dims(entry["strides"])
+        desc = replace(held, shape=shape, strides=strides, layout=None)
         return self._window(f"{base}_window", desc, base, self.part.dim(entry["offset"]))
 
     # ---- instructions ----------------------------------------------------------------------
@@ -296,8 +297,7 @@ def _with_sizes(program: Program, dim: Callable[[Dim], Dim]) -> Program:
         return i
 
     def buffer(b: Buffer) -> Buffer:
-        shape, strides = (tuple(map(dim, dims)) for dims in (b.desc.shape, b.desc.strides))
-        return replace(b, desc=replace(b.desc, shape=shape, strides=strides), offset=dim(b.offset))
+        return replace(b, desc=b.desc.with_sizes(dim), offset=dim(b.offset))
 
     return replace(
         program,

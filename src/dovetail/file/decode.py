@@ -11,7 +11,7 @@ import io
 import json
 import struct
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 from dovetail.errors import InvalidArtifact
@@ -19,6 +19,7 @@ from dovetail.file import container
 from dovetail.file.encode import DTYPE_NAMES, KIND_CODES, NONE
 from dovetail.ir.argument_json import arg_from_json
 from dovetail.ir.call import Arg, Ref
+from dovetail.ir.layout import Layout
 from dovetail.ir.program import (
     VALUE,
     Attribute,
@@ -106,17 +107,35 @@ class _Decoder:
         pool = struct.unpack_from(f"<{dims}I", section, 8 + 48 * count)
         rows = [struct.unpack_from("<2I4B3I2Q2I", section, 8 + 48 * n) for n in range(count)]
         names = [self.text(*row[:2]) for row in rows]
+        layouts = self.layouts([row[5] for row in rows])
         self.contents: dict[str, bytes] = {}
         made = []
-        for name, row in zip(names, rows, strict=True):
+        for number, (name, row) in enumerate(zip(names, rows, strict=True)):
             kind, code, bits, rank, base, first, offset, start, size = row[2:11]
             shown = tuple(self.sizes[n] for n in pool[first : first + 2 * rank])
             desc = TensorDesc(DTYPE_NAMES[code, bits], shown[:rank], shown[rank:])
+            if number in layouts:
+                desc = replace(desc, layout=self.layout(*layouts[number], desc))
             of = "" if base == NONE else names[base]
             made.append(Buffer(name, _KINDS[kind], desc, of, self.sizes[offset]))
             if _KINDS[kind] in ("constant", "state"):
                 self.contents[name] = self.sections[container.CONSTANTS][start : start + size]
         return made
+
+    def layouts(self, ranks: list[int]) -> dict[int, tuple[int, list[tuple[int, int]]]]:
+        """By buffer: the rank of the tensor that it holds, a pair an axis and a pair a part."""
+        section = self.sections.get(container.LAYOUTS, bytes(8))
+        count, _ = struct.unpack_from("<2I", section)
+        pairs = list(struct.iter_unpack("<2I", section[8:]))
+        found, at = {}, count
+        for buffer, rank in pairs[:count]:
+            found[buffer] = rank, pairs[at : at + rank + ranks[buffer]]
+            at += rank + ranks[buffer]
+        return found
+
+    def layout(self, rank: int, pairs: list[tuple[int, int]], memory: TensorDesc) -> Layout:
+        shape = [self.sizes[size] for size, _ in pairs[:rank]]
+        return Layout.in_memory(shape, [zeros for _, zeros in pairs[:rank]], pairs[rank:], memory)
 
     def guards(self) -> list[Guard]:
         section = self.sections.get(container.GUARDS, bytes(8))

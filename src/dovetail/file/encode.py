@@ -86,6 +86,7 @@ class _Encoder:
         buffers = self.buffers()
         code = self.instructions()
         guards = self.guards()
+        layouts = self.layouts()
         symbols = self.symbols()
         made = [
             section(container.BUFFERS, buffers),
@@ -94,6 +95,8 @@ class _Encoder:
         ]
         if self.program.guards:
             made.append(section(container.GUARDS, guards))
+        if layouts:
+            made.append(section(container.LAYOUTS, layouts))
         if self.kernels:
             made.append(section(container.KERNELS, self.kernel_table()))
         if self.hosts:
@@ -174,6 +177,19 @@ class _Encoder:
             base, at, self.size(buffer.offset),
         )  # fmt: skip
         return fixed + struct.pack("<2Q2I", start, size, *self.devices.place(desc.device))
+
+    def layouts(self) -> bytes:
+        """What buffers hold packed or with a halo; nothing where there is none."""
+        rows = [(n, b.desc.layout) for n, b in enumerate(self.program.buffers) if b.desc.layout]
+        pairs: list[tuple[int, int]] = []
+        for _, layout in rows:
+            pairs += zip(map(self.size, layout.shape), layout.before, strict=True)
+            pairs += layout.order
+        if max((number for pair in pairs for number in pair), default=0) > NONE:
+            raise CannotSave("a layout has a halo or a step of more than 32 bits")
+        heads = [(n, len(layout.shape)) for n, layout in rows]
+        listed = b"".join(struct.pack("<2I", *pair) for pair in (*heads, *pairs))
+        return struct.pack("<2I", len(heads), len(pairs)) + listed if heads else b""
 
     def place(self, buffer: Buffer) -> tuple[int, int]:
         """Where a constant's bytes go; constants start on 64-byte borders."""

@@ -81,7 +81,7 @@ class OpCall:
     @property
     def outputs(self) -> tuple[TensorDesc, ...]:
         """The descriptors of every tensor this call produces, tuples flattened."""
-        return tuple(_tensors(self.output))
+        return tuple(tensors(self.output))
 
     @property
     def attributes(self) -> tuple[Arg, ...]:
@@ -163,9 +163,10 @@ def _holds_ref(arg: Arg) -> bool:
     return any(isinstance(leaf, Ref) for leaf in leaves(arg))
 
 
-def _tensors(desc: Desc) -> Iterator[TensorDesc]:
+def tensors(desc: Desc) -> Iterator[TensorDesc]:
+    """The tensors that a descriptor is of, tuples flattened."""
     if isinstance(desc, TensorDesc):
         yield desc
     elif isinstance(desc, tuple):
         for item in desc:
-            yield from _tensors(item)
+            yield from tensors(item)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 from dovetail.errors import SizeError, UnsupportedGraph
 from dovetail.ir import argument_json
@@ -12,6 +13,9 @@ from dovetail.ir.call import Arg, OpCall, Ref, Table
 from dovetail.ir.segment import Input, Segment
 from dovetail.ir.size import Dim, Size, parse_size
 from dovetail.ir.tensor import Desc, ScalarDesc, TensorDesc
+
+if TYPE_CHECKING:
+    from dovetail.ir.layout import Layout
 
 FORMAT = "dovetail-segment-1"
 # What reading bytes that hold no segment can raise.
@@ -111,10 +115,16 @@ class SegmentWriter:
                 "shape": [self.dim(d) for d in desc.shape],
                 "strides": [self.dim(d) for d in desc.strides],
                 "device": desc.device,
+                **({} if desc.layout is None else {"layout": self.layout(desc.layout)}),
             }
         if isinstance(desc, ScalarDesc):
             return {"scalar": desc.kind, "size": None if desc.size is None else self.dim(desc.size)}
         return None if desc is None else [self.desc(d) for d in desc]
+
+    def layout(self, layout: Layout) -> dict[str, Any]:
+        """What a tensor is the memory of; how many steps there are is its own shape."""
+        shape = [self.dim(d) for d in layout.shape]
+        return {"shape": shape, "before": list(layout.before), "parts": list(layout.order)}
 
 
 class _SegmentReader:
@@ -170,7 +180,15 @@ class _SegmentReader:
             size = data["size"]
             return ScalarDesc(data["scalar"], None if size is None else self.dim(size))
         shape, strides = (tuple(map(self.dim, data[key])) for key in ("shape", "strides"))
-        return TensorDesc(str(data["dtype"]), shape, strides, str(data["device"]))
+        made = TensorDesc(str(data["dtype"]), shape, strides, str(data["device"]))
+        return self.with_layout(made, data["layout"]) if "layout" in data else made
+
+    def with_layout(self, memory: TensorDesc, data: Any) -> TensorDesc:
+        from dovetail.ir.layout import Layout
+
+        shape, before = map(self.dim, data["shape"]), map(int, data["before"])
+        parts = [(int(axis), int(step)) for axis, step in data["parts"]]
+        return replace(memory, layout=Layout.in_memory(tuple(shape), tuple(before), parts, memory))
 
     def dim(self, data: int | str) -> Dim:
         return parse_size(data) if isinstance(data, str) else int(data)

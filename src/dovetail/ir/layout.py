@@ -11,7 +11,8 @@ that one form says all there is::
 
 An axis in several parts is split: the first counts blocks, the last single elements. What belongs
 to no element, a halo or the rest of a last block, holds zeros. For whoever allocates, copies or
-maps it, memory is a strided tensor of the parts' extents.
+maps it, memory is a strided tensor of the parts' extents: a ``TensorDesc`` whose ``layout`` says
+what it is the memory of.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from itertools import pairwise
 from dovetail.errors import InvalidLayout, SizeError
 from dovetail.ir.affine import add, mul, product
 from dovetail.ir.size import Dim, Size, parse_size, split_top
-from dovetail.ir.strides import contiguous_strides
+from dovetail.ir.strides import Strided, contiguous_strides, same_dims
 
 _TEXT = re.compile(r"\[(.*?)\] as \[(.*?)\](?: strides \[(.*?)\])?$")
 _PART = re.compile(r"\(?d(\d+)(?: \+ (\d+)\)?)?(?: / (\d+))?$")
@@ -78,12 +79,33 @@ class Layout:
         return verified(Layout(tuple(shape), parts, tuple(before for before, _ in zeros)))
 
     @staticmethod
+    def in_memory(
+        shape: Sequence[Dim],
+        before: Sequence[int],
+        order: Sequence[tuple[int, int]],
+        memory: Strided,
+    ) -> Layout:
+        """A tensor in memory that is described already: a part a dimension, by (axis, step)."""
+        rows = zip(order, memory.shape, memory.strides, strict=True)
+        parts = tuple(LayoutPart(axis, size, stride, step) for (axis, step), size, stride in rows)
+        return verified(Layout(tuple(shape), parts, tuple(before)))
+
+    @staticmethod
     def strided(shape: Sequence[Dim], strides: Sequence[Dim]) -> Layout:
         """What PyTorch's tensors are; the parts by their strides, where all are known."""
         parts = [LayoutPart(a, *each) for a, each in enumerate(zip(shape, strides, strict=True))]
         if all(isinstance(stride, int) for stride in strides):
             parts.sort(key=lambda part: part.stride, reverse=True)  # type: ignore[arg-type,return-value]
         return verified(Layout(tuple(shape), tuple(parts), (0,) * len(parts)))
+
+    def elsewhere(self, shape: Sequence[Dim], memory: Strided) -> Layout:
+        """The same parts for a tensor of other sizes, in other memory."""
+        return Layout.in_memory(shape, self.before, self.order, memory)
+
+    @property
+    def order(self) -> tuple[tuple[int, int], ...]:
+        """The axis and the step of each part."""
+        return tuple((part.axis, part.step) for part in self.parts)
 
     @property
     def extents(self) -> tuple[Dim, ...]:
@@ -183,13 +205,20 @@ def _verify_apart(layout: Layout) -> None:
     """No two positions of the memory are the same one."""
     known = [(p.stride, p.extent) for p in layout.parts if p.extent != 1]
     if not all(isinstance(d, int) for pair in known for d in pair):
-        dense = layout.strides == contiguous_strides(layout.extents)
+        dense = same_dims(layout.strides, contiguous_strides(layout.extents))
         _require(dense, layout, "gaps between parts of unknown extent")
         return
     reach = 1
     for stride, extent in sorted(known):
         _require(stride >= reach, layout, "two positions at one place")  # type: ignore[operator]
         reach = stride * extent  # type: ignore[operator]
+
+
+def verify_memory(memory: Strided, layout: Layout) -> None:
+    """Raise InvalidLayout unless a tensor is the memory that a layout speaks of."""
+    verified(layout)
+    same = same_dims(memory.shape, layout.extents) and same_dims(memory.strides, layout.strides)
+    _require(same, layout, f"not the memory {list(memory.shape)} strides {list(memory.strides)}")
 
 
 def parse_layout(text: str) -> Layout:

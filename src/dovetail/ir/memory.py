@@ -26,12 +26,16 @@ _MOST = 2**63 - 1  # bytes that a pointer can tell apart
 
 @dataclass(frozen=True, slots=True)
 class Lifetime:
-    """One piece of arena memory: its bytes, and the instructions from first write to last use."""
+    """One piece of arena memory: its bytes, and the instructions from first write to last use.
+
+    ``padding`` of the bytes belong to no element of the tensor that it holds (``ir/layout.py``).
+    """
 
     name: str
     size: int
     first: int
     last: int
+    padding: int = 0
 
     def meets(self, other: Lifetime) -> bool:
         """Whether both are needed at one time."""
@@ -40,15 +44,20 @@ class Lifetime:
 
 @dataclass(frozen=True, slots=True)
 class MemoryPlan:
-    """Offsets in one arena; ``peak`` is its size, ``bound`` what no plan can go below."""
+    """Offsets in one arena; ``peak`` is its size, ``bound`` what no plan can go below.
+
+    ``padding`` of the ``total`` bytes are halos, or fill the last blocks of packed tensors.
+    """
 
     offsets: Mapping[str, int]
     peak: int
     total: int
     bound: int
+    padding: int = 0
 
     def __str__(self) -> str:
-        return f"arena {self.peak} bytes, sum {self.total}, largest set alive {self.bound}"
+        text = f"arena {self.peak} bytes, sum {self.total}, largest set alive {self.bound}"
+        return f"{text}, padding {self.padding}" if self.padding else text
 
 
 def plan_memory(
@@ -68,7 +77,8 @@ def plan_lifetimes(lives: Sequence[Lifetime]) -> MemoryPlan:
     native = importlib.import_module("dovetail._native")
     offsets, peak, total, bound = native.plan_memory(spans)
     names = (life.name for life in lives)
-    return MemoryPlan(dict(zip(names, offsets, strict=True)), peak, total, bound)
+    padding = sum(life.padding for life in lives)
+    return MemoryPlan(dict(zip(names, offsets, strict=True)), peak, total, bound, padding)
 
 
 def aligned(size: int, alignment: int = ALIGNMENT) -> int:
@@ -91,13 +101,22 @@ def lifetimes(
         owner = program.root(buffer.name).name
         if buffer.kind == "temporary" and owner in sizes:
             sizes[owner] = max(sizes[owner], _bytes(buffer, symbols))
-    return [Lifetime(name, sizes[name], *span) for name, span in spans.items()]
+    return [
+        Lifetime(name, sizes[name], first, last, _padding(program.by_name[name], symbols))
+        for name, (first, last) in spans.items()
+    ]
 
 
 def _bytes(buffer: Buffer, symbols: Mapping[str, int]) -> int:
     shape = [evaluate(size, symbols) for size in buffer.desc.shape]
     count = 0 if 0 in shape else evaluate(extent(buffer), symbols)
     return aligned(count * item_bytes(buffer.desc.dtype))
+
+
+def _padding(buffer: Buffer, symbols: Mapping[str, int]) -> int:
+    if buffer.desc.layout is None:
+        return 0
+    return evaluate(buffer.desc.layout.padding, symbols) * item_bytes(buffer.desc.dtype)
 
 
 def share_in_place(program: Program, elementwise: Callable[[str], bool]) -> Program:

@@ -13,6 +13,10 @@ One line a declaration or instruction::
     kernel %y = relu@1(%h)
     return %y
 
+A buffer that holds a tensor packed or with a halo says how (``ir/layout.py``)::
+
+    constant %w: float32[64, 100] as [d1 / 16: 7, d0: 64, d1: 16]
+
 A host call's arguments are JSON, each kind of value that JSON has no form for under a tag. What a
 plug-in's device does is written likewise::
 
@@ -33,6 +37,7 @@ from typing import Any, cast
 from dovetail.errors import InvalidProgram, SizeError
 from dovetail.ir.argument_json import arg_from_json, arg_to_json
 from dovetail.ir.call import Arg
+from dovetail.ir.layout import parse_layout
 from dovetail.ir.program import (
     KINDS,
     VALUE,
@@ -56,7 +61,7 @@ from dovetail.ir.tensor import TensorDesc
 
 _NAME = r"%([\w.]+)"
 _BUFFER = re.compile(
-    rf"(\w+) {_NAME}: (\w+)\[(.*?)\](?: strides \[(.*?)\])?(?: on ([\w:.-]+))?"
+    rf"(\w+) {_NAME}: (\w+)\[(.*?)\]( as \[.*?\])?(?: strides \[(.*?)\])?(?: on ([\w:.-]+))?"
     rf"(?: of {_NAME}(?: at (.+))?)?$"
 )
 _SYMBOL = re.compile(rf"symbol (\w+) = {_NAME}(?:\[(\d+)\])? in (-?\d+)\.\.(-?\d+)$")
@@ -98,9 +103,13 @@ def _print_symbol(symbol: Symbol) -> str:
 
 def _print_buffer(buffer: Buffer) -> str:
     desc = buffer.desc
-    text = f"{buffer.kind} %{buffer.name}: {desc.dtype}[{_join(desc.shape)}]"
-    if desc.strides != contiguous_strides(desc.shape):
-        text += f" strides [{_join(desc.strides)}]"
+    text = f"{buffer.kind} %{buffer.name}: {desc.dtype}"
+    if desc.layout is not None:
+        text += str(desc.layout)
+    else:
+        text += f"[{_join(desc.shape)}]"
+        if desc.strides != contiguous_strides(desc.shape):
+            text += f" strides [{_join(desc.strides)}]"
     if desc.device != "cpu":
         text += f" on {desc.device}"
     if buffer.of:
@@ -145,9 +154,6 @@ def _print_result(value: Result) -> str:
 
 def _join(dims: tuple[Dim, ...]) -> str:
     return ", ".join(map(str, dims))
-
-
-# ---- arguments of host calls ---------------------------------------------------------------
 
 
 # ---- parsing -------------------------------------------------------------------------------
@@ -222,10 +228,15 @@ def _match(pattern: re.Pattern[str], line: str) -> tuple[Any, ...]:
 
 
 def _parse_buffer(line: str) -> Buffer:
-    kind, name, dtype, shape, strides, device, of, offset = _match(_BUFFER, line)
-    dims = _parse_dims(shape)
-    steps = contiguous_strides(dims) if strides is None else _parse_dims(strides)
-    desc = TensorDesc(dtype, dims, steps, device or "cpu")
+    kind, name, dtype, shape, parts, strides, device, of, offset = _match(_BUFFER, line)
+    if parts:
+        gaps = "" if strides is None else f" strides [{strides}]"
+        layout = parse_layout(f"[{shape}]{parts}{gaps}")
+        desc = TensorDesc(dtype, layout.extents, layout.strides, device or "cpu", layout)
+    else:
+        dims = _parse_dims(shape)
+        steps = contiguous_strides(dims) if strides is None else _parse_dims(strides)
+        desc = TensorDesc(dtype, dims, steps, device or "cpu")
     return Buffer(name, kind, desc, of or "", parse_size(offset) if offset else 0)
 
 

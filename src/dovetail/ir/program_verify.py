@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from dovetail.errors import InvalidProgram, SizeError
+from dovetail.errors import InvalidLayout, InvalidProgram, SizeError
 from dovetail.ir import device_verify
 from dovetail.ir.call import leaves
+from dovetail.ir.layout import verify_memory
 from dovetail.ir.program import (
     KINDS,
     VALUE,
@@ -94,8 +95,21 @@ def _verify_buffers(program: Program) -> None:
         dims = (*buffer.desc.shape, *buffer.desc.strides, buffer.offset)
         _require_symbols(dims, known, what)
         _require(all(not isinstance(d, int) or d >= 0 for d in dims), f"{what}: negative size")
+        _verify_layout(buffer, known)
         _verify_base(buffer, seen)
         seen[buffer.name] = buffer
+
+
+def _verify_layout(buffer: Buffer, known: frozenset[str]) -> None:
+    """What a buffer holds packed or with a halo must lie in exactly its memory."""
+    layout, what = buffer.desc.layout, f"buffer %{buffer.name}"
+    if layout is None:
+        return
+    try:
+        verify_memory(buffer.desc, layout)
+    except InvalidLayout as error:
+        raise InvalidProgram(f"{what}: {error}") from None
+    _require_symbols(layout.shape, known, what)
 
 
 def _verify_base(buffer: Buffer, seen: dict[str, Buffer]) -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dovetail.errors import UnsupportedGraph
-from dovetail.ir.call import Arg, Ref, leaves
+from dovetail.errors import InvalidLayout, UnsupportedGraph
+from dovetail.ir.call import Arg, Ref, leaves, tensors
+from dovetail.ir.layout import verify_memory
 from dovetail.ir.segment import Segment
 from dovetail.ir.size import Size
 from dovetail.ir.tensor import Desc
@@ -26,6 +27,7 @@ def verify_segment(segment: Segment) -> Segment:
     for given in segment.inputs:
         _require(given.kind in KINDS, f"the input {given.name} is of the unknown kind {given.kind}")
         _require(given.name not in known, f"two values are called {given.name}")
+        _verify_layouts(given.desc, given.name)
         known[given.name] = given.desc
     for call in segment.calls:
         for arg in call.leaves():
@@ -33,11 +35,21 @@ def verify_segment(segment: Segment) -> Segment:
         for sub in call.subgraphs():
             verify_segment(sub)
         _require(call.name not in known, f"two values are called {call.name}")
+        _verify_layouts(call.output, call.name)
         known[call.name] = call.output
         symbols |= {symbol for symbol, _ in call.binds}
     for out in leaves(segment.outputs):
         _verify_use(out, known, symbols, "the output")
     return segment
+
+
+def _verify_layouts(desc: Desc, name: str) -> None:
+    for tensor in tensors(desc):
+        if tensor.layout is not None:
+            try:
+                verify_memory(tensor, tensor.layout)
+            except InvalidLayout as error:
+                raise InvalidSegment(f"{name}: {error}") from None
 
 
 def _verify_use(arg: Arg, known: dict[str, Desc], symbols: set[str], user: str) -> None:

@@ -3,23 +3,33 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from dovetail.ir.dtypes import DTYPES
 from dovetail.ir.size import Dim, symbols_of
 from dovetail.ir.strides import is_row_major
+
+if TYPE_CHECKING:
+    from dovetail.ir.layout import Layout
 
 _SHORT = {name: row.short for name, row in DTYPES.items() if row.short}
 
 
 @dataclass(frozen=True, slots=True)
 class TensorDesc:
-    """A tensor's dtype, shape, strides (in elements) and device; dimensions may be symbolic."""
+    """A tensor's dtype, shape, strides (in elements) and device; dimensions may be symbolic.
+
+    Where it is the memory of another tensor, packed or with a halo, ``layout`` says of which: its
+    parts are the dimensions here. Who changes the dimensions drops it.
+    """
 
     dtype: str
     shape: tuple[Dim, ...]
     strides: tuple[Dim, ...]
     device: str = "cpu"
+    layout: Layout | None = None
 
     @property
     def rank(self) -> int:
@@ -44,13 +54,24 @@ class TensorDesc:
             return None
         return is_row_major(self)
 
+    def with_sizes(self, change: Callable[[Dim], Dim]) -> TensorDesc:
+        """The same tensor with every size changed."""
+        shape, strides = (tuple(map(change, dims)) for dims in (self.shape, self.strides))
+        made = replace(self, shape=shape, strides=strides, layout=None)
+        if self.layout is None:
+            return made
+        held = tuple(map(change, self.layout.shape))
+        return replace(made, layout=self.layout.elsewhere(held, made))
+
     def symbols(self) -> frozenset[str]:
-        """The symbols in the shape and strides."""
-        return frozenset().union(*map(symbols_of, (*self.shape, *self.strides)))
+        """The symbols in the shape and strides, and in the shape of what it is the memory of."""
+        held = () if self.layout is None else self.layout.shape
+        return frozenset().union(*map(symbols_of, (*self.shape, *self.strides, *held)))
 
     def __str__(self) -> str:
         device = "" if self.device == "cpu" else f"@{self.device}"
-        return f"{_SHORT.get(self.dtype, self.dtype)}[{', '.join(map(str, self.shape))}]{device}"
+        held = self.layout or f"[{', '.join(map(str, self.shape))}]"
+        return f"{_SHORT.get(self.dtype, self.dtype)}{held}{device}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,6 +35,7 @@ _SECTIONS = (
     container.KERNELS,
     container.HOST_CALLS,
     container.GUARDS,
+    container.LAYOUTS,
 )
 _GIVEN = ("input", "constant", "state")
 

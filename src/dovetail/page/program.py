@@ -104,13 +104,15 @@ def memory_data(program: Program, symbols: Mapping[str, int]) -> dict[str, Any] 
         {
             "name": life.name,
             "bytes": life.size,
+            "padding": life.padding,
             "offset": plan.offsets[life.name],
             "first": life.first,
             "last": life.last,
         }
         for life in lives
     ]
-    return {"peak": plan.peak, "sum": plan.total, "bound": plan.bound, "buffers": buffers}
+    total = {"peak": plan.peak, "sum": plan.total, "bound": plan.bound, "padding": plan.padding}
+    return {**total, "buffers": buffers}
 
 
 def _call_row(call: OpCall) -> dict[str, Any]:

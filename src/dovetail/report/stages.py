@@ -90,9 +90,10 @@ def layouts(segment: Segment) -> Iterator[StageText]:
     ]
     changes = {call.name for call in segment.calls if is_reformat(call)}
     for name, desc in (*given, *made):
-        if name in changes or not is_row_major(desc):
+        if name in changes or desc.layout is not None or not is_row_major(desc):
             word = "reformat " if name in changes else ""
-            lines.append(f"{word}{name}: {desc.dtype} {Layout.strided(desc.shape, desc.strides)}\n")
+            layout = desc.layout or Layout.strided(desc.shape, desc.strides)
+            lines.append(f"{word}{name}: {desc.dtype} {layout}\n")
     if lines:
         yield StageText("layout", "".join(lines))
 

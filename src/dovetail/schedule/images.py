@@ -37,7 +37,7 @@ def is_movable(desc: object) -> bool:
 
 def moved(desc: TensorDesc) -> TensorDesc:
     """The same tensor, channels-last."""
-    return replace(desc, strides=channels_last(desc.shape))
+    return replace(desc, strides=channels_last(desc.shape), layout=None)
 
 
 def moved_output(output: Any) -> Any:

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from hashlib import sha256
 
@@ -15,6 +15,7 @@ from dovetail.ir import kernel as kernel_ir
 from dovetail.ir.call import Arg, Ref, leaves
 from dovetail.ir.dtypes import DTYPES
 from dovetail.ir.kernel_call import call_inputs, call_outputs, call_sizes
+from dovetail.ir.layout import Layout
 from dovetail.ir.ops import CHECKS
 from dovetail.ir.program import Copy, HostCall, KernelCall
 from dovetail.ir.segment import is_write
@@ -28,6 +29,7 @@ from dovetail.lower.values import LibraryCall, Value, View, root_of
 from dovetail.lower.views import view_offsets
 from dovetail.schedule.build import Built
 from dovetail.schedule.cpu.library import fills
+from dovetail.schedule.images import tensors
 from dovetail.schedule.plan import Plan, Unschedulable
 
 PREFIX = "generated."  # of the names of generated kernels
@@ -87,6 +89,15 @@ class PlanWriter:
             if isinstance(step, LibraryCall):
                 self._alias(step)
         self.needed = self._needed()
+        self.layouts = dict(self._layouts())
+
+    def _layouts(self) -> Iterator[tuple[Value, Layout]]:
+        """The values that are the memory of other tensors, packed or with a halo."""
+        for call in self.plan.segment.calls:
+            for path, desc in tensors(call.output):
+                value = self.plan.values.get((call.name, path))
+                if desc.layout is not None and value is not None:
+                    yield self.resolve(value), desc.layout
 
     def _alias(self, step: LibraryCall) -> None:
         """Note the results that are no memory of their own: views, and what is written to."""
@@ -179,7 +190,12 @@ class PlanWriter:
     def _desc(self, value: Value) -> TensorDesc:
         if value.dtype not in DTYPES:
             raise Unschedulable(f"{value} has a dtype that programs do not know")
-        return TensorDesc(value.dtype, self._dims(value.shape), self._dims(value.strides))
+        made = TensorDesc(value.dtype, self._dims(value.shape), self._dims(value.strides))
+        layout = self.layouts.get(value)
+        if layout is None:
+            return made
+        self._dims(layout.shape)
+        return replace(made, layout=layout)
 
     def _dims(self, dims: tuple[Dim, ...]) -> tuple[Dim, ...]:
         for dim in dims:

@@ -72,7 +72,7 @@ class Reformatter:
         for path, desc in tensors(call.output):
             ratios = zip(desc.strides, old.strides, new.strides, strict=True)
             strides = tuple(int(step) // int(was) * int(now) for step, was, now in ratios)  # type: ignore[arg-type]
-            self.now[call.name, path] = replace(desc, strides=strides)
+            self.now[call.name, path] = replace(desc, strides=strides, layout=None)
             self.parts[call.name, path] = call
         output = [self.now[call.name, path] for path, _ in tensors(call.output)]
         made = with_descs(call, self.now)

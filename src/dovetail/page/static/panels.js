@@ -197,12 +197,13 @@ function showMemory(g) {
 }
 
 function memoryPart(name, program) {
-  const { peak, sum, bound, buffers } = program.memory;
+  const { peak, sum, bound, padding, buffers } = program.memory;
+  const padded = padding ? [["padding", padding.toLocaleString("en"), "of the sum: halos, and what fills the last blocks of packed tensors"]] : [];
   const saved = sum ? `, ${Math.round(100 * (1 - peak / sum))} % less than the sum` : "";
   const about = element("p", { class: "quiet" }, "Each rectangle is a temporary: as wide as the instructions from its first to its last use, as high as its bytes, where it lies in the arena.");
   return element("div", {},
     element("h2", {}, `${name}: arena ${bytes(peak)} at its peak${saved}`),
-    table(["", "bytes", ""], [["peak", peak.toLocaleString("en"), "what the arena takes"], ["sum", sum.toLocaleString("en"), `of ${count(buffers.length, "temporary buffer")} without sharing`], ["bound", bound.toLocaleString("en"), "what is alive at once: no plan can take less"]], [1]),
+    table(["", "bytes", ""], [["peak", peak.toLocaleString("en"), "what the arena takes"], ["sum", sum.toLocaleString("en"), `of ${count(buffers.length, "temporary buffer")} without sharing`], ["bound", bound.toLocaleString("en"), "what is alive at once: no plan can take less"], ...padded], [1]),
     buffers.length ? [about, memoryPicture(program)] : element("p", {}, "It needs no temporary memory."));
 }
 
@@ -223,7 +224,7 @@ function memoryPicture(program) {
       class: "buffer", fill: fills[n % fills.length], x: x(buffer.first).toFixed(2), y: y(buffer.offset + buffer.bytes).toFixed(2),
       width: Math.max(1, x(buffer.last + 1) - x(buffer.first)).toFixed(2), height: Math.max(1, y(buffer.offset) - y(buffer.offset + buffer.bytes)).toFixed(2),
     });
-    box.append(shape("title", {}, `${buffer.name}: ${buffer.bytes.toLocaleString("en")} bytes at ${buffer.offset.toLocaleString("en")}, instructions ${buffer.first} to ${buffer.last}`));
+    box.append(shape("title", {}, `${buffer.name}: ${buffer.bytes.toLocaleString("en")} bytes at ${buffer.offset.toLocaleString("en")}${buffer.padding ? `, ${buffer.padding.toLocaleString("en")} of them padding` : ""}, instructions ${buffer.first} to ${buffer.last}`));
     picture.append(box);
   });
   picture.append(shape("text", { x: left, y: height - 6 }, "instruction 0"));

@@ -8,12 +8,15 @@ becomes one by each panel, whose results stand side by side.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
+from dovetail.ir.affine import mul
 from dovetail.ir.call import Attr, OpCall, Ref
 from dovetail.ir.dtypes import FLOATS
+from dovetail.ir.layout import Layout
 from dovetail.ir.segment import Segment
+from dovetail.ir.size import Dim
 from dovetail.ir.strides import contiguous_strides, is_row_major
 from dovetail.ir.target import Target
 from dovetail.ir.tensor import TensorDesc
@@ -100,16 +103,13 @@ class _ConstantPacker:
             self.packed[matrix] = _ref(only)
             yield only
             return
-        split = replace(
-            desc,
-            shape=(steps, count, width),
-            strides=(down, across * width, across),  # type: ignore[operator]
-        )
+        split = _as(desc, (steps, count, width), (down, mul(across, width), across))
         view = self._call(matrix.name, "aten.view.default", (matrix, split.shape), split)
         turned = _permuted(split, (1, 0, 2))
         panels = self._call(matrix.name, "aten.permute.default", (_ref(view), (1, 0, 2)), turned)
         dense = _dense(desc, turned.shape)
-        copy = self._clone(matrix.name, panels, dense)
+        layout = Layout.of(desc.shape, [(1, width), (0, 1), (1, 1)])
+        copy = self._clone(matrix.name, panels, replace(dense, layout=layout))
         self.packed[matrix] = _ref(copy)
         yield from (view, panels, copy)
 
@@ -120,8 +120,8 @@ class _ConstantPacker:
             return
         x, panels, out = _tensor(left.desc), _tensor(packed.desc), _tensor(call.output)
         (rows, steps), (count, _, width) = x.shape, panels.shape
-        one = replace(x, shape=(1, rows, steps), strides=(x.strides[0] * rows, *x.strides))  # type: ignore[operator]
-        again = replace(x, shape=(count, rows, steps), strides=(0, *x.strides))
+        one = _as(x, (1, rows, steps), (mul(x.strides[0], rows), *x.strides))
+        again = _as(x, (count, rows, steps), (0, *x.strides))
         first = self._call(call.name, "aten.unsqueeze.default", (left, 0), one)
         same = self._call(call.name, "aten.expand.default", (_ref(first), again.shape), again)
         parts = _dense(out, (count, rows, width))
@@ -159,13 +159,13 @@ def _ref(call: OpCall) -> Ref:
     return Ref(call.name, call.output)
 
 
-def _dense(like: TensorDesc, shape: tuple[object, ...]) -> TensorDesc:
-    return replace(like, shape=shape, strides=contiguous_strides(shape))  # type: ignore[arg-type]
+def _dense(like: TensorDesc, shape: Sequence[Dim]) -> TensorDesc:
+    return _as(like, shape, contiguous_strides(shape))
 
 
 def _permuted(desc: TensorDesc, order: tuple[int, ...]) -> TensorDesc:
-    return replace(
-        desc,
-        shape=tuple(desc.shape[d] for d in order),
-        strides=tuple(desc.strides[d] for d in order),
-    )
+    return _as(desc, [desc.shape[d] for d in order], [desc.strides[d] for d in order])
+
+
+def _as(like: TensorDesc, shape: Sequence[Dim], strides: Sequence[Dim]) -> TensorDesc:
+    return TensorDesc(like.dtype, tuple(shape), tuple(strides), like.device)
