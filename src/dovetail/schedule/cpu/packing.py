@@ -96,22 +96,21 @@ class _ConstantPacker:
         width = panel_width(columns)
         count, (down, across) = columns // width, desc.strides
         if count == 1:
-            only = self._call(
-                matrix.name, "aten.clone.default", (matrix,), _dense(desc, desc.shape)
-            )
-            only = replace(only, kwargs=_ROW_MAJOR)
-            self.packed[matrix] = _ref(only)
-            yield only
+            yield self._copy(matrix, matrix, _dense(desc, desc.shape))
             return
         split = _as(desc, (steps, count, width), (down, mul(across, width), across))
         view = self._call(matrix.name, "aten.view.default", (matrix, split.shape), split)
         turned = _permuted(split, (1, 0, 2))
         panels = self._call(matrix.name, "aten.permute.default", (_ref(view), (1, 0, 2)), turned)
-        dense = _dense(desc, turned.shape)
         layout = Layout.of(desc.shape, [(1, width), (0, 1), (1, 1)])
-        copy = self._clone(matrix.name, panels, replace(dense, layout=layout))
-        self.packed[matrix] = _ref(copy)
-        yield from (view, panels, copy)
+        dense = replace(_dense(desc, turned.shape), layout=layout)
+        yield from (view, panels, self._copy(matrix, _ref(panels), dense))
+
+    def _copy(self, matrix: Ref, source: Ref, desc: TensorDesc) -> OpCall:
+        """What products by a matrix take instead of it."""
+        made = self._call(matrix.name, "aten.clone.default", (source,), desc)
+        self.packed[matrix] = _ref(made)
+        return replace(made, kwargs=_ROW_MAJOR)
 
     def _product(self, call: OpCall, left: Ref, packed: Ref) -> Iterator[OpCall]:
         """The product by each panel, side by side; then what is added to it."""
@@ -128,19 +127,13 @@ class _ConstantPacker:
         product = self._call(call.name, "aten.bmm.default", (_ref(same), packed), parts)
         turned = _permuted(parts, (1, 0, 2))
         beside = self._call(call.name, "aten.permute.default", (_ref(product), (1, 0, 2)), turned)
-        copy = self._clone(call.name, beside, _dense(out, turned.shape))
-        yield from (first, same, product, beside, copy)
-        whole = ("aten.view.default", (_ref(copy), out.shape), out)
+        whole = self._call(call.name, "aten.reshape.default", (_ref(beside), out.shape), out)
+        yield from (first, same, product, beside)
         if call.op == "aten.mm.default":
-            yield OpCall(call.name, whole[0], whole[1], {}, out)
+            yield replace(whole, name=call.name)
             return
-        view = self._call(call.name, *whole)
-        yield view
-        yield OpCall(call.name, "aten.add.Tensor", (_ref(view), call.args[0]), {}, out)
-
-    def _clone(self, stem: str, of: OpCall, desc: TensorDesc) -> OpCall:
-        made = self._call(stem, "aten.clone.default", (_ref(of),), desc)
-        return replace(made, kwargs=_ROW_MAJOR)
+        yield whole
+        yield OpCall(call.name, "aten.add.Tensor", (_ref(whole), call.args[0]), {}, out)
 
     def _call(self, stem: str, op: str, args: tuple[object, ...], output: TensorDesc) -> OpCall:
         name = f"{stem}_packed"
