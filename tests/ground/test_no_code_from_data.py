@@ -15,7 +15,11 @@ CALLS = {"eval", "exec", "compile", "__import__", "torch.load"}
 # Triton compiles Python functions, so the text that our renderer has just made of a kernel becomes
 # one. It is never text that was read: loading a compiled segment takes cubins, and every name in a
 # kernel is checked to be an identifier (codegen/triton/render.py).
-MADE_HERE = {"codegen/triton/compile.py": ["exec", "compile"]}
+# PyTorch's partitioner, whose statement ``import networkx`` we answer, imports the rest as ever.
+MADE_HERE = {
+    "codegen/triton/compile.py": ["exec", "compile"],
+    "capture/_torch/partition.py": ["__import__"],
+}
 
 
 def offences(tree):

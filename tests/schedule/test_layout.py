@@ -7,9 +7,9 @@ import torch
 from torch import nn
 
 from dovetail.backends.cpu.backend import CpuBackend
+from dovetail.min_cut import FOREVER, MinCut
 from dovetail.report.stages import cpu_segments
 from dovetail.schedule.images import is_channels_last
-from dovetail.schedule.min_cut import FOREVER, MinCut
 from tests.differential import BACKENDS, assert_same, needs_code
 
 aten = torch.ops.aten
@@ -325,7 +325,9 @@ def test_a_cut_costs_least():
             return sum(c for (a, b), c in costs.items() if a in left and b not in left)
 
         best = min(total({cut.left, *(n for n in range(6) if bits >> n & 1)}) for bits in range(64))
+        assert cut.cost() == best
         assert total({cut.left, *cut.lefts()}) == best
+        assert total({cut.left, *range(6)} - cut.rights()) == best
 
 
 def test_some_things_are_never_apart():
@@ -334,3 +336,14 @@ def test_some_things_are_never_apart():
     cut.add("a", "b", FOREVER)
     cut.add("b", cut.right, 3)
     assert cut.lefts() == {"a", "b"}
+    cut.add(cut.left, cut.right, FOREVER)
+    assert cut.cost() >= FOREVER
+
+
+def test_no_more_on_a_side_than_need_be():
+    cut = MinCut()
+    for left, right in [(cut.left, "a"), ("a", "b"), ("b", cut.right)]:
+        cut.add(left, right, 2)
+    assert cut.lefts() == cut.rights() == set()
+    cut.add("a", "b", 2)
+    assert cut.cost() == 2

@@ -16,10 +16,11 @@ from dovetail.capture._torch.aot_autograd import (
     boxed,
     inference_is_plain,
     keep_random_draws,
-    min_cut_partition,
     without_grad,
 )
 from dovetail.capture._torch.decompositions import correct_lstm, keep_composites
+from dovetail.capture._torch.logs import skip_unread_text
+from dovetail.capture._torch.partition import min_cut_partition
 from dovetail.capture._torch.precompile import bundling, output_code_compiler
 from dovetail.capture._torch.state import autocast_is_on
 from dovetail.capture._torch.tensors import is_plain_tensor
@@ -95,6 +96,7 @@ class Capture:
     ) -> Callable[..., Any]:
         """Capture and compile, within ``pause``."""
         correct_lstm()
+        skip_unread_text()
         plain: list[Runnable] = []
         returned: list[Any] = []  # by the backward graph
         count = len(example_inputs)

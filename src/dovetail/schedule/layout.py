@@ -24,6 +24,7 @@ from dovetail.ir.tensor import TensorDesc
 from dovetail.lower.calls import Adapt, lowered_alone
 from dovetail.lower.values import Source, Value, View, root_of
 from dovetail.lower.views import view_offsets
+from dovetail.min_cut import FOREVER, MinCut
 from dovetail.schedule.adapt import adapter
 from dovetail.schedule.cpu.layout import REFORMAT, convolution_seconds
 from dovetail.schedule.images import (
@@ -34,7 +35,6 @@ from dovetail.schedule.images import (
     tensors,
     with_descs,
 )
-from dovetail.schedule.min_cut import FOREVER, MinCut
 from dovetail.schedule.reformat import Reformatter
 
 _PARTS = frozenset({"aten.slice.Tensor", "aten.split.Tensor", "aten.split_with_sizes.default"})

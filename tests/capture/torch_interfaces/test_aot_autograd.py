@@ -9,10 +9,10 @@ from dovetail.capture._torch.aot_autograd import (
     inference_is_plain,
     inputs_written_later,
     keep_random_draws,
-    min_cut_partition,
     static_input_positions,
     without_grad,
 )
+from dovetail.capture._torch.partition import min_cut_partition
 
 
 def test_aot_autograd_and_partition():

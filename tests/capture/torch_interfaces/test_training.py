@@ -2,7 +2,8 @@
 
 import torch
 
-from dovetail.capture._torch.aot_autograd import aot_autograd, boxed, min_cut_partition
+from dovetail.capture._torch.aot_autograd import aot_autograd, boxed
+from dovetail.capture._torch.partition import min_cut_partition
 from dovetail.capture._torch.training import can_restore_training, restored_training, training_plan
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
+from types import FunctionType
 from typing import Any
 
 
@@ -11,9 +13,46 @@ def aot_autograd(**compilers: Any) -> Callable[..., Any]:
 
     In-place writes to inputs are kept as ``copy_`` at the end of the graph.
     """
-    from torch._dynamo.backends.common import aot_autograd as build
+    compilers["keep_inference_input_mutations"] = True
 
-    return build(keep_inference_input_mutations=True, **compilers)  # type: ignore[no-any-return]
+    def call(gm: Any, inputs: Sequence[Any]) -> Callable[..., Any]:
+        nested = any(isinstance(x, list | tuple | dict) for x in inputs)
+        keeps = not isinstance(compilers["fw_compiler"], FunctionType)
+        if nested or keeps or os.environ.get("TORCH_COMPILE_DEBUG", "0") == "1":
+            from torch._dynamo.backends.common import aot_autograd as build
+
+            return build(**compilers)(gm, inputs)  # type: ignore[no-any-return]
+        return _aot_autograd(gm, inputs, **compilers)
+
+    return call
+
+
+def _aot_autograd(gm: Any, inputs: Sequence[Any], **compilers: Any) -> Callable[..., Any]:
+    """What PyTorch's own backend does for flat inputs and plain functions.
+
+    That imports Inductor's scheduler, for a log that is off.
+    """
+    from torch._dynamo import disable
+    from torch._dynamo.utils import counters
+    from torch._functorch.aot_autograd import aot_module_simplified
+
+    forward = compilers["fw_compiler"]
+    compile_backward = compilers.get("bw_compiler", forward)
+
+    def backward(*args: Any) -> Any:
+        compile_ = disable(compile_backward, reason="it compiles")
+        return disable(compile_(*args), reason="it is compiled")
+
+    counts = counters["aot_autograd"]
+    counts["total"] += 1
+    compilers = {"inference_compiler": forward, **compilers, "bw_compiler": backward}
+    try:
+        compiled = aot_module_simplified(gm, inputs, **compilers)
+    except Exception:
+        counts["not_ok"] += 1
+        raise
+    counts["ok"] += 1
+    return disable(compiled, reason="it is compiled")  # type: ignore[no-any-return]
 
 
 def keep_random_draws() -> Any:
@@ -24,17 +63,6 @@ def keep_random_draws() -> Any:
     from torch._inductor import config
 
     return config.patch(fallback_random=True)
-
-
-def min_cut_partition(joint: Any, inputs: Any, **kwargs: Any) -> tuple[Any, Any]:
-    """Forward and backward graph from a joint graph, saving as little as possible between."""
-    from torch._functorch import config
-    from torch._functorch.partitioners import min_cut_rematerialization_partition
-
-    # Joint passes have merged common subexpressions; PyTorch's own step, which they would go
-    # through again, imports half of Inductor.
-    with config.patch(cse=False):
-        return min_cut_rematerialization_partition(joint, inputs, **kwargs)  # type: ignore[no-any-return]
 
 
 def static_input_positions() -> frozenset[int]:

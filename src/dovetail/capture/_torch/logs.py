@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import logging
 from collections.abc import Callable
 from typing import Any
 
@@ -17,10 +19,37 @@ def trace_artifact(name: str, text: Callable[[], str]) -> None:
     )
 
 
+@functools.cache
+def skip_unread_text() -> None:
+    """Have AOTAutograd write training graphs as text for readers alone, from now on.
+
+    It does so for its structured trace and its own cache, and for nobody where both are off.
+    """
+    from torch._functorch._aot_autograd import graph_compile
+
+    for name, nothing in (("_log_joint_graph", None), ("_log_fw_bw_graphs", (None, None))):
+        if hasattr(graph_compile, name):  # since 2.13
+            setattr(graph_compile, name, _if_read(getattr(graph_compile, name), nothing))
+
+
+def _if_read(write: Callable[..., Any], nothing: Any) -> Callable[..., Any]:
+    """``write``, whose last argument is AOTAutograd's configuration, where somebody reads it."""
+    from torch._functorch._aot_autograd import graph_compile
+    from torch._logging._internal import trace_log
+
+    loggers = (graph_compile.aot_joint_log, graph_compile.aot_graphs_log)
+
+    @functools.wraps(write)
+    def call(*args: Any) -> Any:
+        logged = any(logger.isEnabledFor(logging.INFO) for logger in loggers)
+        read = trace_log.handlers or logged or args[-1].cache_info is not None
+        return write(*args) if read else nothing
+
+    return call
+
+
 def hide_traceback(cause: type[Exception]) -> None:
     """Keep PyTorch from logging a traceback where an entry is not read because of this error."""
-    import logging
-
     logger = logging.getLogger("torch._dynamo.package")
     if not any(isinstance(each, _Hides) and each.cause is cause for each in logger.filters):
         logger.addFilter(_Hides(cause))
