@@ -14,6 +14,7 @@ FAMILIES = (
     "binary",
     "convolution",
     "functions",
+    "gradients",
     "group_norm",
     "indexing",
     "norms",

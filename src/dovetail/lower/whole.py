@@ -22,6 +22,7 @@ _WHOLE = (
     *("avg_pool2d.default", "_adaptive_avg_pool2d.default", "embedding_dense_backward.default"),
     *("index.Tensor", "index_select.default", "gather.default", "cat.default", "copy_.default"),
     *("sort.default", "topk.default", "cumsum.default"),
+    *("gelu_backward.default", "select_backward.default"),
 )
 
 
@@ -29,4 +30,12 @@ def stays_whole(call: OpCall) -> bool:
     """Whether an operator with a decomposition is better kept."""
     if call.op == "aten.roll.default":  # its metadata is wrong for other layouts
         return is_row_major(call.inputs[0])
+    if call.op == "aten.native_layer_norm_backward.default":
+        return _has_all_gradients(call)
     return call.op.removeprefix("aten.") in _WHOLE
+
+
+def _has_all_gradients(call: OpCall) -> bool:
+    """Whether a layer norm's gradients are those of its input, weight and bias, of many rows."""
+    rows = len(call.inputs[0].shape) - len(call.args[2])
+    return call.args[7] == (True, True, True) and rows > 0
