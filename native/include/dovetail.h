@@ -375,7 +375,15 @@ dvt_status dvt_measure(dvt_artifact *artifact, dvt_error *error);
 /* The least time that an instruction has taken so far, in nanoseconds; 0: it has not run, or
  * nothing is measured. Those of a device may still be at work when the next one starts. */
 uint64_t dvt_least_time(const dvt_artifact *artifact, uint32_t instruction);
+/* When an instruction began in the last run that came to it, by the system's monotonic clock,
+ * and how long it took then, in nanoseconds; 0 and 0 as above. */
+void dvt_last_time(const dvt_artifact *artifact, uint32_t instruction, uint64_t *start,
+                   uint64_t *taken);
 uint32_t dvt_instruction_count(const dvt_artifact *artifact);
+/* What an instruction runs: a kernel, an operator of the host, a plug-in's kernel or the owner
+ * of a blob; "copy" for a copy. Not terminated; it lasts as long as the artifact. */
+const char *dvt_instruction_name(const dvt_artifact *artifact, uint32_t instruction,
+                                 size_t *length);
 
 typedef struct {
     uint32_t struct_size;
@@ -392,6 +400,10 @@ typedef struct {
      * 0 stops the run. May be NULL. */
     int (*poll)(void *context);
     void *poll_context;
+    /* Told of each instruction before it begins (begins is 1) and after it ended (0), by the
+     * thread that called dvt_run; not of the end of one that failed. May be NULL. */
+    void (*trace)(void *context, uint32_t instruction, int begins);
+    void *trace_context;
 } dvt_run_options;
 
 /* Run once. Any number of threads may call this at one time. Outputs are new tensors that

@@ -1,5 +1,6 @@
 /* dovetail._native.Artifact: an open artifact, callable with tensors. */
 #include "host.h"
+#include "trace.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -277,6 +278,11 @@ static PyObject *run_call(Artifact *self, PyObject *const *args, size_t given, s
                                    .host_context = &self->host,
                                    .poll = check_signals,
                                    .poll_context = &released};
+        tracing trace = {self->artifact, &released, NULL};
+        if (profiler_runs()) {
+            options.trace = trace_instruction;
+            options.trace_context = &trace;
+        }
         dvt_status status;
         error.status = DVT_OK;
         error.message[0] = 0;
@@ -288,6 +294,7 @@ static PyObject *run_call(Artifact *self, PyObject *const *args, size_t given, s
             dvt_run(self->artifact, &options, s->tensors, given, s->outputs, results, &error);
         aten_grad_on(gradients);
         PyEval_RestoreThread(released);
+        trace_end(&trace);
         if (status == DVT_OK)
             made = collect(s->outputs, results, s->api, s->as_array);
         else
@@ -472,6 +479,39 @@ static PyObject *artifact_measure(PyObject *object, PyObject *unused)
     Py_RETURN_NONE;
 }
 
+static PyObject *artifact_names(PyObject *object, PyObject *unused)
+{
+    (void)unused;
+    const dvt_artifact *artifact = ((Artifact *)object)->artifact;
+    uint32_t count = dvt_instruction_count(artifact);
+    PyObject *names = PyList_New(count);
+    for (uint32_t i = 0; names != NULL && i < count; i++) {
+        size_t length;
+        const char *text = dvt_instruction_name(artifact, i, &length);
+        PyObject *name = text_of(text, length);
+        if (name == NULL || PyList_SetItem(names, i, name) != 0)
+            Py_CLEAR(names);
+    }
+    return names;
+}
+
+static PyObject *artifact_last_times(PyObject *object, PyObject *unused)
+{
+    (void)unused;
+    const dvt_artifact *artifact = ((Artifact *)object)->artifact;
+    uint32_t count = dvt_instruction_count(artifact);
+    PyObject *times = PyList_New(count);
+    for (uint32_t i = 0; times != NULL && i < count; i++) {
+        uint64_t start, taken;
+        dvt_last_time(artifact, i, &start, &taken);
+        PyObject *row =
+            Py_BuildValue("(KK)", (unsigned long long)start, (unsigned long long)taken);
+        if (row == NULL || PyList_SetItem(times, i, row) != 0)
+            Py_CLEAR(times);
+    }
+    return times;
+}
+
 static PyObject *artifact_times(PyObject *object, PyObject *unused)
 {
     (void)unused;
@@ -580,6 +620,10 @@ static PyMethodDef artifact_methods[] = {
      "padding() -> bytes of temporaries that are halos or fill blocks; last call"},
     {"measure", artifact_measure, METH_NOARGS,
      "measure(): have runs from now on measure their instructions; before the first"},
+    {"names", artifact_names, METH_NOARGS, "names() -> what each instruction runs"},
+    {"last_times", artifact_last_times, METH_NOARGS,
+     "last_times() -> (start, taken) of each instruction in its last run, by the monotonic "
+     "clock, in nanoseconds; (0, 0): not run, or not measured"},
     {"times", artifact_times, METH_NOARGS,
      "times() -> least nanoseconds of each instruction so far; 0: not run, or not measured"},
     {"memory", artifact_memory, METH_NOARGS,

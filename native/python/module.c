@@ -2,6 +2,7 @@
 #include "aten.h"
 #include "bindings.h"
 #include "plugin_bindings.h"
+#include "trace.h"
 
 typedef struct {
     PyObject_HEAD dvt_size_instruction *code;
@@ -290,6 +291,9 @@ static PyMethodDef functions[] = {
      "plan_memory([(size, first, last)]) -> (offsets, peak, total, bound): where pieces of "
      "memory "
      "lie in one arena, each from its first step to its last"},
+    {"watch_profiler", watch_profiler, METH_VARARGS,
+     "watch_profiler(namespace, flag, make): while namespace[flag] is True, runs enter a "
+     "context make(name) for each instruction"},
     {"set_threads", set_threads, METH_O, "set_threads(count) -> count now; 0: the default"},
     {"states", tensor_states, METH_VARARGS,
      "states(tensors, how) -> 88 bytes a tensor that change when it is written to: address, "

@@ -384,7 +384,7 @@ void dvt_memory_used(dvt_artifact *a, dvt_memory *memory)
 dvt_status dvt_measure(dvt_artifact *a, dvt_error *error)
 {
     if (a->times == NULL) /* a program may be empty */
-        a->times = calloc((size_t)a->program.instruction_count + 1, sizeof *a->times);
+        a->times = calloc((size_t)a->program.instruction_count + 1, TIMES * sizeof *a->times);
     return a->times != NULL ? DVT_OK : dvt_fail(error, DVT_ERROR_MEMORY, "no memory for times");
 }
 
@@ -392,7 +392,38 @@ uint64_t dvt_least_time(const dvt_artifact *a, uint32_t number)
 {
     if (a->times == NULL || number >= a->program.instruction_count)
         return 0;
-    return atomic_load_explicit(&a->times[number], memory_order_relaxed);
+    return atomic_load_explicit(&a->times[number * (size_t)TIMES], memory_order_relaxed);
+}
+
+void dvt_last_time(const dvt_artifact *a, uint32_t number, uint64_t *start, uint64_t *taken)
+{
+    *start = *taken = 0;
+    if (a->times == NULL || number >= a->program.instruction_count)
+        return;
+    const _Atomic(uint64_t) *kept = &a->times[number * (size_t)TIMES];
+    *start = atomic_load_explicit(&kept[TIME_START], memory_order_relaxed);
+    *taken = atomic_load_explicit(&kept[TIME_TAKEN], memory_order_relaxed);
+}
+
+const char *dvt_instruction_name(const dvt_artifact *a, uint32_t number, size_t *length)
+{
+    span name = {(const uint8_t *)"", 0};
+    if (number < a->program.instruction_count) {
+        const instruction *in = &a->program.instructions[number];
+        if (in->opcode == OP_KERNEL)
+            name = dvt_kernel_name(a, in->index);
+        else if (in->opcode == OP_HOST)
+            name = (span){(const uint8_t *)a->program.host_calls[in->index].op,
+                          a->program.host_calls[in->index].op_length};
+        else if (in->opcode == OP_BLOB)
+            name = dvt_blob_owner(&a->program, in->index);
+        else if (in->opcode == OP_LAUNCH)
+            name = dvt_launch_name(&a->program, in->index);
+        else if (in->opcode == OP_COPY)
+            name = (span){(const uint8_t *)"copy", 4};
+    }
+    *length = name.size;
+    return (const char *)name.data;
 }
 
 uint32_t dvt_instruction_count(const dvt_artifact *a)

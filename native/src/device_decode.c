@@ -214,6 +214,12 @@ span dvt_blob_owner(const program *p, uint32_t blob)
     return p->table->blobs[blob].owner;
 }
 
+span dvt_launch_name(const program *p, uint32_t operation)
+{
+    const char *name = p->table->operations[operation].kernel;
+    return (span){(const uint8_t *)name, strlen(name)};
+}
+
 /* ---- what instructions may touch ---- */
 
 static dvt_status bad(dvt_error *error, uint32_t at, const char *problem)

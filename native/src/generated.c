@@ -190,6 +190,19 @@ dvt_status dvt_kernels_bind(dvt_artifact *a, dvt_error *error)
     return status;
 }
 
+span dvt_kernel_name(const dvt_artifact *a, uint32_t kernel)
+{
+    span strings = a->file.sections[DVT_STRINGS], records = a->file.sections[DVT_KERNELS];
+    size_t at = 8 + 24 * (size_t)kernel;
+    uint32_t name = 0, length = 0;
+    if (records.data != NULL && at + 24 <= records.size) {
+        name = word(records.data + at, 0);
+        length = word(records.data + at, 1);
+    }
+    bool known = strings.data != NULL && name <= strings.size && length <= strings.size - name;
+    return known ? (span){strings.data + name, length} : (span){(const uint8_t *)"", 0};
+}
+
 dvt_status dvt_use_code(dvt_artifact *a, const void *code, size_t size, dvt_error *error)
 {
     program *p = &a->program;

@@ -55,6 +55,9 @@ enum {
     KIND_HOST,
     KIND_VIEW
 };
+/* What is kept of an instruction's time: the least, and when the last began and what it took.
+ */
+enum { TIME_LEAST, TIME_START, TIME_TAKEN, TIMES };
 enum { OP_KERNEL = 1, OP_HOST = 2, OP_COPY = 3, OP_BLOB = 4, OP_LAUNCH = 5 };
 enum { TAG_INT = 0, TAG_FLOAT = 1, TAG_SIZE = 2 };
 
@@ -269,6 +272,7 @@ dvt_status dvt_devices_decode(const dvt_file *file, program *p, dvt_error *error
 dvt_status dvt_devices_check(program *p, uint32_t at, dvt_error *error);
 void dvt_devices_drop(program *p);
 span dvt_blob_owner(const program *p, uint32_t blob);
+span dvt_launch_name(const program *p, uint32_t operation);
 dvt_status dvt_devices_open(dvt_artifact *a, const dvt_open_options *options, dvt_error *error);
 void dvt_devices_close(dvt_artifact *a);
 dvt_status dvt_devices_prepare(dvt_artifact *a, frame *f, dvt_error *error);
@@ -306,6 +310,8 @@ void dvt_kernels_free(dvt_kernel_set *set);
 /* ---- generated.c: the kernels of a program, and native code for those of the file ---- */
 dvt_status dvt_kernels_bind(dvt_artifact *artifact, dvt_error *error);
 void dvt_generated_free(dvt_artifact *artifact);
+/* A kernel of the program, as the file calls it. */
+span dvt_kernel_name(const dvt_artifact *artifact, uint32_t kernel);
 /* The kernel IR that says what a kernel does, or NULL. */
 const dvt_kernel *dvt_kernel_described(const dvt_kernel *kernel);
 
@@ -351,7 +357,7 @@ struct dvt_artifact {
     uint64_t cleared;             /* bytes, by each call */
     uint64_t padding;             /* bytes of its temporaries */
     uint64_t kept_bytes;          /* of the frames */
-    _Atomic(uint64_t) *times;     /* least, one an instruction, ns; NULL: nobody measures */
+    _Atomic(uint64_t) *times;     /* TIMES an instruction, ns; NULL: nobody measures */
     dvt_lock state_lock;          /* held for a whole run where state is written */
     struct device_state *devices; /* one a device of the table */
 };

@@ -282,15 +282,17 @@ static dvt_status run_kernel(const dvt_call *call, dvt_error *error)
     return dvt_fail(error, status, "%s", text);
 }
 
-/* Keeps the least; 0: none yet. Several runs may end at once. */
-static void note_time(_Atomic(uint64_t) *kept, uint64_t taken)
+/* Keeps the least, 0: none yet, and the last. Several runs may end at once. */
+static void note_time(_Atomic(uint64_t) *kept, uint64_t start, uint64_t end)
 {
-    uint64_t before = atomic_load_explicit(kept, memory_order_relaxed);
-    taken = taken > 0 ? taken : 1;
+    uint64_t before = atomic_load_explicit(&kept[TIME_LEAST], memory_order_relaxed);
+    uint64_t taken = end > start ? end - start : 1;
     while ((before == 0 || taken < before) &&
-           !atomic_compare_exchange_weak_explicit(kept, &before, taken, memory_order_relaxed,
-                                                  memory_order_relaxed))
+           !atomic_compare_exchange_weak_explicit(&kept[TIME_LEAST], &before, taken,
+                                                  memory_order_relaxed, memory_order_relaxed))
         continue;
+    atomic_store_explicit(&kept[TIME_START], start, memory_order_relaxed);
+    atomic_store_explicit(&kept[TIME_TAKEN], taken, memory_order_relaxed);
 }
 
 static dvt_status run_instructions(const dvt_artifact *a, frame *f,
@@ -315,6 +317,8 @@ static dvt_status run_instructions(const dvt_artifact *a, frame *f,
         if (status != DVT_OK)
             break;
         uint64_t start = times != NULL ? dvt_now() : 0;
+        if (options->trace != NULL)
+            options->trace(options->trace_context, i, 1);
         if (in->device == 0 && f->clearing_next < f->clearing_count)
             dvt_frame_clear(f, i);
         if (in->device != 0)
@@ -326,7 +330,9 @@ static dvt_status run_instructions(const dvt_artifact *a, frame *f,
         else
             status = run_host(a, f, i, options, error);
         if (times != NULL && status == DVT_OK)
-            note_time(&times[i], dvt_now() - start);
+            note_time(&times[i * (size_t)TIMES], start, dvt_now());
+        if (options->trace != NULL && status == DVT_OK)
+            options->trace(options->trace_context, i, 0);
         if (turn.plugin != NULL && in->release_count > 0) /* a copy may still read them */
             status = dvt_device_leave(f, &turn, status, error);
         for (uint32_t n = 0; n < in->release_count; n++)

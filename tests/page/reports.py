@@ -76,6 +76,7 @@ def report(calls, inputs=("x",), outputs=(), kernels=(), instructions=()):
         "format": "dovetail.report/1",
         "dovetail": "0",
         "graph_breaks": [],
+        "limits": None,
         "compilations": [compilation],
     }
 

@@ -30,7 +30,8 @@ class Model(nn.Module):
 def data():
     torch.compiler.reset()
     with torch.no_grad():
-        return dovetail.explain(Model().eval(), torch.randn(8, 16), backend="cpu").to_dict()
+        model, options = Model().eval(), {"profile": True}
+        return dovetail.explain(model, torch.randn(8, 16), backend="cpu", options=options).to_dict()
 
 
 @pytest.fixture(scope="module")
@@ -87,7 +88,15 @@ def test_the_numbers_are_those_of_the_data(page, data):
     for stage in data["compilations"][0]["stages"]:
         assert f"{stage['milliseconds']:.2f}" in shown
     page.find("#tab-kernels").click()
-    assert f"{len(data['compilations'][0]['kernels'])} generated kernel" in page.text("#kernels")
+    shown = page.text("#kernels")
+    assert f"{len(data['compilations'][0]['kernels'])} generated kernel" in shown
+    for row in graph["segments"][0]["program"]["instructions"]:
+        share = row["roofline"]["share"]
+        near = {
+            f"{n} % {row['roofline']['bound']}" for n in (int(100 * share), int(100 * share) + 1)
+        }
+        assert any(text in shown for text in near), row  # rounded as JavaScript does
+    assert "GB/s copied" in shown
     page.find("#tab-overview").click()
     assert "aten.topk.default" in page.text("#overview") or graph["segments"][0]["ops"]
 

@@ -43,6 +43,9 @@ class Explain(Command):
         "dovetail explain model.py:make": "What runs where, in the terminal.",
         "dovetail explain model.py:make --html page.html": "The same as a page, with all code.",
         "dovetail explain model.py:make --train --profile": "The backward graph too, measured.",
+        "dovetail explain model.py:make --profile --trace trace.json": (
+            "A timeline of the last run, for ui.perfetto.dev."
+        ),
         "dovetail explain model.py:make --backends my_accel,cpu --plugin libmy_accel.so": (
             "Who takes which calls, and why not."
         ),
@@ -80,6 +83,7 @@ class Explain(Command):
     help="As JSON, with every field: printed, or written to a file.",
 )
 @click.option("--html", metavar="FILE", help="Write a page that shows it all.")
+@click.option("--trace", metavar="FILE", help="With --profile: write a trace for ui.perfetto.dev.")
 @click.pass_context
 def command(
     ctx: click.Context,
@@ -94,11 +98,14 @@ def command(
     target: str | None,
     json_file: str | None,
     html: str | None,
+    trace: str | None,
 ) -> int:
     """Compile a model, run it, and show what runs where, and why."""
     if target is not None and not stages:
         refuse(ctx, "--target goes with --stages")
-    options = _options(profile, backends)
+    if trace is not None and not profile:
+        refuse(ctx, "--trace goes with --profile")
+    options = backend_options(profile, backends)
     for library in plugin:
         from dovetail.backends.plugin.backend import load_plugin
 
@@ -111,7 +118,7 @@ def command(
     if report is None:
         print(*texts, sep="\n")
         return 0
-    written = _write(report, factory, html, json_file)
+    written = _write(report, factory, html, json_file, trace)
     if json_file == _PRINTED:
         print(report.to_json())
     elif not written:
@@ -141,13 +148,17 @@ def _show(report: Any) -> None:
     show_report(report.to_dict())
 
 
-def _write(report: Any, title: str, html: str | None, json_file: str | None) -> bool:
+def _write(
+    report: Any, title: str, html: str | None, json_file: str | None, trace: str | None
+) -> bool:
     """Write the files that were asked for, and say so; whether there were any."""
     texts: dict[str, Callable[[], str]] = {}
     if html is not None:
         texts[html] = lambda: report.html(title=title)
     if json_file not in (None, _PRINTED):
         texts[str(json_file)] = report.to_json
+    if trace is not None:
+        texts[trace] = report.trace
     for path, text in texts.items():
         write_text(path, text())
         if json_file != _PRINTED:
@@ -173,7 +184,8 @@ def _stage_texts(given: dict[str, Any], name: str | None) -> list[str]:
     return texts
 
 
-def _options(profile: bool, backends: str | None) -> dict[str, Any]:
+def backend_options(profile: bool, backends: str | None) -> dict[str, Any]:
+    """Options of a compilation, from those of a command."""
     options: dict[str, Any] = {"profile": True} if profile else {}
     if backends is not None:
         names = [name.strip() for name in backends.split(",")]

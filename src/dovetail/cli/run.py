@@ -6,6 +6,7 @@ Inputs are given in order, one ``--input`` each; outputs are written in order.
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import statistics
 import time
 from collections.abc import Sequence
@@ -16,6 +17,7 @@ import click
 
 from dovetail.artifact.load import load
 from dovetail.cli.command import Command, refuse
+from dovetail.cli.files import write_text
 from dovetail.cli.numbers import NATURAL, POSITIVE, Above
 from dovetail.cli.progress import progress
 from dovetail.errors import ArtifactNotFound, InvalidInput
@@ -29,6 +31,9 @@ from dovetail.runtime.loaded import Loaded
         "dovetail run model.dvt --random": "Random inputs; prints what came out, and the time.",
         "dovetail run model.dvt --input x.npy --output y.npy": "From and to files of NumPy.",
         "dovetail run model.dvt --random --size 32 --repeat 100": "32 for each dynamic size.",
+        "dovetail run model.dvt --random --profile --trace trace.json": (
+            "What each kernel took, and a timeline for ui.perfetto.dev."
+        ),
     },
 )
 @click.argument("file", type=click.Path())
@@ -59,6 +64,8 @@ from dovetail.runtime.loaded import Loaded
     "--size", type=NATURAL, default=1, show_default=True, help="Dynamic sizes of random inputs."
 )
 @click.option("--repeat", type=POSITIVE, default=10, show_default=True, help="Calls to time.")
+@click.option("--profile", is_flag=True, help="Measure each kernel and print what it took.")
+@click.option("--trace", metavar="FILE", help="With --profile: write a trace for ui.perfetto.dev.")
 @click.pass_context
 def command(
     ctx: click.Context,
@@ -72,16 +79,22 @@ def command(
     random: bool,
     size: int,
     repeat: int,
+    profile: bool,
+    trace: str | None,
 ) -> int:
     """Run a .dvt FILE, write its outputs, print them in short and the time."""
     if random and inputs:
         refuse(ctx, "give --random or --input files, not both")
+    if trace is not None and not profile:
+        refuse(ctx, "--trace goes with --profile")
     numpy = _numpy()
     _import_torch_if_needed(file)
     with progress(f"loading {file}") as shown:
         start = time.perf_counter()
         loaded = load(file, plugins=plugin, trust=trust, max_work=max_work, max_memory=max_memory)
         loading = time.perf_counter() - start
+        if profile:
+            loaded.native.measure()
         if random:
             given = [_random(numpy, row, size) for row in loaded.inputs]
         else:
@@ -98,7 +111,38 @@ def command(
     for row, value in zip(loaded.native.outputs(), results, strict=True):
         print(f"{row[0]}: {_summary(numpy, value, row[3])}")
     print(times)
+    if profile:
+        _profile(loaded, [value.shape for value in given], trace)
     return 0
+
+
+def _profile(loaded: Loaded, shapes: Sequence[Sequence[int]], trace: str | None) -> None:
+    """Print what each kernel took; with ``trace``, write a timeline of the last call."""
+    from dovetail.page.file import profiled_report
+
+    report = profiled_report(loaded.native, shapes, _limits())
+    rows = report["compilations"][0]["graphs"][0]["segments"][0]["program"]["instructions"]
+    if importlib.util.find_spec("rich") is not None:
+        from dovetail.cli.terminal import show_profile
+
+        show_profile(rows, report["limits"])
+    else:
+        for row in sorted(rows, key=lambda row: -(row["measured_seconds"] or 0)):
+            print(f"{(row['measured_seconds'] or 0) * 1e6:10.2f} us  {row['kind']} {row['name']}")
+    if trace is not None:
+        from dovetail.report.trace import trace_json
+
+        write_text(trace, trace_json(report))
+        print(f"wrote {trace}")
+
+
+def _limits() -> dict[str, Any] | None:
+    """What the machine does at most; None where torch, which measures it, is not installed."""
+    if importlib.util.find_spec("torch") is None:
+        return None
+    from dovetail.report.limits import machine_limits
+
+    return machine_limits()
 
 
 def _times(loaded: Loaded, inputs: list[Any], repeat: int, loading: float, first: float) -> str:

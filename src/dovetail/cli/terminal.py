@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from dovetail.place.worth import show_seconds
+from dovetail.report.slowest import Cost, slowest
 from dovetail.report.text import show_bytes
 
 Data = Mapping[str, Any]
@@ -30,6 +31,7 @@ def show_report(report: Data) -> None:
     for compilation in report["compilations"]:
         for part in _compilation(compilation):
             console.print(part)
+    show_limits(report["limits"])
 
 
 def _compilation(compilation: Data) -> Iterator[Text | Table]:
@@ -92,21 +94,46 @@ def _segments(segments: Sequence[Data]) -> Table:
 
 def _slowest(segments: Sequence[Data]) -> Iterator[Text | Table]:
     """Instructions by the time that they took, those of one name together."""
-    took: Counter[tuple[str, str]] = Counter()
-    times: Counter[tuple[str, str]] = Counter()
-    for row in (r for s in segments if s["program"] for r in s["program"]["instructions"]):
-        key = row["kind"], row["name"]
-        took[key] += row["measured_seconds"] or 0
-        times[key] += 1
-    total = sum(took.values())
-    if total:
-        rows = [
-            (show_seconds(time), f"{time / total:.0%}", f"{times[key]}x", key[0], key[1])
-            for key, time in sorted(took.items(), key=lambda item: -item[1])
-        ]
+    found = slowest(r for s in segments if s["program"] for r in s["program"]["instructions"])
+    if found:
         yield Text()
-        head = ("took", "share", "runs", "work", "what")
-        yield _table(head, rows, right=range(3), styles=_COLOURS)
+        yield profile_table(found)
+
+
+def profile_table(found: Sequence[Cost]) -> Table:
+    """What each kernel took, its speed, and how near that is to the machine's limit."""
+    total = sum(each.seconds for each in found)
+    rows = [
+        (
+            show_seconds(each.seconds),
+            f"{each.seconds / total:.0%}",
+            f"{each.runs}x",
+            each.kind,
+            "-" if each.bytes is None else f"{each.bytes / each.seconds / 1e9:.3g}",
+            "-" if each.operations is None else f"{each.operations / each.seconds / 1e9:.3g}",
+            "-" if each.limit is None else f"{each.limit:.0%} {each.bound}",
+            each.name.removeprefix("generated."),
+        )
+        for each in found
+    ]
+    head = ("took", "share", "runs", "work", "GB/s", "Gop/s", "of limit", "what")
+    return _table(head, rows, right=(0, 1, 2, 4, 5, 6), styles=_COLOURS)
+
+
+def show_limits(limits: Data | None) -> None:
+    """Print what the machine does at most."""
+    if limits is not None:
+        told = f"{limits['bytes_per_second'] / 1e9:.3g} GB/s copied"
+        told += f", {limits['operations_per_second'] / 1e9:.3g} Gop/s multiplied and added"
+        console = Console(highlight=False, markup=False, emoji=False)
+        console.print(Text(f"limits measured here, {limits['threads']} threads: {told}"))
+
+
+def show_profile(rows: Iterable[Data], limits: Data | None) -> None:
+    """Print what the instructions of one program took."""
+    console = Console(highlight=False, markup=False, emoji=False)
+    console.print(profile_table(slowest(rows)))
+    show_limits(limits)
 
 
 def _refusals(calls: Iterable[Data]) -> Iterator[Text | Table]:

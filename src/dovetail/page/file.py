@@ -7,7 +7,7 @@ it read. No code is generated from it, and none of it runs.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -20,11 +20,12 @@ from dovetail.file.objects import functions
 from dovetail.file.processors import processor_name
 from dovetail.ir.call import format_desc
 from dovetail.ir.dtypes import item_bytes
+from dovetail.ir.kernel import Kernel
 from dovetail.ir.kernel_text import print_kernel
 from dovetail.ir.program import Program, reads, writes
 from dovetail.ir.program_text import parse_program
 from dovetail.ir.program_verify import verify_program
-from dovetail.page.program import program_data
+from dovetail.page.program import Profile, program_data
 
 MOST_INSTRUCTIONS = 20_000  # that are drawn: a browser takes seconds for so many
 _SECTIONS = (
@@ -40,18 +41,39 @@ _SECTIONS = (
 _GIVEN = ("input", "constant", "state")
 
 
-def file_report(native: Any, notes: Iterable[str] = ()) -> dict[str, Any]:
+def profiled_report(
+    native: Any, shapes: Sequence[Sequence[int]], limits: Mapping[str, Any] | None
+) -> dict[str, Any]:
+    """The report of a file that was measured, called with tensors of these shapes."""
+    program, _ = read_program(native)
+    given = dict(zip((buffer.name for buffer in program.inputs), shapes, strict=True))
+    sizes = {
+        symbol.name: given[symbol.input][symbol.axis]
+        for symbol in program.symbols
+        if 0 <= symbol.axis < len(given[symbol.input])  # else it is a number that was passed
+    }
+    profile = Profile(native.times(), native.last_times(), limits)
+    return {**file_report(native, sizes=sizes, profile=profile), "limits": limits}
+
+
+def file_report(
+    native: Any,
+    notes: Iterable[str] = (),
+    sizes: Mapping[str, int] | None = None,
+    profile: Profile | None = None,
+) -> dict[str, Any]:
     """What ``inspect`` shows of an opened file, in the format of a report."""
     program, told = read_program(native)
     shown = replace(program, instructions=program.instructions[:MOST_INSTRUCTIONS])
     left = len(program.instructions) - len(shown.instructions)
     more = [f"the last {left:,} instructions are not drawn"] if left else []
-    data = {**program_data(shown), "counted": None}
+    data = program_data(shown, sizes, None, profile, _kernels(native)) | {"counted": None}
     graph = _graph(shown, data)
     return {
         "format": "dovetail.report/1",
         "dovetail": __version__,
         "graph_breaks": [],
+        "limits": None,
         "compilations": [
             {
                 "number": 0,
@@ -80,6 +102,13 @@ def read_program(native: Any) -> tuple[Program, list[str]]:
         told = ["the program is shown as the file's own text has it, not as the runtime reads it"]
     verify_program(program)
     return program, told
+
+
+def _kernels(native: Any) -> dict[str, Kernel]:
+    described = native.section(container.KERNEL_IR)
+    if not described or has_names(described):
+        return {}
+    return {kernel.name: kernel for kernel in decode_kernels(described)}
 
 
 def kernel_rows(native: Any) -> list[dict[str, Any]]:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from dovetail.errors import SizeError
 from dovetail.ir.call import OpCall
+from dovetail.ir.kernel import Kernel
 from dovetail.ir.memory import lifetimes, plan_lifetimes
 from dovetail.ir.program import (
     Copy,
@@ -20,6 +21,10 @@ from dovetail.ir.program import (
 )
 from dovetail.ir.program_text import print_instruction, print_program
 from dovetail.ir.segment import Segment
+from dovetail.ir.size import evaluate
+from dovetail.ir.tensor import TensorDesc
+from dovetail.ir.work import call_operations, kernel_work, tensor_bytes
+from dovetail.page.roofline import roofline
 from dovetail.schedule.program import PREFIX
 
 # What an instruction is: a generated kernel; a call of a library's kernel (PyTorch's for products,
@@ -39,6 +44,15 @@ _LIBRARY = (
     "mv",
 )
 _ATTENTION = "scaled_dot_product"
+# What is said of an instruction once it was measured; None until then.
+_MEASURED = (
+    "bytes",
+    "operations",
+    "measured_seconds",
+    "last_started_seconds",
+    "last_seconds",
+    "roofline",
+)
 
 
 def operator_kind(op: str) -> str:
@@ -55,30 +69,84 @@ def count_kinds(kinds: Iterable[str]) -> dict[str, int]:
     return counts
 
 
+class Profile(NamedTuple):
+    """What the C runtime measured, by an instruction's number, in nanoseconds; 0: it did not."""
+
+    least: Sequence[int] = ()
+    last: Sequence[tuple[int, int]] = ()  # when the last run began it, and how long it took
+    limits: Mapping[str, Any] | None = None  # the machine's
+
+
 def program_data(
     program: Program,
     symbols: Mapping[str, int] | None = None,
     calls: Mapping[int, Iterable[str]] | None = None,
-    times: Sequence[int] = (),
+    profile: Profile | None = None,
+    kernels: Mapping[str, Kernel] | None = None,
 ) -> dict[str, Any]:
     """A program; ``symbols`` have the values of the example call.
 
-    By an instruction's number: ``calls``, those of the graph that it computes, and ``times``, the
-    nanoseconds that it took, 0 where nobody measured.
+    ``calls`` are those of the graph that an instruction computes, by its number; ``kernels`` the
+    generated ones by name, where they are known.
     """
     computes = calls or {}
+    descs = {buffer.name: buffer.desc for buffer in program.buffers}
     rows = [
         _row(_kind(each), _name(each), reads(each), writes(each), print_instruction(each))
         | {"calls": list(computes.get(number, ()))}
+        | _work(descs, each, symbols or {}, kernels or {})
         for number, each in enumerate(program.instructions)
     ]
-    for row, time in zip(rows, times, strict=False):
-        row["measured_seconds"] = time * 1e-9 if time else None
+    _add_times(rows, profile or Profile())
     return {
         "instructions": rows,
         "counts": count_kinds(row["kind"] for row in rows),
         "memory": memory_data(program, symbols or {}),
         "text": print_program(program),
+    }
+
+
+def _add_times(rows: Sequence[dict[str, Any]], profile: Profile) -> None:
+    for row, time in zip(rows, profile.least, strict=False):
+        row["measured_seconds"] = time * 1e-9 if time else None
+    for row, (start, taken) in zip(rows, profile.last, strict=False):
+        if taken:
+            row |= {"last_started_seconds": start * 1e-9, "last_seconds": taken * 1e-9}
+    for row in rows:
+        row["roofline"] = roofline(row, profile.limits)
+
+
+def _work(
+    descs: Mapping[str, TensorDesc],
+    instruction: Instruction,
+    sizes: Mapping[str, int],
+    kernels: Mapping[str, Kernel],
+) -> dict[str, int | None]:
+    """Bytes and operations of an instruction; None where its sizes or its kernel are not known."""
+    taken = [descs[name] for name in reads(instruction)]
+    made = [descs[name] for name in writes(instruction)]
+    try:
+        moved = sum(tensor_bytes(desc, sizes) for desc in (*taken, *made))
+        if _kind(instruction) != "kernel":
+            op = instruction.op if isinstance(instruction, HostCall) else _name(instruction)
+            done = 0 if isinstance(instruction, Copy) else call_operations(op, taken, made, sizes)
+            return {"bytes": moved, "operations": done}
+        kernel = kernels.get(_name(instruction))
+        if kernel is None:
+            return {"bytes": moved, "operations": None}
+        work = kernel_work(kernel, {**sizes, **_passed(instruction, sizes)})
+    except SizeError:
+        return {"bytes": None, "operations": None}
+    return {"bytes": min(moved, work.bytes), "operations": work.operations}
+
+
+def _passed(instruction: Instruction, sizes: Mapping[str, int]) -> dict[str, int]:
+    """The sizes that a call passes, by the names that kernels read from a file have for them."""
+    given = instruction.attributes if isinstance(instruction, KernelCall) else ()
+    return {
+        f"n{number}": evaluate(size, sizes)
+        for number, size in enumerate(given)
+        if not isinstance(size, float)
     }
 
 
@@ -126,7 +194,7 @@ def _row(
     kind: str, name: str, taken: Iterable[str], made: Iterable[str], text: str
 ) -> dict[str, Any]:
     operands = {"reads": list(taken), "writes": list(made)}
-    return {"kind": kind, "name": name, **operands, "text": text, "measured_seconds": None}
+    return {"kind": kind, "name": name, **operands, "text": text, **dict.fromkeys(_MEASURED)}
 
 
 def _kind(instruction: Instruction) -> str:

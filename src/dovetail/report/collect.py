@@ -23,7 +23,7 @@ from dovetail.file.processors import target_here
 from dovetail.ir.call import OpCall, format_desc
 from dovetail.ir.program import Program, writes
 from dovetail.ir.segment import Segment
-from dovetail.page.program import call_by_call_data, program_data
+from dovetail.page.program import Profile, call_by_call_data, program_data
 from dovetail.place.cost import Costs
 from dovetail.report.code import kernel_data
 from dovetail.report.lines import module_of, source_of
@@ -78,9 +78,9 @@ class _Graph:
 
 @dataclass
 class Collector:
-    """A ``history.Observer``; with ``measure``, of what each instruction takes too."""
+    """A ``history.Observer``."""
 
-    measure: bool = False
+    limits: Data | None = None  # the machine's, once they are measured
     graphs: dict[tuple[int, str], _Graph] = field(default_factory=dict)
     parts: dict[tuple[int, str], LinkedPart] = field(default_factory=dict)
 
@@ -89,11 +89,7 @@ class Collector:
         self.graphs[number, kind] = _Graph(gm, names)
 
     def saw_part(self, number: int, part: LinkedPart) -> None:
-        """Keep what runs until the report is made, and have it measured where that is wanted."""
-        for each in part.segments if self.measure else ():
-            executable = _loaded(each)
-            if isinstance(executable, NativeExecutable):
-                executable.native.measure()
+        """Keep what runs until the report is made."""
         self.parts[number, part.kind] = part
 
     def details(self, number: int) -> CompilationDetails:
@@ -102,17 +98,19 @@ class Collector:
         graphs = {}
         for (of, kind), part in self.parts.items():
             if of == number:
-                graphs[kind] = _details(part, self.graphs.get((of, kind)), kernels)
+                graphs[kind] = _details(part, self.graphs.get((of, kind)), kernels, self.limits)
         return CompilationDetails(graphs, kernel_data(kernels, target_here()) if kernels else [])
 
 
-def _details(part: LinkedPart, graph: _Graph | None, kernels: dict[str, Any]) -> GraphDetails:
+def _details(
+    part: LinkedPart, graph: _Graph | None, kernels: dict[str, Any], limits: Data | None
+) -> GraphDetails:
     costs = Costs(part.compiled.hints)
     verdicts = {verdict.call: verdict for verdict in part.compiled.all_verdicts()}
     calls: dict[str, Data] = {}
     programs: dict[str, Data | None] = {}
     for each in part.segments:
-        program, origins = _program(each, part.compiled.hints)
+        program, origins = _program(each, part.compiled.hints, limits)
         programs[each.compiled.name] = program
         kernels.update(origins.kernels)
         done = _instructions_by_call(program)
@@ -140,11 +138,13 @@ def _about(call: OpCall, graph: _Graph | None) -> Data:
     return {"text": str(call), **found}
 
 
-def _program(each: LinkedSegment, hints: Mapping[str, int]) -> tuple[Data | None, Origins]:
+def _program(
+    each: LinkedSegment, hints: Mapping[str, int], limits: Data | None
+) -> tuple[Data | None, Origins]:
     """What a segment runs, where its backend's code can be read; else None."""
     executable, segment = _loaded(each), each.compiled.segment
     if isinstance(executable, NativeExecutable):
-        return _native_program(each, executable, hints)
+        return _native_program(each, executable, hints, limits)
     if type(executable) is Interpreter and executable.choose is None:
         return {**call_by_call_data(segment), "counted": None}, Origins()
     return None, Origins()
@@ -157,15 +157,20 @@ def _loaded(each: LinkedSegment) -> Executable:
 
 
 def _native_program(
-    each: LinkedSegment, executable: NativeExecutable, hints: Mapping[str, int]
+    each: LinkedSegment,
+    executable: NativeExecutable,
+    hints: Mapping[str, int],
+    limits: Data | None,
 ) -> tuple[Data, Origins]:
     segment = each.compiled.segment
     program = decode_artifact(each.compiled.blob.data, segment.name).program
     origins = Origins()
     if isinstance(each.backend, CpuBackend):
         origins = _quietly(lambda: trace_origins(segment, program, target_here()))
-    times = executable.native.times()
-    data = program_data(program, hints, _with_names(origins, program, segment), times)
+    native = executable.native
+    profile = Profile(native.times(), native.last_times(), limits)
+    calls = _with_names(origins, program, segment)
+    data = program_data(program, hints, calls, profile, origins.kernels)
     arena, *_ = executable.native.memory()
     counted = {"pytorch_calls": sum(executable.native.host_counts()), "arena_bytes": arena}
     return {**data, "counted": counted}, origins

@@ -31,6 +31,7 @@ def report_data(
     compilations: Iterable[Compilation],
     details: Mapping[int, CompilationDetails] | None = None,
     graph_breaks: Sequence[dict[str, Any]] = (),
+    limits: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Everything that is known of these compilations; ``details`` by their numbers."""
     known = details or {}
@@ -38,6 +39,7 @@ def report_data(
         "format": FORMAT,
         "dovetail": __version__,
         "graph_breaks": list(graph_breaks),
+        "limits": dict(limits) if limits is not None else None,
         "compilations": [_compilation(c, known.get(c.number)) for c in compilations],
     }
 
@@ -127,6 +129,9 @@ def _segment(segment: SegmentRecord) -> dict[str, Any]:
             "calls": measured.calls,
             "mean_seconds": measured.seconds / measured.calls,
             "least_seconds": measured.least,
+            "instructions": [
+                {"name": name, "least_seconds": least} for name, least in measured.instructions()
+            ],
         }
         if measured is not None and measured.calls
         else None,

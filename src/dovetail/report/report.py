@@ -16,6 +16,7 @@ from dovetail.capture._torch.tensors import pytree
 from dovetail.page.html import page_html
 from dovetail.report.collect import Collector, CompilationDetails
 from dovetail.report.data import report_data
+from dovetail.report.limits import machine_limits
 from dovetail.report.lines import source_of_frames
 from dovetail.report.text import call_lines, compilation_lines
 
@@ -29,10 +30,11 @@ class Report:
     compilations: tuple[history.Compilation, ...]
     details: Mapping[int, CompilationDetails] = field(default_factory=dict, repr=False)
     graph_breaks: tuple[dict[str, Any], ...] = ()
+    limits: Mapping[str, Any] | None = None  # the machine's, where they were measured
 
     def to_dict(self) -> dict[str, Any]:
         """Everything, as plain data; ``docs/report.md`` says what each field means."""
-        return report_data(self.compilations, self.details, self.graph_breaks)
+        return report_data(self.compilations, self.details, self.graph_breaks, self.limits)
 
     def to_json(self, *, indent: int | None = 2) -> str:
         """The same as JSON text, which ``schema.json`` beside this file describes."""
@@ -45,6 +47,16 @@ class Report:
     def html(self, *, title: str = "dovetail explain") -> str:
         """The page as text."""
         return page_html(self.to_dict(), title)
+
+    def to_trace(self, path: str | os.PathLike[str]) -> None:
+        """Write a trace for Perfetto: stages, and each instruction of the last run of a profile."""
+        Path(path).write_text(self.trace(), encoding="utf-8", newline="\n")
+
+    def trace(self) -> str:
+        """The trace as text."""
+        from dovetail.report.trace import trace_json
+
+        return trace_json(self.to_dict())
 
     def placements(self) -> dict[str, int]:
         """How many calls each backend runs, over all graphs."""
@@ -96,7 +108,7 @@ def explain(
 
     before, breaks = {c.number for c in history.recent()}, len(graph_breaks())
     profile = bool(options and options.get("profile"))
-    collector = Collector(measure=profile)
+    collector = Collector()
     compiler = registry.lookup_backend(backend)
     given = {} if options is None else {"options": dict(options)}
     # A function of its own: Dynamo compiles anew for it and keeps what others compiled.
@@ -108,10 +120,11 @@ def explain(
     compilations = since(before).compilations
     for compilation in compilations:
         compilation.observer = None  # what runs is not to be held by its record
+    collector.limits = machine_limits() if profile else None
     details = {c.number: collector.details(c.number) for c in compilations}
     met = graph_breaks()[breaks:]
     reasons = [{"reason": b.reason, "source": source_of_frames(b.frames)} for b in met]
-    return Report(compilations, details, tuple(reasons))
+    return Report(compilations, details, tuple(reasons), collector.limits)
 
 
 def gradients(wanted: bool) -> contextlib.AbstractContextManager[None]:

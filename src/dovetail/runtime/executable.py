@@ -54,8 +54,10 @@ class SegmentInterface(NamedTuple):
 
 def load(data: bytes) -> NativeExecutable:
     """The function that runs an artifact of ``artifact_bytes``: one of this user's own making."""
+    from dovetail.capture._torch.profiler import name_kernels_in_profiles
     from dovetail.runtime.loaded import CODE_ONLY, MAY_OVERLAP, TRUST, open_native
 
+    name_kernels_in_profiles()
     return NativeExecutable(open_native(data, flags=TRUST | MAY_OVERLAP | CODE_ONLY))
 
 
@@ -95,6 +97,14 @@ class NativeExecutable(Executable):
     def fall_back_on(self, fallback: Fallback) -> None:
         """Have this run the segment where a tensor is not what it was described as."""
         self.fallback, self.run = fallback, fallback.rewinding(self.run)
+
+    def measure(self) -> Callable[[], list[tuple[str, float]]]:
+        """Have the runtime read a clock around each instruction."""
+        native, names = self.native, self.native.names()
+        native.measure()
+        return lambda: [
+            (name, least * 1e-9) for name, least in zip(names, native.times(), strict=True)
+        ]
 
     def picking(self, positions: Sequence[int]) -> Callable[[list[Any]], list[Any]] | None:
         """The same for inputs of which ``positions`` are the segment's; None: not worth it.

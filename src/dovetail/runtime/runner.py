@@ -175,6 +175,7 @@ class Timed(Executable):
     def __init__(self, executable: Executable) -> None:
         self.executable = executable
         self.measured: Measured = Measured()
+        self.measured.instructions = executable.measure()
         self._run = _timed(executable, self.measured)
 
     def __call__(self, inputs: list[Any]) -> Sequence[Any]:

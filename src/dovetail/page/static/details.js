@@ -92,6 +92,8 @@ function stepBlock(g, node, step) {
   const mates = step.calls.filter((name) => name !== node.name).map((name) => g.byName.get(name)).filter(Boolean);
   const kernel = g.kernels.get(step.name);
   const made = [element("h3", {}, KINDS[step.kind]), element("code", {}, step.name)];
+  const [took, moved, done, share] = costCells([step]);
+  if (took) made.push(rows(["took", took], ["moves", `${bytes(step.bytes)}, ${moved} GB/s`], ["does", done ? `${step.operations.toLocaleString("en")} operations, ${done} Gop/s` : ""], ["of the limit", share]));
   if (mates.length) made.push(element("p", {}, "together with ", linked(mates)));
   if (kernel) made.push(...kernelTexts(kernel, true));
   else made.push(element("pre", { class: "wrap" }, step.text));

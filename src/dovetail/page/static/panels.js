@@ -232,28 +232,50 @@ function memoryPicture(program) {
   return picture;
 }
 
+// ---- what instructions took ---------------------------------------------------------------------
+
+const COSTS = ["took", "GB/s", "Gop/s", "of limit"];
+const speed = (amount, time) => `${+(amount / time / 1e9).toPrecision(3)}`;
+
+// Instructions of one name together; empty where nobody measured or nobody knows.
+function costCells(steps) {
+  const total = (of) => steps.reduce((sum, step) => sum + of(step), 0);
+  const time = total((step) => step.measured_seconds || 0);
+  if (!time) return ["", "", "", ""];
+  const known = (key) => (steps.every((step) => step[key] !== null) ? speed(total((step) => step[key]), time) : "");
+  const placed = steps.every((step) => step.roofline);
+  const share = placed ? total((step) => step.roofline.share * step.measured_seconds) / time : 0;
+  const longest = steps.reduce((a, b) => (b.measured_seconds > a.measured_seconds ? b : a));
+  return [seconds(time), known("bytes"), known("operations"), placed ? `${Math.round(100 * share)} % ${longest.roofline.bound}` : ""];
+}
+
+function limitsText() {
+  const found = report.limits;
+  if (!found) return null;
+  return element("p", { class: "quiet" }, `Limits measured on that machine with ${count(found.threads, "thread")}: ${speed(found.bytes_per_second, 1)} GB/s copied, ${speed(found.operations_per_second, 1)} Gop/s multiplied and added. A share above 100 % had its data in a cache.`);
+}
+
 // ---- kernels -----------------------------------------------------------------------------------
 
 function showKernels(g) {
   const kernels = [...g.kernels.values()];
-  const used = new Map(), took = new Map();
+  const used = new Map();
   for (const segment of g.graph.segments) {
     for (const step of segment.program ? segment.program.instructions : []) {
-      used.set(step.name, (used.get(step.name) || 0) + 1);
-      took.set(step.name, (took.get(step.name) || 0) + (step.measured_seconds || 0));
+      used.set(step.name, [...(used.get(step.name) || []), step]);
     }
   }
-  const time = (name) => (took.get(name) ? seconds(took.get(name)) : "");
+  const cost = (name) => costCells(used.get(name));
   const right = element("div", { id: "code" });
   const choose = (kernel) => replace(right, element("h2", {}, kernel.name), kernelTexts(kernel, true));
   const mine = kernels.filter((kernel) => used.has(kernel.name));
   const body = mine.map((kernel) => [
     element("button", { class: "link", onclick: () => choose(kernel) }, kernel.name.replace(/^generated\./, "")),
-    String(used.get(kernel.name)), time(kernel.name), String(lines(kernel.ir)),
+    String(used.get(kernel.name).length), ...cost(kernel.name), String(lines(kernel.ir)),
   ]);
-  const others = [...used].filter(([name]) => !g.kernels.has(name)).map(([name, times]) => [name, String(times), time(name)]);
+  const others = [...used].filter(([name]) => !g.kernels.has(name)).map(([name, steps]) => [name, String(steps.length), ...cost(name)]);
   replace(document.getElementById("kernels"), element("div", { class: "two" }, element("div", {},
-    element("h2", {}, count(mine.length, "generated kernel")), mine.length ? table(["kernel", "runs", "took", "lines of IR"], body, [1, 2, 3]) : null,
-    element("h3", {}, "others: libraries, PyTorch, copies"), others.length ? table(["what", "times", "took"], others, [1, 2]) : element("p", {}, "none")), right));
+    element("h2", {}, count(mine.length, "generated kernel")), mine.length ? table(["kernel", "runs", ...COSTS, "lines of IR"], body, [1, 2, 3, 4, 5, 6]) : null,
+    element("h3", {}, "others: libraries, PyTorch, copies"), others.length ? table(["what", "times", ...COSTS], others, [1, 2, 3, 4, 5]) : element("p", {}, "none"), limitsText()), right));
   if (mine.length) choose(mine[0]);
 }
