@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, Protocol
 
 from dovetail.locks import ForkLock
 
+_AT_STAGE = "dovetail failed at the stage "  # how a note on an error begins
 _numbers = itertools.count()
 _recent: deque[Compilation] = deque(maxlen=256)
 _lock = ForkLock()
@@ -41,6 +42,8 @@ class Measured:
     calls: int = 0
     seconds: float = 0.0
     least: float = math.inf
+    # Its instructions by name and the least seconds of each, where the backend's code can be read.
+    instructions: Callable[[], list[tuple[str, float]]] = list
 
     def add(self, seconds: float) -> None:
         """Count one call."""
@@ -174,6 +177,10 @@ class Compilation:
         start = time.perf_counter()
         try:
             yield record
+        except Exception as error:
+            if failed_stage(error) is None:
+                error.add_note(f"{_AT_STAGE}{name}, {graph} graph")
+            raise
         finally:
             record.ms = (time.perf_counter() - start) * 1e3
 
@@ -195,6 +202,12 @@ class Compilation:
     def ms(self) -> float:
         """Milliseconds over all stages."""
         return sum(stage.ms for stage in self.stages)
+
+
+def failed_stage(error: BaseException) -> str | None:
+    """The stage at which an error arose, as its notes say; None: at none, as far as is known."""
+    notes = (n for n in getattr(error, "__notes__", ()) if n.startswith(_AT_STAGE))
+    return next((note.removeprefix(_AT_STAGE).partition(",")[0] for note in notes), None)
 
 
 @contextlib.contextmanager

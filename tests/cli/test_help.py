@@ -77,7 +77,7 @@ def test_completion_scripts(shell, capsys):
     ("words", "expected"),
     [
         ("dovetail ex", {"explain"}),
-        ("dovetail explain --tr", {"--train"}),
+        ("dovetail explain --trai", {"--train"}),
         ("dovetail compile x:y --backend por", {"portable"}),
         ("dovetail compile x:y --target x86", {"x86-64-v3", "x86-64-v4"}),
         ("dovetail cache st", {"stats"}),

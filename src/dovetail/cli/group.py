@@ -27,6 +27,7 @@ COMMANDS = {
     "explain": "Compile a model and show what runs where, and why.",
     "inspect": "Show what a .dvt file holds.",
     "new": "Write a package with a backend of your own.",
+    "reproduce": "Write the smallest script that shows what fails in a model.",
     "run": "Run a .dvt file on .npy files or random inputs.",
     "sign": "Sign a .dvt file, or make a key.",
     "verify": "Check a .dvt file, every byte of it.",

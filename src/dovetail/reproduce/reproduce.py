@@ -1,0 +1,108 @@
+"""From a model that fails to a script of the calls that make it fail."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import fx
+
+from dovetail.report.lines import source_of
+from dovetail.reproduce.check import Failure, check
+from dovetail.reproduce.graphs import Call, SeenGraph, graphs_of
+from dovetail.reproduce.script import long_values, random_like, render
+from dovetail.reproduce.shrink import shrink
+
+
+@dataclass(frozen=True)
+class Reproduction:
+    """A failure, where it comes from, and the script that shows it."""
+
+    failure: Failure
+    source: Mapping[str, Any] | None  # the line of the model
+    calls: tuple[str, ...]  # the operators that are left
+    before: int  # how many there were
+    script: str
+    data: Mapping[str, Any]  # arrays that the script reads from a file beside it
+
+    def write(self, path: str | Path) -> list[Path]:
+        """Write the script and what it reads; the files written."""
+        script = Path(path)
+        script.write_text(self.script, encoding="utf-8")
+        if not self.data:
+            return [script]
+        import numpy
+
+        numpy.savez(script.with_suffix(".npz"), **self.data)
+        return [script, script.with_suffix(".npz")]
+
+
+def reproduce(
+    model: Any,
+    *args: Any,
+    backend: str = "dovetail",
+    options: Mapping[str, Any] | None = None,
+    seconds: float = 60.0,
+    path: str | Path = "reproduction.py",
+    **kwargs: Any,
+) -> Reproduction | None:
+    """The smallest part of a model that fails in inference, found in so many seconds; None: none.
+
+    ``path`` is where the script will lie: it names the file of inputs that goes with it.
+    """
+    chosen = dict(options or {})
+    for seen in graphs_of(model, args, kwargs):
+        calls = seen.calls()
+        found = _check(seen, calls, backend, chosen) if calls else None
+        if found is not None:
+            return _reproduction(seen, calls, found, backend, chosen, seconds, Path(path))
+    return None
+
+
+def _check(
+    seen: SeenGraph, calls: Sequence[Call], backend: str, options: Mapping[str, Any]
+) -> Failure | None:
+    gm, inputs = seen.part(calls)
+    return check(gm, inputs, backend, options)
+
+
+def _reproduction(
+    seen: SeenGraph,
+    calls: Sequence[Call],
+    found: Failure,
+    backend: str,
+    options: Mapping[str, Any],
+    seconds: float,
+    path: Path,
+) -> Reproduction:
+    kept = shrink(calls, lambda part: found.is_alike(_check(seen, part, backend, options)), seconds)
+    gm, inputs = seen.part(kept)
+    failure = check(gm, inputs, backend, options) or found
+    random = _random_fails(gm, inputs, failure, backend, options)
+    names = [n.name for n in gm.graph.nodes if n.op == "placeholder"]
+    data = {} if random else long_values(names, inputs)
+    sources = [source_of(call[0]) for call in kept]
+    source = next((s for s in reversed(sources) if s), None)
+    shown = {**options, "strict": True}
+    script = render(
+        gm, inputs, failure, source=source, backend=backend, options=shown, random=random,
+        data=path.with_suffix(".npz"),
+    )  # fmt: skip
+    operators = tuple(str(call[0].target) for call in kept)
+    return Reproduction(failure, source, operators, len(calls), script, data)
+
+
+def _random_fails(
+    gm: fx.GraphModule,
+    inputs: Sequence[Any],
+    failure: Failure,
+    backend: str,
+    options: Mapping[str, Any],
+) -> bool:
+    """Whether the values that the script would draw make it fail too."""
+    generator = torch.Generator().manual_seed(0)
+    drawn = [random_like(value, generator) for value in inputs]
+    return failure.is_alike(check(gm, drawn, backend, options))
