@@ -14,6 +14,7 @@
 # make tsan    the runtime used by several threads at once, under the thread sanitizer
 # make arm     generated code for AArch64, run under qemu's emulation
 # make bench   the benchmarks of benchmarks/
+# make install the C runtime as a library, below DESTDIR and PREFIX (/usr/local); needs no Python
 #
 # Each does its own set-up: a virtual environment in .venv, the package with its C extension.
 
@@ -23,7 +24,7 @@ BIN    := $(VENV)/bin
 CC     ?= cc
 
 NATIVE   := $(wildcard native/include/*.h native/src/*.[ch] native/python/*.[ch])
-C_SOURCE := $(NATIVE) $(wildcard native/fuzz/*.[ch] native/tests/*.[ch] examples/*/*.[ch] tests/plugin/*.c tests/native/*.c tests/attack/*.c)
+C_SOURCE := $(NATIVE) $(wildcard examples/*/*.cpp native/fuzz/*.[ch] native/tests/*.[ch] examples/*/*.[ch] tests/plugin/*.c tests/native/*.c tests/attack/*.c)
 C_TESTS  := $(patsubst native/tests/%.c,native/build/%,$(wildcard native/tests/test_*.c))
 CFLAGS   := -std=c11 -O2 -Wall -Wextra -Werror -Wshadow -Wconversion -Wstrict-prototypes
 INSTALLED := $(VENV)/.installed
@@ -102,7 +103,7 @@ bench: $(INSTALLED)
 	done
 
 # The package is installed in place, so only what is compiled or declared asks for a new install.
-$(INSTALLED): pyproject.toml setup.py constraints.txt $(NATIVE)
+$(INSTALLED): pyproject.toml setup.py constraints.txt native/flags.mk $(NATIVE)
 	@test -x $(BIN)/pip || $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and \
 	    "dovetail needs Python 3.11 or newer: make $(MAKECMDGOALS) PYTHON=python3.12")'
 	@test -x $(BIN)/pip || $(PYTHON) -m venv --clear $(VENV)
@@ -228,6 +229,10 @@ native/build/tsan_runtime: native/tests/tsan_runtime.c $(RACING)
 tsan: $(INSTALLED) native/build/tsan_runtime
 	@$(BIN)/python -m tests.native.seeds native/build/seeds >/dev/null
 	@TSAN_OPTIONS=halt_on_error=1 $(FIXED_PLACES) native/build/tsan_runtime native/build/seeds/*.dvt
+
+.PHONY: install
+install:
+	@$(MAKE) -C native install
 
 clean:
 	rm -rf $(VENV) build native/build src/dovetail/*.so src/*.egg-info

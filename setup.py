@@ -1,23 +1,26 @@
 """Builds the C extension against Python's stable ABI: one binary serves 3.11 and newer."""
 
 import sys
+import sysconfig
 import tempfile
 from pathlib import Path
 
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 
-# Files from anywhere are parsed in here. Each flag is used where the compiler offers it; a test
-# reads the binary (tests/native/test_hardening.py).
-HARDENING = [
-    ["-fstack-protector-strong"],
-    ["-fstack-clash-protection"],
-    ["-fcf-protection=full"],
-    ["-U_FORTIFY_SOURCE", "-D_FORTIFY_SOURCE=2"],
-]
-# Addresses are resolved when the library is loaded and read-only from then on; no stack that
-# can be executed.
-LINKING = [["-Wl,-z,relro,-z,now"], ["-Wl,-z,noexecstack"]]
+
+def flags(name: str) -> list[str]:
+    """The words of a variable of native/flags.mk, which the Makefile reads too."""
+    lines = Path("native/flags.mk").read_text().splitlines()
+    (line,) = [line for line in lines if line.startswith(f"{name} := ")]
+    return line.split(" := ")[1].split()
+
+
+if sysconfig.get_config_var("Py_GIL_DISABLED"):
+    sys.exit(
+        "dovetail does not support free-threaded Python: its extension is built on the stable ABI, "
+        "which such an interpreter does not load. Use the ordinary build of this version."
+    )
 
 
 class Hardened(build_ext):
@@ -25,12 +28,14 @@ class Hardened(build_ext):
 
     def build_extension(self, ext: Extension) -> None:
         """Add the flags, then build as ever."""
-        for flags in HARDENING:
-            if self._works(flags, []):
-                ext.extra_compile_args += flags
-        for flags in LINKING if sys.platform == "linux" else []:
-            if self._works([], flags):
-                ext.extra_link_args += flags
+        for flag in flags("HARDENING"):
+            # A distribution's own level is taken back first: two of them are a warning.
+            words = ["-U_FORTIFY_SOURCE", flag] if "FORTIFY" in flag else [flag]
+            if self._works(words, []):
+                ext.extra_compile_args += words
+        for flag in flags("LINKING") if sys.platform == "linux" else []:
+            if self._works([], [flag]):
+                ext.extra_link_args.append(flag)
         super().build_extension(ext)
 
     def _works(self, compiling: list[str], linking: list[str]) -> bool:
@@ -57,21 +62,9 @@ setup(
         Extension(
             "dovetail._native",
             sources=sorted(str(p) for p in Path("native").glob("[ps]*/*.c")),
-            depends=sorted(str(p) for p in Path("native").glob("*/*.h")),
+            depends=["native/flags.mk", *sorted(str(p) for p in Path("native").glob("*/*.h"))],
             include_dirs=["native/include", "native/src"],
-            # -ffp-contract: fused multiply-add where the processor has it. Nobody reads errno or
-            # the floating-point exception flags, so loops over them may be vectorised.
-            extra_compile_args=[
-                "-std=c11",
-                "-O3",
-                "-ffp-contract=fast",
-                "-fno-math-errno",
-                "-fno-trapping-math",
-                "-Wall",
-                "-Wextra",
-                "-fvisibility=hidden",
-                "-pthread",
-            ],
+            extra_compile_args=flags("COMPILING"),
             libraries=["m", "pthread", "dl"],
             py_limited_api=True,
         )

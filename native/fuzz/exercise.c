@@ -226,6 +226,14 @@ static void call(dvt_artifact *a, const dvt_tensor *given, operand *operands, ou
                                .cancel = one_in(60) ? &stop : NULL};
     size_t results = dvt_output_count(a);
     dvt_error error = {0, ""};
+    static int64_t shapes[MAX_OPERANDS][DVT_MAX_RANK];
+    dvt_tensor places[MAX_OPERANDS] = {0};
+    uint64_t seen = 0;
+    if (one_in(6) && fuzz_results(a, given, places, shapes))
+        options.results = places;
+    if (one_in(8))
+        options.state = fuzz_state(a, &seen);
+    mix(o, seen);
     if (one_in(12))
         faults_fail(1 + below(8));
     if (options.threads > 1 && faults_pending()) /* of any of the threads */
@@ -240,11 +248,16 @@ static void call(dvt_artifact *a, const dvt_tensor *given, operand *operands, ou
     counts->runs++;
     check_operands(a, operands, o);
     for (size_t i = 0; status == DVT_OK && i < results; i++) {
-        uint64_t digest = tensor_digest(&outputs[i]->tensor);
+        const dvt_tensor *made = outputs[i] != NULL ? &outputs[i]->tensor : &places[i];
+        uint64_t digest = tensor_digest(made);
         mix(o, digest);
         tell("output %zu: %016llx\n", i, (unsigned long long)digest);
-        outputs[i]->deleter(outputs[i]);
+        if (outputs[i] != NULL)
+            outputs[i]->deleter(outputs[i]);
     }
+    for (size_t i = 0; i < results; i++)
+        free(places[i].data);
+    dvt_state_free(options.state);
     o->results += status == DVT_OK;
 }
 
@@ -274,10 +287,10 @@ static void run_once(dvt_artifact *a, outcome *o)
 
 static void look(dvt_artifact *a, outcome *o)
 {
-    dvt_host_call named;
+    dvt_host_call named = {.struct_size = sizeof named};
     dvt_device_info device = {.struct_size = sizeof device};
     dvt_blob_info blob = {.struct_size = sizeof blob};
-    dvt_memory memory;
+    dvt_memory memory = {.struct_size = sizeof memory};
     uint8_t digest[32];
     size_t size = 0;
     for (uint32_t kind = 0; kind <= DVT_KINDS; kind++)
@@ -287,6 +300,10 @@ static void look(dvt_artifact *a, outcome *o)
         mix(o, strlen(dvt_input_info(a, i)->name));
     for (size_t i = 0; dvt_output_info(a, i) != NULL; i++)
         mix(o, strlen(dvt_output_info(a, i)->name));
+    dvt_symbol_info symbol = {.struct_size = sizeof symbol};
+    for (size_t i = 0; dvt_symbol_at(a, i, &symbol) == DVT_OK; i++)
+        mix(o, symbol.name_length + (uint64_t)symbol.low);
+    mix(o, dvt_find_input(a, "x") + dvt_find_output(a, "y"));
     for (size_t i = 0; dvt_host_call_at(a, i, &named) == DVT_OK; i++)
         mix(o, named.op_length + named.arguments_length);
     for (size_t i = 0; dvt_device_at(a, i, &device) == DVT_OK; i++)

@@ -208,4 +208,12 @@ bool faults_happened(void);
  * on after findings. */
 void finding(const char *what);
 
+/* ---- state.c ---- */
+/* A new state, sometimes; its contents go into the digest. NULL: the artifact's own serves. */
+dvt_state *fuzz_state(dvt_artifact *a, uint64_t *digest);
+/* Memory for some of the outputs, to be freed whatever this returns; false: a call with it
+ * would fail in any case. */
+bool fuzz_results(dvt_artifact *a, const dvt_tensor *given, dvt_tensor *results,
+                  int64_t (*shapes)[DVT_MAX_RANK]);
+
 #endif

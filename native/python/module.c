@@ -147,8 +147,22 @@ static int add_type(PyObject *module, PyType_Spec *spec, const char *name, PyTyp
     return failed;
 }
 
+/* Types of this module are kept in variables of the process, which belong to one interpreter.
+ */
+static int is_main_interpreter(void)
+{
+    if (PyInterpreterState_GetID(PyInterpreterState_Get()) == 0)
+        return 1;
+    PyErr_SetString(PyExc_ImportError,
+                    "dovetail's runtime serves the main interpreter of a process alone: use it "
+                    "from threads or processes instead of subinterpreters");
+    return 0;
+}
+
 static int module_exec(PyObject *module)
 {
+    if (!is_main_interpreter())
+        return -1;
     return add_type(module, &size_program_spec, "SizeProgram", NULL) ||
                    add_type(module, &tensor_spec, "Tensor", &tensor_type) ||
                    add_type(module, &source_spec, "Source", &source_type) ||
@@ -240,6 +254,13 @@ static PyObject *processor(PyObject *module, PyObject *nothing)
     return PyLong_FromUnsignedLong(dvt_processor_number());
 }
 
+static PyObject *version(PyObject *module, PyObject *nothing)
+{
+    (void)module;
+    (void)nothing;
+    return PyUnicode_FromString(dvt_version_text());
+}
+
 static PyObject *may_execute(PyObject *module, PyObject *nothing)
 {
     (void)module;
@@ -283,6 +304,7 @@ static PyMethodDef functions[] = {
     {"kernels", kernels, METH_NOARGS, "the built-in kernels, as name@version"},
     {"share_threads", share_threads, METH_O,
      "share_threads(True): run on the process's OpenMP threads, if it has any; False: on ours"},
+    {"version", version, METH_NOARGS, "version() -> of the C runtime, such as '0.1.0'"},
     {"may_execute", may_execute, METH_NOARGS,
      "whether the system lets this process make memory executable"},
     {"processor", processor, METH_NOARGS,

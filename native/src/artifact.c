@@ -1,4 +1,6 @@
 /* Opening an artifact: read, verify, decode, find kernels, decide on trust. */
+#include "call.h"
+#include "log.h"
 #include "source.h"
 
 #include <stdlib.h>
@@ -67,37 +69,6 @@ static dvt_status check_host(const dvt_artifact *a, const dvt_open_options *opti
         names.text);
 }
 
-static dvt_status copy_state(dvt_artifact *a, dvt_error *error)
-{
-    const program *p = &a->program;
-    uint64_t total = 0; /* buffers may share what they start as, but each has its own memory */
-    if (a->state == NULL)
-        a->state = calloc(p->buffer_count + 1u, sizeof *a->state);
-    if (a->state == NULL)
-        return dvt_fail(error, DVT_ERROR_MEMORY, "out of memory");
-    for (uint32_t i = 0; i < p->buffer_count; i++) {
-        const buffer_record *b = &p->buffers[i];
-        if (b->kind != KIND_STATE)
-            continue;
-        dvt_status status =
-            dvt_charge_memory(a, &total, b->data_size, "buffers of state", error);
-        if (status != DVT_OK)
-            return status;
-        if (a->state[i] != NULL)
-            continue;
-        unsigned char *copy =
-            aligned_alloc(DVT_ALIGN, (b->data_size + DVT_ALIGN) / DVT_ALIGN * DVT_ALIGN);
-        if (copy == NULL)
-            return dvt_fail(error, DVT_ERROR_MEMORY, "out of memory");
-        if (b->data_size > 0)
-            memcpy(copy, a->file.sections[DVT_CONSTANTS].data + b->data_at,
-                   (size_t)b->data_size);
-        atomic_thread_fence(memory_order_release); /* a child forked now takes it for whole */
-        a->state[i] = copy;
-    }
-    return DVT_OK;
-}
-
 /* Copies or maps the constants and makes the state, which starts as some of them. */
 static dvt_status make_ready(dvt_artifact *a, dvt_error *error)
 {
@@ -112,7 +83,7 @@ static dvt_status make_ready(dvt_artifact *a, dvt_error *error)
             dvt_source_constants(a->file.source, a->may_map,
                                  &a->file.sections[DVT_CONSTANTS].data, &a->is_mapped, error);
     if (status == DVT_OK)
-        status = copy_state(a, error);
+        status = dvt_own_state_fill(a, error);
     if (status == DVT_OK && a->is_mapped) /* what was copied was read from the mapping */
         status = dvt_source_settle(a->file.source, status, error);
     return status;
@@ -159,45 +130,83 @@ static void static_sizes(const program *p, int64_t *values)
                     : -1;
 }
 
-static dvt_status describe(dvt_artifact *a, dvt_error *error)
+/* The buffers that can be asked about: inputs, outputs, then those of state. Room for all. */
+static uint32_t list_shown(const program *p, uint32_t *shown)
+{
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < p->input_count; i++)
+        shown[count++] = p->inputs[i];
+    for (uint32_t i = 0; i < p->output_count; i++)
+        shown[count++] = p->outputs[i];
+    for (uint32_t i = 0; i < p->buffer_count; i++)
+        if (p->buffers[i].kind == KIND_STATE)
+            shown[count++] = i;
+    return count;
+}
+
+static dvt_status describe_shown(dvt_artifact *a, const uint32_t *shown, uint32_t count,
+                                 dvt_error *error)
 {
     const program *p = &a->program;
-    uint32_t count = p->input_count + p->output_count;
     size_t dims = 0, letters = 0;
     for (uint32_t i = 0; i < count; i++) {
-        uint32_t index = i < p->input_count ? p->inputs[i] : p->outputs[i - p->input_count];
-        dims += p->buffers[index].rank;
-        letters += p->buffers[index].name.size + 1;
+        dims += p->buffers[shown[i]].rank;
+        letters += p->buffers[shown[i]].name.size + 1;
     }
-    int64_t *values = calloc(p->size_count + 1u, sizeof *values);
+    a->fixed_sizes = calloc(p->size_count + 1u, sizeof *a->fixed_sizes);
     a->infos = calloc(count + 1u, sizeof *a->infos);
     a->info_shapes = calloc(dims + 1, sizeof *a->info_shapes);
     a->info_names = calloc(letters + 1, 1);
-    if (values == NULL || a->infos == NULL || a->info_shapes == NULL || a->info_names == NULL) {
-        free(values);
+    if (!a->fixed_sizes || !a->infos || !a->info_shapes || !a->info_names)
         return dvt_fail(error, DVT_ERROR_MEMORY, "out of memory");
-    }
-    static_sizes(p, values);
+    static_sizes(p, a->fixed_sizes);
     int64_t *shape = a->info_shapes;
     char *name = a->info_names;
     for (uint32_t i = 0; i < count; i++) {
-        uint32_t index = i < p->input_count ? p->inputs[i] : p->outputs[i - p->input_count];
-        const buffer_record *b = &p->buffers[index];
+        const buffer_record *b = &p->buffers[shown[i]];
         a->infos[i] = (dvt_tensor_info){name, b->dtype, b->rank, shape};
         for (uint32_t d = 0; d < b->rank; d++)
-            *shape++ = values[b->dims[d]];
+            *shape++ = a->fixed_sizes[b->dims[d]];
         if (b->name.size > 0)
             memcpy(name, b->name.data, b->name.size);
         name += b->name.size + 1;
     }
-    free(values);
+    a->state_count = count - p->input_count - p->output_count;
     return DVT_OK;
+}
+
+static dvt_status describe(dvt_artifact *a, dvt_error *error)
+{
+    const program *p = &a->program;
+    size_t most = (size_t)p->input_count + p->output_count + p->buffer_count;
+    uint32_t *shown = calloc(most + 1, sizeof *shown);
+    if (shown == NULL)
+        return dvt_fail(error, DVT_ERROR_MEMORY, "out of memory");
+    dvt_status status = describe_shown(a, shown, list_shown(p, shown), error);
+    free(shown);
+    return status;
+}
+
+static void log_opened(const dvt_artifact *a)
+{
+    static const char *const refusals[] = {
+        "it has none for them", "no trusted key signed it", "it is for another processor",
+        "this system does not let a process make memory executable"};
+    dvt_log(DVT_LOG_DEBUG, "opened an artifact: %u inputs, %u outputs, %u instructions",
+            a->program.input_count, a->program.output_count, a->program.instruction_count);
+    if (a->code_state < 0)
+        dvt_log(DVT_LOG_WARNING, "an artifact's native code does not run (%s): %s",
+                refusals[a->code_refusal],
+                a->code_state == -2 ? "its kernels are interpreted, which is slow"
+                                    : "built-in kernels serve instead");
 }
 
 static dvt_status prepare(dvt_artifact *a, const dvt_open_options *options, dvt_error *error)
 {
     a->host_free = options->host_free;
-    dvt_status status = check_signature(a, options, error);
+    dvt_status status = dvt_allocator_set(&a->allocator, options->allocator, error);
+    if (status == DVT_OK)
+        status = check_signature(a, options, error);
     a->trusted = a->signature == 1 || (options->flags & DVT_OPEN_TRUST) != 0;
     dvt_limits_set(a, options);
     if (status == DVT_OK)
@@ -218,6 +227,8 @@ static dvt_status prepare(dvt_artifact *a, const dvt_open_options *options, dvt_
         status = check_constants(a, options->flags, error);
     if (status == DVT_OK)
         status = describe(a, error);
+    if (status == DVT_OK && !a->inspect_only)
+        log_opened(a);
     return status;
 }
 
@@ -236,7 +247,8 @@ dvt_status dvt_open_source(dvt_source *source, const dvt_open_options *options,
     a->file = source->file;
     dvt_source_keep(source);
     dvt_lock_init_brief(&a->lock);
-    dvt_lock_init_long(&a->state_lock, NULL, NULL);
+    a->own_state.artifact = a;
+    dvt_lock_init_long(&a->own_state.lock, NULL, NULL);
     dvt_lock_init_long(&a->ready_lock, NULL, NULL);
     dvt_status status =
         sized ? prepare(a, &known, error != NULL ? error : &unread)
@@ -282,9 +294,8 @@ void dvt_close(dvt_artifact *a)
         a->frames = f->next;
         dvt_frame_free(f);
     }
-    for (uint32_t i = 0; a->state != NULL && i < a->program.buffer_count; i++)
-        free(a->state[i]);
-    free(a->state);
+    dvt_own_state_free(a);
+    free(a->fixed_sizes);
     free(a->times);
     free(a->infos);
     free(a->info_shapes);
@@ -295,156 +306,7 @@ void dvt_close(dvt_artifact *a)
     dvt_program_free(&a->program);
     dvt_source_close(a->file.source);
     dvt_lock_destroy(&a->lock);
-    dvt_lock_destroy(&a->state_lock);
+    dvt_lock_destroy(&a->own_state.lock);
     dvt_lock_destroy(&a->ready_lock);
     free(a);
-}
-
-int dvt_writes_inputs(const dvt_artifact *a)
-{
-    return a->program.writes_inputs;
-}
-
-size_t dvt_input_count(const dvt_artifact *a)
-{
-    return a->program.input_count;
-}
-
-size_t dvt_output_count(const dvt_artifact *a)
-{
-    return a->program.output_count;
-}
-
-const dvt_tensor_info *dvt_input_info(const dvt_artifact *a, size_t index)
-{
-    return index < a->program.input_count ? &a->infos[index] : NULL;
-}
-
-const dvt_tensor_info *dvt_output_info(const dvt_artifact *a, size_t index)
-{
-    return index < a->program.output_count ? &a->infos[a->program.input_count + index] : NULL;
-}
-
-const void *dvt_section(const dvt_artifact *a, uint32_t kind, size_t *size)
-{
-    if (kind == DVT_CONSTANTS &&
-        dvt_artifact_ready((dvt_artifact *)(uintptr_t)a, NULL) != DVT_OK)
-        return NULL;
-    if (kind >= DVT_KINDS || a->file.sections[kind].data == NULL)
-        return NULL;
-    *size = a->file.sections[kind].size;
-    return a->file.sections[kind].data;
-}
-
-size_t dvt_host_call_count(const dvt_artifact *a)
-{
-    return a->program.host_call_count;
-}
-
-dvt_status dvt_host_call_at(const dvt_artifact *a, size_t index, dvt_host_call *call)
-{
-    if (index >= a->program.host_call_count)
-        return DVT_ERROR_ARGUMENT;
-    *call = a->program.host_calls[index];
-    return DVT_OK;
-}
-
-void dvt_content_digest(const dvt_artifact *a, uint8_t digest[32])
-{
-    dvt_file_content_digest(&a->file, digest);
-}
-
-int dvt_signature_state(const dvt_artifact *a)
-{
-    return a->signature;
-}
-
-int dvt_trusted(const dvt_artifact *a)
-{
-    return a->trusted;
-}
-
-int dvt_code_refusal(const dvt_artifact *a)
-{
-    return a->code_refusal;
-}
-
-int dvt_code_state(const dvt_artifact *a)
-{
-    return a->code_state;
-}
-
-void dvt_memory_used(dvt_artifact *a, dvt_memory *memory)
-{
-    dvt_lock_take(&a->lock);
-    *memory = a->memory;
-    dvt_lock_give(&a->lock);
-}
-
-dvt_status dvt_measure(dvt_artifact *a, dvt_error *error)
-{
-    if (a->times == NULL) /* a program may be empty */
-        a->times = calloc((size_t)a->program.instruction_count + 1, TIMES * sizeof *a->times);
-    return a->times != NULL ? DVT_OK : dvt_fail(error, DVT_ERROR_MEMORY, "no memory for times");
-}
-
-uint64_t dvt_least_time(const dvt_artifact *a, uint32_t number)
-{
-    if (a->times == NULL || number >= a->program.instruction_count)
-        return 0;
-    return atomic_load_explicit(&a->times[number * (size_t)TIMES], memory_order_relaxed);
-}
-
-void dvt_last_time(const dvt_artifact *a, uint32_t number, uint64_t *start, uint64_t *taken)
-{
-    *start = *taken = 0;
-    if (a->times == NULL || number >= a->program.instruction_count)
-        return;
-    const _Atomic(uint64_t) *kept = &a->times[number * (size_t)TIMES];
-    *start = atomic_load_explicit(&kept[TIME_START], memory_order_relaxed);
-    *taken = atomic_load_explicit(&kept[TIME_TAKEN], memory_order_relaxed);
-}
-
-const char *dvt_instruction_name(const dvt_artifact *a, uint32_t number, size_t *length)
-{
-    span name = {(const uint8_t *)"", 0};
-    if (number < a->program.instruction_count) {
-        const instruction *in = &a->program.instructions[number];
-        if (in->opcode == OP_KERNEL)
-            name = dvt_kernel_name(a, in->index);
-        else if (in->opcode == OP_HOST)
-            name = (span){(const uint8_t *)a->program.host_calls[in->index].op,
-                          a->program.host_calls[in->index].op_length};
-        else if (in->opcode == OP_BLOB)
-            name = dvt_blob_owner(&a->program, in->index);
-        else if (in->opcode == OP_LAUNCH)
-            name = dvt_launch_name(&a->program, in->index);
-        else if (in->opcode == OP_COPY)
-            name = (span){(const uint8_t *)"copy", 4};
-    }
-    *length = name.size;
-    return (const char *)name.data;
-}
-
-uint32_t dvt_instruction_count(const dvt_artifact *a)
-{
-    return a->program.instruction_count;
-}
-
-static uint64_t read_locked(dvt_artifact *a, const uint64_t *number)
-{
-    dvt_lock_take(&a->lock);
-    uint64_t found = *number;
-    dvt_lock_give(&a->lock);
-    return found;
-}
-
-uint64_t dvt_cleared_bytes(dvt_artifact *a)
-{
-    return read_locked(a, &a->cleared);
-}
-
-uint64_t dvt_padding_bytes(dvt_artifact *a)
-{
-    return read_locked(a, &a->padding);
 }

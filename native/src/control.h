@@ -8,12 +8,13 @@
 
 /* Of one run; NULL where nobody can stop it. The thread that runs it asks now and then
  * (dvt_control_poll); those that help it only look whether it is to stop. */
-typedef struct {
+typedef struct run_control {
     const volatile int32_t *cancel; /* the caller's flag, or NULL */
     int (*poll)(void *context);     /* the caller's question, or NULL */
     void *context;
     int64_t next; /* when to ask again, in nanoseconds; 0: not yet known */
     atomic_bool stopped;
+    struct run_control *batch; /* stops with it; NULL: the run is alone */
 } run_control;
 
 /* What this thread's run is controlled by. Sets another and returns the one before. */
@@ -24,7 +25,8 @@ static inline bool dvt_control_stopped(run_control *c)
 {
     if (c == NULL)
         return false;
-    if (c->cancel != NULL && *c->cancel != 0)
+    if ((c->cancel != NULL && *c->cancel != 0) ||
+        (c->batch != NULL && atomic_load_explicit(&c->batch->stopped, memory_order_relaxed)))
         atomic_store_explicit(&c->stopped, true, memory_order_relaxed);
     return atomic_load_explicit(&c->stopped, memory_order_relaxed);
 }

@@ -277,8 +277,11 @@ static dvt_status decode_host_calls(const dvt_file *file, program *p, dvt_error 
     for (uint32_t i = 0; !r.failed && i < p->host_call_count; i++, at += HOST_SIZE) {
         span op = text(&r, file, word(at, 0), word(at, 1));
         span arguments = text(&r, file, word(at, 2), word(at, 3));
-        p->host_calls[i] = (dvt_host_call){(const char *)op.data, op.size,
-                                           (const char *)arguments.data, arguments.size};
+        p->host_calls[i] = (dvt_host_call){.struct_size = sizeof(dvt_host_call),
+                                           .op = (const char *)op.data,
+                                           .op_length = op.size,
+                                           .arguments = (const char *)arguments.data,
+                                           .arguments_length = arguments.size};
     }
     return finish(&r);
 }

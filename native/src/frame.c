@@ -2,6 +2,7 @@
  * every buffer is shown to lie within its memory, the arena is planned, and each kernel has
  * accepted its operands. A frame serves one call at a time and is kept for the next one of the
  * same sizes. */
+#include "call.h"
 #include "defined.h"
 
 #include <stdlib.h>
@@ -70,12 +71,12 @@ void dvt_frame_free(frame *f)
     dvt_devices_unbind(f);
     free(f->clearings);
     free(f->zeros);
-    free(f->arena);
+    if (f->arena != NULL)
+        dvt_release(f->allocator, f->arena, f->memory.peak);
     free(f);
 }
 
-/* The elements a buffer reaches past its start; checked. False: it does not fit 63 bits. */
-static bool reach(const dvt_tensor *t, uint64_t *elements)
+bool dvt_reach(const dvt_tensor *t, uint64_t *elements)
 {
     uint64_t total = 1;
     uint64_t count = 1; /* kernels multiply sizes too, even where a stride or a size is zero */
@@ -110,7 +111,7 @@ static dvt_status shape_buffer(const program *p, frame *f, uint32_t index, dvt_e
                             dvt_shown(b->name.size), (const char *)b->name.data);
     }
     uint64_t elements, offset = (uint64_t)f->sizes[b->offset];
-    if (!reach(t, &elements) || f->sizes[b->offset] < 0 || offset > MAX_BYTES / 16)
+    if (!dvt_reach(t, &elements) || f->sizes[b->offset] < 0 || offset > MAX_BYTES / 16)
         return dvt_fail(error, DVT_ERROR_OVERFLOW, "buffer '%.*s' does not fit 64 bits",
                         dvt_shown(b->name.size), (const char *)b->name.data);
     uint64_t bytes = elements * b->item;
@@ -164,7 +165,7 @@ static dvt_status take_arena(const dvt_artifact *a, frame *f, uint32_t device,
     f->memory = *memory;
     if (memory->peak == 0)
         return DVT_OK;
-    f->arena = memory->peak < MAX_BYTES ? aligned_alloc(DVT_ALIGN, memory->peak) : NULL;
+    f->arena = dvt_allocate(&a->allocator, memory->peak);
     if (f->arena == NULL)
         return dvt_fail(error, DVT_ERROR_MEMORY, "no memory for an arena of %llu bytes",
                         (unsigned long long)memory->peak);
@@ -223,14 +224,14 @@ static void bind_fixed(const dvt_artifact *a, frame *f)
         unsigned char *start = NULL;
         if (p->buffers[i].device != 0)
             continue;
-        if (p->buffers[root].kind == KIND_STATE)
-            start = a->state[root];
-        else if (p->buffers[root].kind == KIND_CONSTANT)
+        if (p->buffers[root].kind == KIND_CONSTANT)
             start = (unsigned char *)(uintptr_t)a->file.sections[DVT_CONSTANTS].data +
                     p->buffers[root].data_at;
         if (start != NULL)
             f->tensors[i].data = start + f->offsets[i];
     }
+    if (a->state_count > 0)
+        dvt_bind_state(p, f, &a->own_state);
 }
 
 /* Whether an instruction fills memory that exists, rather than having the host make it. */
@@ -441,6 +442,7 @@ dvt_status dvt_frame_new(dvt_artifact *a, const int64_t *symbols, frame **made,
         return dvt_fail(error, DVT_ERROR_MEMORY, "out of memory");
     f->bytes = bytes;
     f->host_free = a->host_free;
+    f->allocator = &a->allocator;
     if (p->symbol_count > 0)
         memcpy(f->symbols, symbols, p->symbol_count * sizeof *symbols);
     dvt_status status = bind_sizes(p, f, error);

@@ -1,6 +1,6 @@
 /* The inputs of one call: checked against what the program expects, used where they lie or
  * copied, and given back. */
-#include "internal.h"
+#include "call.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -107,6 +107,11 @@ void dvt_repack(const dvt_tensor *to, const dvt_tensor *from)
     dvt_copy_tensor(&sides[0], &sides[1]);
 }
 
+static size_t copy_bytes(const frame *f, uint32_t index)
+{
+    return (f->extents[index] + 63) / 64 * 64;
+}
+
 /* What lies between an input's elements is the caller's: a file that is not trusted gets a copy
  * with nothing there. */
 static dvt_status bind_input(const dvt_artifact *a, frame *f, uint32_t n,
@@ -128,8 +133,8 @@ static dvt_status bind_input(const dvt_artifact *a, frame *f, uint32_t n,
         t->data = dvt_data(given);
         return DVT_OK;
     }
-    size_t bytes = (f->extents[index] + 63) / 64 * 64;
-    f->copies[n] = aligned_alloc(DVT_ALIGN, bytes);
+    size_t bytes = copy_bytes(f, index);
+    f->copies[n] = dvt_allocate(&a->allocator, bytes);
     if (f->copies[n] == NULL)
         return dvt_fail(error, DVT_ERROR_MEMORY, "out of memory");
     if (f->gaps[index])
@@ -141,7 +146,7 @@ static dvt_status bind_input(const dvt_artifact *a, frame *f, uint32_t n,
 
 /* The bytes a tensor may touch, for telling whether two overlap: all there are where its
  * strides lead out of any memory. */
-static void bounds(const dvt_tensor *t, uintptr_t *low, uintptr_t *high)
+void dvt_bounds(const dvt_tensor *t, uintptr_t *low, uintptr_t *high)
 {
     int64_t down = 0, up = 1, row = 1, item = t->dtype.bits / 8;
     bool fits = true;
@@ -166,8 +171,8 @@ static dvt_status check_overlap(const program *p, const dvt_tensor *given, dvt_e
             uintptr_t a, b, c, d;
             if (dvt_is_empty(&given[i]) || dvt_is_empty(&given[j]))
                 continue;
-            bounds(&given[i], &a, &b);
-            bounds(&given[j], &c, &d);
+            dvt_bounds(&given[i], &a, &b);
+            dvt_bounds(&given[j], &c, &d);
             if (a < d && c < b)
                 return dvt_fail(
                     error, DVT_ERROR_GUARD,
@@ -231,12 +236,14 @@ dvt_status dvt_read_symbols(const program *p, const dvt_tensor *inputs, int64_t 
 }
 
 /* Inputs that were repacked and written to are copied back. */
-void dvt_return_inputs(const program *p, frame *f, const dvt_tensor *inputs, bool write_back)
+void dvt_return_inputs(const dvt_artifact *a, frame *f, const dvt_tensor *inputs,
+                       bool write_back)
 {
+    const program *p = &a->program;
     for (uint32_t i = 0; i < p->input_count; i++) {
         if (f->copies[i] != NULL && write_back && p->writes_inputs)
             dvt_repack(&inputs[i], &f->tensors[p->inputs[i]]);
-        free(f->copies[i]);
+        dvt_release(&a->allocator, f->copies[i], copy_bytes(f, p->inputs[i]));
         f->copies[i] = NULL;
     }
 }

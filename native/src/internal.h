@@ -235,6 +235,8 @@ typedef struct frame {
     uint64_t cleared;    /* bytes, all of them together */
     uint64_t padding;    /* bytes of temporaries that belong to no element of their tensors */
     uint32_t clearing_count, clearing_next;
+    uint64_t state_number;          /* of the state that its buffers point at */
+    const dvt_allocator *allocator; /* of its arena */
     unsigned char *gaps;  /* one a buffer: whether there is memory between its elements */
     unsigned char *zeros; /* as many as a device is sent at once; NULL: none */
     struct device_frame *devices; /* NULL: none */
@@ -246,6 +248,8 @@ void dvt_frame_free(frame *f);
 /* Sees whether a buffer, whose shape is known, is the memory that its layout needs (layout.c).
  */
 dvt_status dvt_layout_bind(const program *p, frame *f, uint32_t index, dvt_error *error);
+/* The elements that a tensor reaches past its start; false: it does not fit 63 bits. */
+bool dvt_reach(const dvt_tensor *t, uint64_t *elements);
 /* Clears what must be before an instruction, on the host. */
 void dvt_frame_clear(frame *f, uint32_t at);
 
@@ -258,7 +262,11 @@ dvt_status dvt_read_symbols(const program *p, const dvt_tensor *inputs, int64_t 
 dvt_status dvt_bind_inputs(const dvt_artifact *a, frame *f, const dvt_tensor *inputs,
                            dvt_error *error);
 /* Copies back what was copied and written to. */
-void dvt_return_inputs(const program *p, frame *f, const dvt_tensor *inputs, bool write_back);
+void dvt_return_inputs(const dvt_artifact *a, frame *f, const dvt_tensor *inputs,
+                       bool write_back);
+/* The bytes that a tensor of a checked shape may touch; where its strides lead out of any
+ * memory, all there are. */
+void dvt_bounds(const dvt_tensor *t, uintptr_t *low, uintptr_t *high);
 /* Points the views of a buffer at its memory. */
 void dvt_bind_views(const program *p, frame *f, uint32_t owner);
 bool dvt_is_empty(const dvt_tensor *t);
@@ -328,6 +336,14 @@ typedef struct {
 dvt_status dvt_kernel_ir_look(const dvt_call *call, struct operand_use *uses, kernel_work *work,
                               dvt_error *error);
 
+/* ---- state.c ---- */
+struct dvt_state {
+    dvt_artifact *artifact;
+    uint64_t number;      /* 0: the artifact's own; else no other ever had it */
+    unsigned char **data; /* one a buffer: private copies; NULL: not state */
+    dvt_lock lock;        /* held for a whole run, and by those who look */
+};
+
 struct dvt_artifact {
     dvt_file file;
     program program;
@@ -345,9 +361,12 @@ struct dvt_artifact {
     atomic_bool is_ready;          /* constants and state are there */
     dvt_lock ready_lock;           /* held while that is seen to */
     uint64_t max_work, max_memory; /* of one call */
-    unsigned char **state;         /* one a buffer: private copies of state */
+    dvt_allocator allocator;       /* all zero: the C library's */
+    dvt_state own_state;
+    uint32_t state_count; /* buffers of state */
     dvt_tensor_info *infos;
     int64_t *info_shapes;
+    int64_t *fixed_sizes; /* one a size: those that do not depend on inputs; -1: it does */
     char *info_names;
     void (*host_free)(void *kept);
     dvt_lock lock; /* brief: frames */
@@ -358,7 +377,6 @@ struct dvt_artifact {
     uint64_t padding;             /* bytes of its temporaries */
     uint64_t kept_bytes;          /* of the frames */
     _Atomic(uint64_t) *times;     /* TIMES an instruction, ns; NULL: nobody measures */
-    dvt_lock state_lock;          /* held for a whole run where state is written */
     struct device_state *devices; /* one a device of the table */
 };
 

@@ -1,5 +1,5 @@
 /* One call: check the inputs, find or make a frame for their sizes, run the instructions. */
-#include "control.h"
+#include "call.h"
 #include "source.h"
 
 #include <stdlib.h>
@@ -8,35 +8,6 @@
 #define MAX_FRAMES  16
 #define MAX_SYMBOLS 64
 #define ASK_EVERY   16 /* instructions between two questions whether to stop */
-
-/* ---- outputs: one block of memory, freed by its deleter ---- */
-
-static void delete_output(dvt_managed *self)
-{
-    free(self);
-}
-
-static dvt_managed *new_output(const dvt_tensor *like, uint64_t bytes)
-{
-    size_t rank = (size_t)like->ndim, head = sizeof(dvt_managed) + 16 * rank;
-    /* Plain malloc, aligned by hand: aligned_alloc has no fast path for small blocks. */
-    dvt_managed *m = bytes < INT64_MAX / 2 ? malloc(head + (size_t)bytes + DVT_ALIGN) : NULL;
-    if (m == NULL)
-        return NULL;
-    memset(m, 0, sizeof *m);
-    m->version.major = 1;
-    m->deleter = delete_output;
-    m->tensor = *like;
-    m->tensor.shape = (int64_t *)(void *)(m + 1);
-    m->tensor.strides = m->tensor.shape + rank;
-    if (rank > 0) {
-        memcpy(m->tensor.shape, like->shape, 8 * rank);
-        memcpy(m->tensor.strides, like->strides, 8 * rank);
-    }
-    uintptr_t start = (uintptr_t)m + head;
-    m->tensor.data = (char *)m + head + (DVT_ALIGN - start % DVT_ALIGN) % DVT_ALIGN;
-    return m;
-}
 
 /* ---- frames ---- */
 
@@ -71,8 +42,8 @@ static frame *take_oldest(dvt_artifact *a)
     return oldest;
 }
 
-/* Keeps a frame for the next call, and as many of the others as there is room for. */
-static void give_frame(dvt_artifact *a, frame *f)
+/* ... and as many of the others as there is room for. */
+void dvt_frame_give(dvt_artifact *a, frame *f)
 {
     frame *dropped = NULL;
     dvt_lock_take(&a->lock);
@@ -150,9 +121,10 @@ static dvt_status store_result(const program *p, const instruction *in, dvt_mana
 
 /* A result with gaps as a copy that has nothing between its elements: what lies there is the
  * host's. */
-static dvt_managed *hide_gaps(const frame *f, uint32_t buffer, dvt_managed *made)
+static dvt_managed *hide_gaps(const dvt_artifact *a, const frame *f, uint32_t buffer,
+                              dvt_managed *made)
 {
-    dvt_managed *copy = new_output(&f->tensors[buffer], f->extents[buffer]);
+    dvt_managed *copy = dvt_new_output(&a->allocator, &f->tensors[buffer], f->extents[buffer]);
     if (copy != NULL) {
         memset(copy->tensor.data, 0, (size_t)f->extents[buffer]);
         dvt_repack(&copy->tensor, &made->tensor);
@@ -178,7 +150,7 @@ static dvt_status keep_result(const dvt_artifact *a, frame *f, const instruction
     if (!same_layout(&made->tensor, &f->tensors[buffer]))
         return not_as_promised(p, in, error);
     if (f->gaps[buffer] && !a->trusted) {
-        f->held[buffer] = made = hide_gaps(f, buffer, made);
+        f->held[buffer] = made = hide_gaps(a, f, buffer, made);
         if (made == NULL)
             return dvt_fail(error, DVT_ERROR_MEMORY, "out of memory");
     }
@@ -343,21 +315,19 @@ static dvt_status run_instructions(const dvt_artifact *a, frame *f,
     return dvt_device_leave(f, &turn, status, error);
 }
 
-static dvt_status make_outputs(const program *p, frame *f, dvt_managed **outputs,
-                               dvt_error *error)
+/* Runs of one state follow each other, and nobody looks at it meanwhile. */
+static dvt_status run_with_state(const dvt_artifact *a, frame *f,
+                                 const dvt_run_options *options, dvt_error *error)
 {
-    for (uint32_t i = 0; i < p->output_count; i++) {
-        uint32_t shown = p->outputs[i], owner = p->buffers[shown].owner;
-        if (p->buffers[shown].handed_out)
-            continue; /* the host will make it */
-        outputs[i] = new_output(&f->tensors[shown], f->extents[owner]);
-        if (outputs[i] == NULL)
-            return dvt_fail(error, DVT_ERROR_MEMORY, "no memory for output %u", i);
-        f->tensors[owner].data = outputs[i]->tensor.data;
-        dvt_bind_views(p, f, owner);
-        outputs[i]->tensor.data = (char *)outputs[i]->tensor.data + f->offsets[shown];
-    }
-    return DVT_OK;
+    if (a->state_count == 0)
+        return run_instructions(a, f, options, error);
+    dvt_state *state = options->state;
+    dvt_lock_take(&state->lock);
+    if (f->state_number != state->number)
+        dvt_bind_state(&a->program, f, state);
+    dvt_status status = run_instructions(a, f, options, error);
+    dvt_lock_give(&state->lock);
+    return status;
 }
 
 static dvt_status run_frame(dvt_artifact *a, frame *f, const dvt_run_options *options,
@@ -366,28 +336,19 @@ static dvt_status run_frame(dvt_artifact *a, frame *f, const dvt_run_options *op
     const program *p = &a->program;
     dvt_status status = dvt_bind_inputs(a, f, inputs, error);
     if (status == DVT_OK)
-        status = make_outputs(p, f, outputs, error);
-    if (status == DVT_OK) {
-        if (p->writes_state)
-            dvt_lock_take(&a->state_lock);
-        status = run_instructions(a, f, options, error);
-        if (p->writes_state)
-            dvt_lock_give(&a->state_lock);
-    }
+        status = dvt_make_outputs(a, f, inputs, options->results, outputs, error);
+    if (status == DVT_OK)
+        status = run_with_state(a, f, options, error);
     if (a->is_mapped)
         status = dvt_source_settle(a->file.source, status, error);
-    dvt_return_inputs(p, f, inputs, status == DVT_OK);
-    for (uint32_t i = 0; status == DVT_OK && i < p->output_count; i++)
-        if (p->buffers[p->outputs[i]].handed_out) {
-            outputs[i] = f->held[p->outputs[i]];
-            f->held[p->outputs[i]] = NULL;
-        }
-    for (uint32_t i = 0; status != DVT_OK && i < p->buffer_count; i++)
-        release_host(f, i);
-    for (uint32_t i = 0; status != DVT_OK && i < p->output_count; i++) {
-        free(outputs[i]);
-        outputs[i] = NULL;
+    dvt_return_inputs(a, f, inputs, status == DVT_OK);
+    if (status == DVT_OK) {
+        dvt_finish_outputs(p, f, options->results, outputs);
+        return DVT_OK;
     }
+    for (uint32_t i = 0; i < p->buffer_count; i++)
+        release_host(f, i);
+    dvt_drop_outputs(p, outputs);
     return status;
 }
 
@@ -401,51 +362,100 @@ static dvt_status charge_scratch(const dvt_artifact *a, const frame *f, dvt_erro
                       : dvt_charge_memory(a, &total, bytes, "interpreted kernels", error);
 }
 
-dvt_status dvt_run(dvt_artifact *a, const dvt_run_options *options, const dvt_tensor *inputs,
-                   size_t input_count, dvt_managed **outputs, size_t output_count,
-                   dvt_error *error)
+dvt_status dvt_run_options_read(dvt_run_options *known, const dvt_run_options *given,
+                                dvt_error *error)
+{
+    *known = (dvt_run_options){.struct_size = sizeof *known};
+    if (given == NULL)
+        return DVT_OK;
+    if (given->struct_size < sizeof given->struct_size)
+        return dvt_fail(error, DVT_ERROR_ARGUMENT, "dvt_run_options: set struct_size");
+    memcpy(known, given, /* of an older caller it is shorter: the rest is zero */
+           given->struct_size < sizeof *known ? given->struct_size : sizeof *known);
+    return DVT_OK;
+}
+
+dvt_status dvt_frame_for(dvt_artifact *a, const dvt_tensor *inputs, size_t input_count,
+                         frame **found, dvt_error *error)
 {
     const program *p = &a->program;
-    int64_t few[MAX_SYMBOLS];
-    dvt_run_options known = {.struct_size = sizeof known};
-    if (options != NULL && options->struct_size < sizeof options->struct_size)
-        return dvt_fail(error, DVT_ERROR_ARGUMENT, "dvt_run_options: set struct_size");
-    if (options != NULL) /* of an older caller it is shorter: the rest is zero */
-        memcpy(&known, options,
-               options->struct_size < sizeof known ? options->struct_size : sizeof known);
+    int64_t symbols[MAX_SYMBOLS];
     if (input_count != p->input_count)
         return dvt_fail(error, DVT_ERROR_GUARD, "called with %zu tensors, expected %u",
                         input_count, p->input_count);
-    if (output_count != p->output_count)
-        return dvt_fail(error, DVT_ERROR_ARGUMENT, "room for %zu outputs, but there are %u",
-                        output_count, p->output_count);
     if (a->inspect_only)
         return dvt_fail(error, DVT_ERROR_ARGUMENT,
                         "the artifact was opened to be looked at only");
-    if (p->host_call_count + p->host_blob_count > 0 && known.host == NULL)
-        return dvt_fail(error, DVT_ERROR_UNSUPPORTED, "the program calls host operations");
     if (p->symbol_count > MAX_SYMBOLS)
         return dvt_fail(error, DVT_ERROR_UNSUPPORTED, "more than %d dynamic sizes",
                         MAX_SYMBOLS);
     dvt_status status = dvt_check_inputs(p, inputs, error);
     if (status == DVT_OK)
-        status = dvt_read_symbols(p, inputs, few, error);
+        status = dvt_read_symbols(p, inputs, symbols, error);
+    return status == DVT_OK ? take_frame(a, symbols, found, error) : status;
+}
+
+dvt_status dvt_run_controlled(dvt_artifact *a, const dvt_run_options *known,
+                              run_control *control, const dvt_tensor *inputs,
+                              size_t input_count, dvt_managed **outputs, size_t output_count,
+                              dvt_error *error)
+{
+    const program *p = &a->program;
     frame *f = NULL;
-    if (status == DVT_OK)
-        status = take_frame(a, few, &f, error);
+    if (output_count != p->output_count)
+        return dvt_fail(error, DVT_ERROR_ARGUMENT, "room for %zu outputs, but there are %u",
+                        output_count, p->output_count);
+    if (known->state != NULL && known->state->artifact != a)
+        return dvt_fail(error, DVT_ERROR_ARGUMENT, "the state is another artifact's");
+    if (p->host_call_count + p->host_blob_count > 0 && known->host == NULL)
+        return dvt_fail(error, DVT_ERROR_UNSUPPORTED, "the program calls host operations");
+    dvt_status status = dvt_frame_for(a, inputs, input_count, &f, error);
     if (status != DVT_OK)
         return status;
     for (uint32_t i = 0; i < p->output_count; i++)
         outputs[i] = NULL;
-    int before = dvt_ask_threads((int)known.threads);
-    run_control control = {known.cancel, known.poll, known.poll_context, 0, false};
-    bool controlled = known.cancel != NULL || known.poll != NULL;
-    run_control *outer = dvt_control_set(controlled ? &control : NULL);
+    dvt_run_options options = *known;
+    if (options.state == NULL)
+        options.state = &a->own_state; /* the frame has seen to it that it is there */
+    int before = dvt_ask_threads((int)known->threads);
+    run_control *outer = dvt_control_set(control);
     status = charge_scratch(a, f, error);
     if (status == DVT_OK)
-        status = run_frame(a, f, &known, inputs, outputs, error);
+        status = run_frame(a, f, &options, inputs, outputs, error);
     dvt_control_set(outer);
     dvt_ask_threads(before);
-    give_frame(a, f);
+    dvt_frame_give(a, f);
     return status;
+}
+
+dvt_status dvt_run(dvt_artifact *a, const dvt_run_options *options, const dvt_tensor *inputs,
+                   size_t input_count, dvt_managed **outputs, size_t output_count,
+                   dvt_error *error)
+{
+    dvt_run_options known;
+    dvt_status status = dvt_run_options_read(&known, options, error);
+    if (status != DVT_OK)
+        return status;
+    run_control control = {known.cancel, known.poll, known.poll_context, 0, false, NULL};
+    bool controlled = known.cancel != NULL || known.poll != NULL;
+    return dvt_run_controlled(a, &known, controlled ? &control : NULL, inputs, input_count,
+                              outputs, output_count, error);
+}
+
+dvt_status dvt_output_shape(dvt_artifact *a, const dvt_tensor *inputs, size_t input_count,
+                            size_t output, int64_t *shape, size_t rank, dvt_error *error)
+{
+    frame *f = NULL;
+    if (output >= a->program.output_count ||
+        rank != a->program.buffers[a->program.outputs[output]].rank)
+        return dvt_fail(error, DVT_ERROR_ARGUMENT,
+                        "no output %zu, or one of another number of dimensions than %zu",
+                        output, rank);
+    dvt_status status = dvt_frame_for(a, inputs, input_count, &f, error);
+    if (status != DVT_OK)
+        return status;
+    for (size_t i = 0; i < rank; i++)
+        shape[i] = f->tensors[a->program.outputs[output]].shape[i];
+    dvt_frame_give(a, f);
+    return DVT_OK;
 }

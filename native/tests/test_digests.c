@@ -103,7 +103,7 @@ static void test_plan(void)
             uint32_t first = (uint32_t)i, last = first + (uint32_t)(state >> 60);
             lives[i] = (lifetime){64 * (1 + (state >> 40) % 9), first, last, 0};
         }
-        dvt_memory memory;
+        dvt_memory memory = {.struct_size = sizeof memory};
         dvt_error error;
         CHECK(dvt_plan(lives, 40, &memory, &error) == DVT_OK);
         CHECK(memory.bound <= memory.peak && memory.peak <= memory.total);
@@ -116,7 +116,7 @@ static void test_plan(void)
             }
     }
     lifetime huge[2] = {{INT64_MAX - 1, 0, 1, 0}, {INT64_MAX - 1, 0, 1, 0}};
-    dvt_memory memory;
+    dvt_memory memory = {.struct_size = sizeof memory};
     dvt_error error;
     CHECK(dvt_plan(huge, 2, &memory, &error) == DVT_ERROR_OVERFLOW);
 }

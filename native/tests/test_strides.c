@@ -64,7 +64,7 @@ static dvt_status bind(int64_t *strides)
                           .writes_inputs = true};
     frame f = {.tensors = expected, .copies = copies, .gaps = gaps, .extents = extents};
     dvt_status status = dvt_bind_inputs(&a, &f, given, NULL);
-    dvt_return_inputs(&a.program, &f, given, false);
+    dvt_return_inputs(&a, &f, given, false);
     return status;
 }
 

@@ -63,7 +63,7 @@ static void *visit(void *argument)
     volatile int32_t stopped = v->number == 1;
     for (int i = 0; i < ROUNDS; i++) {
         dvt_artifact *own = NULL;
-        dvt_memory memory;
+        dvt_memory memory = {.struct_size = sizeof memory};
         dvt_error error;
         if (v->shared != NULL) {
             run_once(v->shared, NULL);

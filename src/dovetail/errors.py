@@ -329,6 +329,12 @@ class RunFailed(DovetailError, RuntimeError):
     """A kernel or a host operation failed while an artifact ran."""
 
 
+class UnknownState(DovetailError, KeyError):
+    """A loaded model keeps nothing of this name from call to call."""
+
+    __str__ = Exception.__str__  # KeyError's is the repr of its argument
+
+
 class IndexOutOfRange(RunFailed, IndexError):
     """An index held in a tensor lies outside the dimension it selects from."""
 

@@ -21,13 +21,12 @@ pytestmark = [
 
 
 @pytest.fixture(scope="module")
-def example(tmp_path_factory):
+def example(native_folder):
     """The example as a user would build it, in a folder of its own."""
-    folder = tmp_path_factory.mktemp("example") / "examples" / "c_runtime"
-    ignored = shutil.ignore_patterns("build", "tests", "python", "*.so")
+    folder = native_folder.parent / "examples" / "c_runtime"
     shutil.copytree(ROOT / "examples" / "c_runtime", folder)
+    ignored = shutil.ignore_patterns("*.so")
     shutil.copytree(ROOT / "examples" / "accel_c", folder.parent / "accel_c", ignore=ignored)
-    shutil.copytree(ROOT / "native", folder.parents[1] / "native", ignore=ignored)
     subprocess.run(
         ["make", "-s", "run", "mlp.dvt", "accel.dvt", f"PYTHON={sys.executable} -W ignore"],
         cwd=folder, check=True, timeout=300,  # half the time of -O2

@@ -42,6 +42,10 @@ def load(
     that would take more raises ``LimitExceeded`` before it starts. For a file that is trusted
     there is no limit by default, for others 2^46 steps and three quarters of the machine's
     memory; ``math.inf`` lifts one. A call is interrupted by Ctrl-C, and can be repeated.
+
+    What the model keeps from call to call is ``.state`` of the result. ``copy.copy`` of it has a
+    state of its own and shares the rest; a pickle of it names the file, which must be there, with
+    the same contents, where it is unpickled.
     """
     return loaded.load(
         path,
@@ -52,6 +56,7 @@ def load(
         max_work=max_work,
         max_memory=max_memory,
         regenerate=_regenerate,
+        opener=load,
     )
 
 

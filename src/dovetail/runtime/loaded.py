@@ -7,9 +7,10 @@ import sys
 import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, Self
 
 from dovetail.errors import (
+    ArtifactChanged,
     ArtifactNotFound,
     DovetailError,
     FallbackWarning,
@@ -21,6 +22,7 @@ from dovetail.errors import (
 from dovetail.file import container
 from dovetail.runtime import tree as trees
 from dovetail.runtime.manifest import read_manifest
+from dovetail.runtime.state import State
 
 INTERPRETED = -2  # what ``Artifact.code()`` says where kernels are interpreted
 BUILT_IN = -1  # the same where built-in kernels serve instead
@@ -51,8 +53,12 @@ def load(
     max_work: float | None = None,
     max_memory: float | None = None,
     regenerate: Regenerate | None = None,
+    opener: Callable[..., Loaded] | None = None,
 ) -> Loaded:
-    """Read and verify an artifact; see ``dovetail.load``."""
+    """Read and verify an artifact; see ``dovetail.load``.
+
+    ``opener`` is what a pickle of the result calls, by its name, with the same path and options.
+    """
     if not Path(path).exists():
         raise ArtifactNotFound(f"there is no file {os.fspath(path)!r}")
     native = open_native(
@@ -63,7 +69,15 @@ def load(
         regenerate=regenerate,
         limits=(_limit("max_work", max_work), _limit("max_memory", max_memory)),
     )
-    return Loaded(native)
+    given = {
+        "trusted_keys": trusted_keys if trusted_keys is None else [*trusted_keys],
+        "plugins": [os.path.abspath(each) for each in plugins],  # noqa: PTH100
+        "trust": trust,
+        "copy": copy,
+        "max_work": max_work,
+        "max_memory": max_memory,
+    }
+    return Loaded(native, Origin(os.path.abspath(path), given, opener))  # noqa: PTH100
 
 
 def _limit(name: str, value: float | None) -> int:
@@ -200,11 +214,25 @@ def _host() -> Any:
     return HostOperators()
 
 
-class Loaded:
-    """An artifact as a function. Any number of threads may call it at one time."""
+class Origin(NamedTuple):
+    """Where an artifact was loaded from, to load it again in another process."""
 
-    def __init__(self, native: Any) -> None:
+    path: str
+    options: dict[str, Any]
+    opener: Callable[..., Loaded] | None
+
+
+class Loaded:
+    """An artifact as a function. Any number of threads may call it at one time.
+
+    ``copy.copy`` and ``copy.deepcopy`` give one with a state of its own, which starts as this one's
+    and shares all else: one for each user's sequence, say. A pickle holds the file's path, its
+    digest and the state.
+    """
+
+    def __init__(self, native: Any, origin: Origin | None = None) -> None:
         self.native = native
+        self._origin = origin
         self._run = native.run
         data = native.section(container.MANIFEST)
         self._manifest = read_manifest(data, native.inputs(), native.outputs())
@@ -238,12 +266,48 @@ class Loaded:
         return evaluate(self._manifest.sizes[text], symbols)
 
     @property
+    def state(self) -> State:
+        """What the model keeps from call to call, by name: to read, to write, to reset."""
+        return State(self.native)
+
+    def __copy__(self) -> Self:
+        return type(self)(self.native.clone(), self._origin)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        return self.__copy__()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        if self._origin is None or self._origin.opener is None:
+            raise UnsupportedArtifact(
+                "only an artifact that dovetail.load has read from a file can be pickled"
+            )
+        state = [self.native.state_bytes(i) for i in range(len(self.native.states()))]
+        path, options, opener = self._origin
+        return _load_again, (opener, path, options, self.native.digest(), state)
+
+    @property
     def inputs(self) -> list[tuple[str, int, int, tuple[int, ...]]]:
         """Name, DLPack type code, bits and shape (-1: dynamic) of each tensor that goes in."""
         return self.native.inputs()  # type: ignore[no-any-return]
 
     def __repr__(self) -> str:
         return f"<dovetail artifact {self.manifest.get('name', '')!r}>"
+
+
+def _load_again(
+    opener: Callable[..., Loaded],
+    path: str,
+    options: dict[str, Any],
+    digest: bytes,
+    state: list[bytes],
+) -> Loaded:
+    """What was pickled, from the same file: one of other contents is refused."""
+    loaded = opener(path, **options)
+    if loaded.native.digest() != digest:
+        raise ArtifactChanged(f"{path} is not the file that it was when the model was pickled")
+    for number, contents in enumerate(state):
+        loaded.native.write_state(number, contents)
+    return loaded
 
 
 def _is_plain(tree: trees.Tree) -> bool:
