@@ -5,7 +5,18 @@ from dataclasses import dataclass
 import numpy as np
 
 from dovetail.ir.dtypes import COMPUTE
-from dovetail.ir.kernel import Apply, Axis, Const, Index, Kernel, KernelBuffer, Load, Loop, Reduce
+from dovetail.ir.kernel import (
+    Apply,
+    Axis,
+    Const,
+    Index,
+    Kernel,
+    KernelBuffer,
+    Load,
+    Loop,
+    Position,
+    Reduce,
+)
 from dovetail.ir.kernel import Store as Write
 
 
@@ -14,6 +25,7 @@ class Matrices:
     """Σ_k left[b, m, k] right[b, k, n] and what is done with it.
 
     ``left`` is "mk" or "km", ``right`` "kn" or "nk", ``out`` "mn" or "nm": the last is dense.
+    With ``triangular`` only steps up to the row's number are summed.
     """
 
     rows: int
@@ -25,6 +37,7 @@ class Matrices:
     batch: int = 1
     dtype: str = "float32"
     epilogue: str = ""
+    triangular: bool = False
 
     def kernel(self):
         of = COMPUTE[self.dtype]
@@ -32,8 +45,12 @@ class Matrices:
             Load("a", of, "left", self._index(self.left)),
             Load("b", of, "right", self._index(self.right)),
             Apply("product", of, "mul", ("a", "b")),
-            Reduce("total", of, "sum", ("product",)),
         )
+        term = "product"
+        if self.triangular:
+            code, term = _up_to("k", "product", 0.0, of)
+            body += code
+        body += (Reduce("total", of, "sum", (term,)),)
         rest, value = _EPILOGUES[self.epilogue](self, of)
         rest = (*rest, Write("out", self._index(self.out), value))
         roles = {name: "out" if name == "out" else "in" for name in self.shapes()}
@@ -86,6 +103,22 @@ def _relu(given, of):
     return (*code, Const("zero", of, 0.0), Apply("top", of, "max", (value, "zero"))), "top"
 
 
+def _up_to(axis, value, other, of):
+    """A value where an axis is at the row's number at most, else another one."""
+    return (
+        Position(f"row_{axis}", Index(0, (("m", 1),))),
+        Position(f"at_{axis}", Index(0, ((axis, 1),))),
+        Apply(f"near_{axis}", "bool", "ge", (f"row_{axis}", f"at_{axis}")),
+        Const(f"other_{axis}", of, other),
+        Apply(f"chosen_{axis}", of, "where", (f"near_{axis}", value, f"other_{axis}")),
+    ), f"chosen_{axis}"
+
+
+def _causal(given, of):
+    code, value = _up_to("n", "doubled", 7.0, of)
+    return (Apply("doubled", of, "add", ("total", "total")), *code), value
+
+
 def _gelu(given, of):
     code, value = _bias(given, of)
     return (
@@ -107,4 +140,5 @@ _EPILOGUES = {
     "bias_relu": _relu,
     "gelu": _gelu,
     "residual": _residual,
+    "causal": _causal,
 }

@@ -155,6 +155,48 @@ def test_values_that_are_no_numbers_stay_where_they_are():
         np.testing.assert_allclose(found.reshape(5, 19), expected.astype("float32"), rtol=1e-6)
 
 
+# ---- sums that end at a row's number, and sums that nobody uses behind it ------------------------
+
+
+@pytest.mark.parametrize("right", ["kn", "nk"])
+@pytest.mark.parametrize(("rows", "columns", "steps"), [(13, 37, 13), (50, 20, 31), (9, 17, 600)])
+def test_sums_that_end_at_the_rows_number(rows, columns, steps, right):
+    made = Matrices(rows, columns, steps, right=right, triangular=True, epilogue="bias")
+    assert kernel_product(made.kernel()).sums_to_row
+    given = made.integers()
+    place = -1 if right == "nk" else -columns
+    given["right"][place:] = np.nan  # of the last step: rows before it do not look at it
+    for target in targets():
+        kernel = made.kernel()
+        ours = make_schedule(kernel, target)
+        check_schedule(kernel, ours, target, given)
+        deep = replace(ours.product, depth=8, chunk=8, block=rows)
+        check(made, target, replace(ours, product=deep))
+
+
+@pytest.mark.parametrize("size", [(70, 131, 5), (20, 16, 9), (9, 100, 4)])
+def test_sums_behind_the_rows_number_that_are_not_used(size):
+    for more in ({}, {"batch": 2}, {"right": "nk"}):
+        made = Matrices(*size, epilogue="causal", **more)
+        assert kernel_product(made.kernel()).used_to_row
+        for target in targets():
+            check(made, target)
+
+
+def test_sums_that_are_used_are_made():
+    kernel = Matrices(9, 20, 4, epilogue="causal").kernel()
+    *code, store = kernel.loops[1].body
+    used = replace(store, value="doubled")
+    for body in ((*code, used), (*code, store, used)):
+        other = replace(kernel, loops=(kernel.loops[0], replace(kernel.loops[1], body=body)))
+        assert not kernel_product(other).used_to_row
+    turned = tuple(
+        replace(i, args=i.args[::-1]) if i.name == "near_n" else i for i in kernel.loops[1].body
+    )
+    other = replace(kernel, loops=(kernel.loops[0], replace(kernel.loops[1], body=turned)))
+    assert not kernel_product(other).used_to_row
+
+
 # ---- other schedules ---------------------------------------------------------------------------
 
 

@@ -115,7 +115,17 @@ def test_attention_has_two():
     op = "_scaled_dot_product_flash_attention_for_cpu.default"
     found = contractions(op, q, q, q, 0.0, True, output=output)
     assert [c.roles for c in found] == [("batch", "batch", "rows", "columns", "sum")] * 2
-    assert library_reason(found, AVX512) == "several products, which a library fuses"
+    assert library_reason(found, AVX512) == ""
+    assert library_reason((*found, found[0]), AVX512) == "several products, which a library fuses"
+    assert [c.leaves_out for c in found] == [False, True]
+    one, many = desc(1, 2, 1, 4), desc(1, 2, 40, 4)
+    found = contractions(op, one, many, many, 0.0, False, output=(one, desc(1, 2, 1)))
+    assert library_reason(found, AVX512) == ""
+    assert library_reason(found, TARGETS["x86-64-v3"]).startswith("attention of few queries")
+    q = desc(1, 2, 2048, 64)
+    output = (q, desc(1, 2, 2048))
+    found = contractions(op, q, q, q, 0.0, True, output=output)
+    assert library_reason(found, AVX512).startswith("attention with more scores")
 
 
 def test_text():

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Any
 
+from dovetail.ir.affine import mul
 from dovetail.ir.call import OpCall
 from dovetail.ir.dtypes import FLOATS
-from dovetail.lower.expression import Builder
+from dovetail.ir.size import Dim
+from dovetail.lower.expression import Body, Builder
 from dovetail.lower.index_map import Indices
 from dovetail.lower.norms import optional
 from dovetail.lower.pointwise import element
 from dovetail.lower.products import contraction
 from dovetail.lower.reductions import reduction
-from dovetail.lower.rules import Lower, Refused, argument, compute, number, rule, static
+from dovetail.lower.reindex import reshape
+from dovetail.lower.rules import Lower, Refused, argument, compute, number, result, rule, static
 from dovetail.lower.values import Pointwise, Value
 
 
@@ -29,6 +33,8 @@ def lower_attention(lower: Lower, call: OpCall) -> Any:
     scale = 1 / math.sqrt(static(query.shape[-1], "a head's size")) if scale is None else scale
     if not number(scale):
         raise Refused("a scale that is no constant")
+    heads = _Heads.of(query, key, value)
+    query, mask = heads.apart(lower, query), mask and heads.apart(lower, mask)
     scores = _scores(lower, query, key, mask, scale, bool(causal))
     dtype, rank = scores.dtype, len(scores.shape)
     highest = reduction(lower, scores, "max", (rank - 1,), dtype, dtype)
@@ -47,10 +53,15 @@ def lower_attention(lower: Lower, call: OpCall) -> Any:
     total = reduction(lower, powers, "sum", (rank - 1,), dtype, dtype)
     shape = (*query.shape[:-1], value.shape[-1], value.shape[-2])
     mixed = contraction(
-        lower, powers, value, shape, lambda i: ((*i[:-2], i[-1]), (*i[:-3], i[-1], i[-2]))
+        lower,
+        powers,
+        value,
+        shape,
+        lambda i: ((*i[:-2], i[-1]), (*i[:2], i[-1], i[-2])),
+        up_to=rank - 2 if causal else None,
     )
 
-    def result(b: Builder, index: Indices) -> str:
+    def mean(b: Builder, index: Indices) -> str:
         found = b.apply("div", dtype, b.read(mixed, index), b.read(total, index[:-1]))
         return b.apply("where", dtype, is_blind(b, index[:-1]), b.const(0.0, dtype), found)
 
@@ -60,9 +71,57 @@ def lower_attention(lower: Lower, call: OpCall) -> Any:
         return b.apply("where", dtype, is_blind(b, index), b.const(0.0, dtype), found)
 
     return (
-        lower.pointwise(call, result, (mixed, total, highest), nth=0),
-        lower.pointwise(call, logarithm, (total, highest), nth=1),
+        heads.result(lower, call, mean, (mixed, total, highest), 0),
+        heads.result(lower, call, logarithm, (total, highest), 1),
     )
+
+
+@dataclass(frozen=True)
+class _Heads:
+    """Where several heads of queries share keys and values, they are groups of heads.
+
+    So keys and values are read at the first two dimensions of a query, whichever it is.
+    """
+
+    groups: Dim
+    each: int  # heads of a group
+
+    @staticmethod
+    def of(query: Value, key: Value, value: Value) -> _Heads:
+        """The heads of a call."""
+        if not all(len(v.shape) == 4 for v in (query, key, value)):
+            raise Refused("attention that has no batch of heads")
+        if query.shape[1] == key.shape[1] == value.shape[1]:
+            return _Heads(query.shape[1], 1)
+        count, groups, others = (static(v.shape[1], "a head count") for v in (query, key, value))
+        if groups != others or not groups or count % groups:
+            raise Refused("heads that share keys and values unequally")
+        return _Heads(groups, count // groups)
+
+    def apart(self, lower: Lower, value: Value) -> Value:
+        """A value of all heads, or of one that stands for all, with its groups apart."""
+        if self.each == 1 or len(value.shape) < 3:
+            return value
+        shape, strides = self._split(value.shape, value.strides)
+        return reshape(lower, lower.fresh("groups"), value, shape, strides)
+
+    def result(
+        self, lower: Lower, call: OpCall, body: Body, reads: tuple[Value, ...], nth: int
+    ) -> Value:
+        """A result of the call, in which groups are together again."""
+        if self.each == 1:
+            return lower.pointwise(call, body, reads, nth=nth)
+        desc = result(call, nth)
+        shape, strides = self._split(desc.shape, desc.strides)
+        found = Pointwise(lower.fresh("groups"), desc.dtype, shape, strides, body, reads)
+        return reshape(lower, f"{call.name}.{nth}", found, desc.shape, desc.strides)
+
+    def _split(
+        self, shape: tuple[Dim, ...], strides: tuple[Dim, ...]
+    ) -> tuple[tuple[Dim, ...], tuple[Dim, ...]]:
+        (batch, heads, *sizes), (far, step, *steps) = shape, strides
+        groups, each = (1, 1) if heads == 1 else (self.groups, self.each)
+        return (batch, groups, each, *sizes), (far, mul(step, each), step, *steps)
 
 
 def _scores(
@@ -71,7 +130,7 @@ def _scores(
     """How much each query looks at each key, before the softmax."""
     shape = (*query.shape[:-1], key.shape[-2], query.shape[-1])
     total = contraction(
-        lower, query, key, shape, lambda i: ((*i[:-2], i[-1]), (*i[:-3], i[-2], i[-1]))
+        lower, query, key, shape, lambda i: ((*i[:-2], i[-1]), (*i[:2], i[-2], i[-1]))
     )
     dtype = total.dtype
 

@@ -14,7 +14,15 @@ from functools import cached_property
 
 from dovetail.ir.affine import product
 from dovetail.ir.size import Dim
-from dovetail.lower.expression import Bodies, Compute, Expression, InvalidExpression, Place, Read
+from dovetail.lower.expression import (
+    Bodies,
+    Compute,
+    Expression,
+    InvalidExpression,
+    Node,
+    Place,
+    Read,
+)
 from dovetail.lower.index_map import IndexMap, variables_of
 from dovetail.lower.values import Reduction, Value
 
@@ -46,11 +54,22 @@ class Contraction(Reduction):
     @cached_property
     def factors(self) -> tuple[Factor, Factor]:
         """What is multiplied."""
-        last = self.expression.nodes[int(self.expression.results[0][1:])]
+        last = self._term
+        if self.leaves_out:
+            last = dict(self.expression.named)[last.uses[1]]
         if not isinstance(last, Compute) or last.op != "mul":
             raise InvalidExpression(f"{self!r} is no sum of products")
         left, right = (self._factor(name) for name in last.uses)
         return left, right
+
+    @property
+    def _term(self) -> Node:
+        return self.expression.nodes[int(self.expression.results[0][1:])]
+
+    @property
+    def leaves_out(self) -> bool:
+        """Whether some of the products are not summed."""
+        return isinstance(self._term, Compute) and self._term.op == "where"
 
     def _factor(self, name: str) -> Factor:
         """The operand that a node reads, with all that it depends on."""

@@ -19,13 +19,21 @@ def contraction(
     right: Value,
     shape: tuple[object, ...],
     at: Callable[[Indices], tuple[Indices, Indices]],
+    up_to: int | None = None,
 ) -> Contraction:
-    """The sum over the last dimension of ``shape``; ``at``: where each operand is read."""
+    """The sum over the last dimension of ``shape``; ``at``: where each operand is read.
+
+    ``up_to`` is a dimension: terms behind the one of its number are left out.
+    """
     dtype = compute(left.dtype)
 
     def body(b: Builder, index: Indices) -> tuple[str, ...]:
         places = zip((left, right), at(index), strict=True)
-        return (b.apply("mul", dtype, *[b.cast(b.read(v, place), dtype) for v, place in places]),)
+        term = b.apply("mul", dtype, *[b.cast(b.read(v, place), dtype) for v, place in places])
+        if up_to is not None:
+            near = b.apply("ge", "bool", b.position(index[up_to]), b.position(index[-1]))
+            term = b.apply("where", dtype, near, term, b.const(0.0, dtype))
+        return (term,)
 
     dims = (len(shape) - 1,)
     return Contraction(lower.fresh("product"), shape, dims, body, (left, right), dtype)  # type: ignore[arg-type]

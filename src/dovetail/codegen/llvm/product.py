@@ -56,7 +56,13 @@ class Tiles:
         steps = self._index(0), end
 
         def each(low: Val, high: Val) -> None:
-            self._sum((low, high), low, columns, steps, fresh=True)
+            def sums() -> None:
+                self._sum((low, high), low, columns, steps, fresh=True)
+
+            if self.of.used_to_row:
+                when(self.c, self.c.compare("icmp slt", columns[0], high), sums)
+            else:
+                sums()
             self._finish((low, high), low, columns)
 
         self._tiles(rows, each)
@@ -186,7 +192,7 @@ class Tiles:
         finish: Callable[[int, int, Val], None],
     ) -> None:
         """Products of some steps, summed in registers."""
-        c, tile, unroll = self.c, self.tile, self.tile.unroll
+        c, tile = self.c, self.tile
         sums = [
             [c.slot(self.dtype, self.lanes) for _ in range(tile.vectors)] for _ in range(height)
         ]
@@ -198,10 +204,10 @@ class Tiles:
         c.put(at, left)
         c.put(other, right)
 
-        def step(_: Val, count: int) -> None:
+        def step(count: int, within: list[Val] | None = None) -> None:
             here, there = c.get(at, "ptr", 1), c.get(other, "ptr", 1)
             for n in range(count):
-                self._step(sums, height, here, there, n, (left_step, right_step), masks)
+                self._step(sums, height, here, there, n, (left_step, right_step), masks, within)
             for slot, place, by, load in (
                 (at, here, left_step, self.of.left),
                 (other, there, right_step, self.of.right),
@@ -210,20 +216,43 @@ class Tiles:
                 offset = offset or self._index(count)
                 c.put(slot, memory.address(c, place, offset, stored_type(self.r, load)))
 
-        many = c.op("sub", steps[1], steps[0])
-        whole = many
-        if unroll > 1:
-            whole = c.op("and", many, self._index(-unroll))
-        c.each(self._index(0), whole, unroll, lambda i: step(i, unroll))
-        if unroll > 1 and not self._divides(unroll):
-            c.each(whole, many, 1, lambda i: step(i, 1))
+        self._steps(height, rows, steps, step)
         for i, row in enumerate(sums):
             for j, slot in enumerate(row):
                 finish(i, j, c.get(slot, self.dtype, self.lanes))
 
+    def _steps(self, height: int, rows: Span, steps: Span, step: Callable[..., None]) -> None:
+        """Take all steps: those that all rows of a tile have, then those that some have."""
+        c, unroll = self.c, self.tile.unroll
+        stop = self._last_of_all(rows, steps)
+        many = c.op("sub", stop, steps[0])
+        whole = many
+        if unroll > 1:
+            whole = c.op("and", many, self._index(-unroll))
+        c.each(self._index(0), whole, unroll, lambda _: step(unroll))
+        if unroll > 1 and not self._divides(unroll):
+            c.each(whole, many, 1, lambda _: step(1))
+        if not self.of.sums_to_row:
+            return
+
+        def some(k: Val) -> None:
+            places = [c.op("add", rows[0], self._index(i)) for i in range(height)]
+            step(1, [c.compare("icmp sle", k, place) for place in places])
+
+        c.each(stop, c.intrinsic("smin", steps[1], rows[1]), 1, some)
+
+    def _last_of_all(self, rows: Span, steps: Span) -> Val:
+        """Where the steps end that all rows of a tile have."""
+        c = self.c
+        if not self.of.sums_to_row:
+            return steps[1]
+        first = c.op("add", rows[0], self._index(1))
+        return c.intrinsic("smax", steps[0], c.intrinsic("smin", steps[1], first))
+
     def _divides(self, unroll: int) -> bool:
         extent = self.of.sum.extent
-        return isinstance(extent, int) and extent % unroll == 0
+        whole = isinstance(extent, int) and extent % unroll == 0
+        return whole and not self.of.sums_to_row
 
     def _step(
         self,
@@ -234,8 +263,9 @@ class Tiles:
         number: int,
         strides: tuple[Dim, Dim],
         masks: list[Val | None],
+        within: list[Val] | None,
     ) -> None:
-        """One step of the sum, for all accumulators."""
+        """One step of the sum, for all accumulators, or those of rows that it is ``within``."""
         c, r, lanes = self.c, self.r, self.lanes
         dtype, stored = r.dtypes[self.of.right.buffer], stored_type(self.r, self.of.right)
         start = moved(self.r, right, strides[1], number, stored)
@@ -252,7 +282,8 @@ class Tiles:
             value = c.splat(raw, lanes)
             for j, vector in enumerate(vectors):
                 old = c.get(sums[i][j], self.dtype, lanes)
-                c.put(sums[i][j], c.intrinsic("fma", value, vector, old))
+                new = c.intrinsic("fma", value, vector, old)
+                c.put(sums[i][j], new if within is None else c.select(within[i], new, old))
 
     def _left(self, row: Val, step: Val) -> tuple[Val, Dim]:
         """Where a tile's rows are read from, and how far a step moves."""

@@ -11,6 +11,7 @@ from dovetail.ir.target import Target
 from dovetail.ir.tensor import TensorDesc
 from dovetail.lower.contraction import Contraction
 from dovetail.lower.index_map import variables_of
+from dovetail.schedule.cpu.attention import attention_reason
 from dovetail.schedule.tiled import is_matrix_product
 
 # Rows of a product for which its columns are worth copying to where vectors of them are dense: the
@@ -31,9 +32,14 @@ def library_reason(contractions: Sequence[Contraction], target: Target) -> str:
     A product of one row, or one column, is a sum in a kernel: it reads each weight once, so that
     memory sets the pace, and nothing is packed.
     """
-    if len(contractions) > 1:
+    reasons = (_reason(value, target) for value in contractions)
+    found = next(filter(None, reasons), "")
+    if found or len(contractions) < 2:
+        return found
+    if len(contractions) > 2:
         return "several products, which a library fuses"
-    return _reason(contractions[0], target) if contractions else ""
+    scores, mixed = contractions
+    return attention_reason(scores, mixed, target)
 
 
 def _reason(value: Contraction, target: Target) -> str:
