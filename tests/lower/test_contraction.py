@@ -188,6 +188,52 @@ def test_any_convolution_can_be_a_kernel(in_kernels, name):
     assert_generated(CONVOLUTIONS[name], data(2, 4, 7, 6), data(4, 4, 3, 3), cache=False)
 
 
+def gradients(x, w, transposed=False, groups=1, wanted=(True, True, True), **geometry):
+    """All gradients of a convolution, by PyTorch's operator for them."""
+    rank = x.dim() - 2
+    steps, pads, holes, extra = (
+        [geometry.get(name, default)] * rank
+        for name, default in (("stride", 1), ("padding", 0), ("dilation", 1), ("extra", 0))
+    )
+    rest = (steps, pads, holes, transposed, extra, groups)
+    made = torch.ops.aten.convolution(x, w, None, *rest)
+    back = torch.ops.aten.convolution_backward.default(
+        made.cos(), x, w, [made.shape[1]], *rest, wanted
+    )
+    return [g for g in back if g is not None]
+
+
+GRADIENTS = {
+    "plain": {},
+    "padded": {"padding": 1, "stride": 2},
+    "dilated": {"dilation": 2, "padding": 2, "wanted": (False, True, True)},
+    "groups": {"groups": 2, "padding": 1, "wanted": (True, True, False)},
+    "transposed": {"transposed": True, "stride": 3, "padding": 1, "extra": 1},
+    "transposed_groups": {"transposed": True, "groups": 2, "dilation": 2},
+}
+
+
+@needs_code
+@pytest.mark.parametrize("name", GRADIENTS)
+def test_gradients_of_convolutions_can_be_kernels(in_kernels, name):
+    given = GRADIENTS[name]
+    w = data(4, 4 // given.get("groups", 1), 3, 3)
+    assert_generated(lambda x, w: gradients(x, w, **given), data(2, 4, 7, 6), w, cache=False)
+
+
+def test_gradients_of_a_convolution_are_two_contractions():
+    x, w, made = desc(2, 6, 10, 10), desc(8, 6, 3, 3), desc(2, 8, 10, 10)
+    rest = ((8,), (1, 1), (1, 1), (1, 1), False, (0, 0), 1)
+    op, both = "convolution_backward.default", (True, True, True)
+    of_input, of_weight = contractions(op, made, x, w, *rest, both, output=(x, w, desc(8)))
+    assert of_input.roles == ("rows", "columns", "rows", "rows", "sum", "sum", "sum")
+    assert of_weight.roles == ("rows", "columns", "columns", "columns", "sum", "sum", "sum")
+    assert of_weight.shape == (8, 6, 3, 3)
+    first = (False, True, True)  # the first layer of a model
+    (alone,) = contractions(op, made, x, w, *rest, first, output=(None, w, desc(8)))
+    assert library_reason((alone,), AVX512) == "a convolution, which a library is better at"
+
+
 PRODUCTS = {
     "mm": (torch.mm, (data(3, 8), data(8, 5))),
     "addmm": (torch.addmm, (data(5), data(3, 8), data(8, 5))),

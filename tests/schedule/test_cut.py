@@ -37,7 +37,7 @@ def long_sum(*shape, dims=(0,), op="sum"):
 
 
 def lowered(x, *results):
-    return Lowered.of((x,), results, single=len(results) == 1)
+    return Lowered.of((x,), results, tuple((n,) for n in range(len(results))))
 
 
 def values_of(found):

@@ -81,7 +81,7 @@ class OpCall:
     @property
     def outputs(self) -> tuple[TensorDesc, ...]:
         """The descriptors of every tensor this call produces, tuples flattened."""
-        return tuple(tensors(self.output))
+        return tuple(desc for _, desc in tensors(self.output))
 
     @property
     def attributes(self) -> tuple[Arg, ...]:
@@ -163,10 +163,10 @@ def _holds_ref(arg: Arg) -> bool:
     return any(isinstance(leaf, Ref) for leaf in leaves(arg))
 
 
-def tensors(desc: Desc) -> Iterator[TensorDesc]:
-    """The tensors that a descriptor is of, tuples flattened."""
+def tensors(desc: Desc, path: tuple[int, ...] = ()) -> Iterator[tuple[tuple[int, ...], TensorDesc]]:
+    """The tensors among a call's results, with the path to each."""
     if isinstance(desc, TensorDesc):
-        yield desc
+        yield path, desc
     elif isinstance(desc, tuple):
-        for item in desc:
-            yield from tensors(item)
+        for n, item in enumerate(desc):
+            yield from tensors(item, (*path, n))

@@ -44,7 +44,7 @@ def verify_segment(segment: Segment) -> Segment:
 
 
 def _verify_layouts(desc: Desc, name: str) -> None:
-    for tensor in tensors(desc):
+    for _, tensor in tensors(desc):
         if tensor.layout is not None:
             try:
                 verify_memory(tensor, tensor.layout)

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
-from dovetail.ir.call import OpCall, Ref
+from dovetail.ir.call import OpCall, Ref, tensors
 from dovetail.ir.segment import Segment
 from dovetail.ir.tensor import TensorDesc
 from dovetail.lower import all_rules
@@ -48,20 +48,24 @@ class Lowered:
     operands: tuple[Value, ...] = ()
     made: tuple[Value, ...] = ()  # all that the rule made, operands before what reads them
     results: tuple[Value, ...] = ()
-    single: bool = True
+    paths: tuple[tuple[int, ...], ...] = ()  # of the results among those of the call
     adapted: dict[Hashable, Lowered] = field(default_factory=dict, compare=False)  # by Adapt
 
     @staticmethod
-    def of(operands: tuple[Value, ...], results: tuple[Value, ...], *, single: bool) -> Lowered:
+    def of(
+        operands: tuple[Value, ...],
+        results: tuple[Value, ...],
+        paths: tuple[tuple[int, ...], ...],
+    ) -> Lowered:
         """Results over placeholders for operands, verified."""
         made = tuple(_made(results, set(operands)))
         for value in made:
             verify_value(value)
-        return Lowered("", operands, made, results, single)
+        return Lowered("", operands, made, results, paths)
 
     def replaced(self, results: tuple[Value, ...]) -> Lowered:
         """The same call with other results."""
-        return Lowered.of(self.operands, results, single=self.single)
+        return Lowered.of(self.operands, results, self.paths)
 
     def fresh_names(self) -> Lower:
         """What names more values, none like those that are there."""
@@ -143,9 +147,11 @@ def _lower(rule: Rule, call: OpCall, operands: dict[tuple[str, tuple[int, ...]],
     held = {k: Source("", v.dtype, v.shape, v.strides) for k, v in operands.items()}
     try:
         result = rule(Lower(dict(held)), replace(call, name=_CALL))
-        results = result if isinstance(result, tuple) else (result,)
-        placeholders = tuple(held.values())
-        return Lowered.of(placeholders, results, single=not isinstance(result, tuple))
+        listed = (
+            {(n,): v for n, v in enumerate(result)} if isinstance(result, tuple) else {(): result}
+        )
+        made = {path: value for path, value in listed.items() if value is not None}
+        return Lowered.of(tuple(held.values()), tuple(made.values()), tuple(made))
     except Refused as refusal:
         return Lowered(str(refusal))
     except Exception as error:
@@ -184,26 +190,18 @@ def lower_call(lower: Lower, call: OpCall, adapt: Adapt) -> LibraryCall | list[V
     if found.refusal:
         return _library(lower, call)
     results = found.copies(lower, call, operands.values())
-    for n, value in enumerate(results):
-        lower.values[call.name, () if found.single else (n,)] = value
+    for path, value in zip(found.paths, results, strict=True):
+        lower.values[call.name, path] = value
     return results
 
 
 def _library(lower: Lower, call: OpCall) -> LibraryCall:
     reads = [lower.values[r.name, r.path] for r in call.refs() if (r.name, r.path) in lower.values]
     library = LibraryCall(call, reads)
-    for path, desc in _tensors(call.output, ()):
+    for path, desc in tensors(call.output):
         name = ".".join([call.name, *map(str, path)])
         lower.values[call.name, path] = Host(name, desc, library, path)
     return library
-
-
-def _tensors(desc: object, path: tuple[int, ...]) -> Iterator[tuple[tuple[int, ...], TensorDesc]]:
-    if isinstance(desc, TensorDesc):
-        yield path, desc
-    elif isinstance(desc, tuple):
-        for n, item in enumerate(desc):
-            yield from _tensors(item, (*path, n))
 
 
 def lower_segment(segment: Segment, adapt: Adapt) -> tuple[Lower, list[Value | LibraryCall]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from dovetail.ir.affine import Affine
 from dovetail.ir.call import OpCall
@@ -29,7 +29,7 @@ class Taps:
     pads: tuple[int, ...]
     holes: tuple[int, ...]
     extents: tuple[Dim, ...]  # of the input
-    transposed: bool
+    transposed: bool = False
 
     def place(self, b: Builder, index: Indices, taps: Indices) -> tuple[Indices, str | None]:
         """The input's index for an index of the result, and whether there is an element."""
@@ -61,14 +61,11 @@ def lower_convolution(lower: Lower, call: OpCall) -> Value:
     """Sums over the channels of a group and the taps of its weight, plus a bias."""
     source, weight = (lower.value(a) for a in call.args[:2])
     bias = optional(lower, call.args[2])
-    rank, transposed = len(weight.shape) - 2, bool(call.args[6])
-    if len(source.shape) != rank + 2 or not rank:
+    if len(source.shape) != len(weight.shape):
         raise Refused("a convolution without a batch")
     groups = static(call.args[8], "the number of groups")
-    given = (call.args[3], call.args[4], call.args[5])
-    steps, pads, holes = (numbers(g, rank, "a step, padding or dilation") for g in given)
-    taps = Taps(steps, pads, holes, source.shape[2:], transposed)
-    total = _contraction(lower, source, weight, taps, tensor(call.output).shape, groups)
+    taps = replace(taps_of(call, 3, source, weight), transposed=bool(call.args[6]))
+    total = convolved(lower, source, weight, taps, tensor(call.output).shape, groups)
     dtype, result = compute(source.dtype), compute(tensor(call.output).dtype)
 
     def body(b: Builder, index: Indices) -> str:
@@ -80,7 +77,17 @@ def lower_convolution(lower: Lower, call: OpCall) -> Value:
     return lower.pointwise(call, body, (total, bias))
 
 
-def _contraction(
+def taps_of(call: OpCall, first: int, source: Value, weight: Value) -> Taps:
+    """Where the taps of a weight meet a tensor, by a call's arguments from the ``first`` on."""
+    rank = len(weight.shape) - 2
+    if not rank:
+        raise Refused("a convolution along no dimension")
+    given = call.args[first : first + 3]
+    steps, pads, holes = (numbers(g, rank, "a step, padding or dilation") for g in given)
+    return Taps(steps, pads, holes, source.shape[2:])
+
+
+def convolved(
     lower: Lower,
     source: Value,
     weight: Value,

@@ -13,6 +13,7 @@ FAMILIES = (
     "attention",
     "binary",
     "convolution",
+    "convolution_backward",
     "functions",
     "gradients",
     "group_norm",

@@ -14,6 +14,7 @@ import dovetail
 from dovetail.backend import Blob
 from dovetail.backends.cpu.backend import CpuBackend
 from dovetail.backends.cpu.code import schedule_kernel
+from dovetail.ir.call import tensors
 from dovetail.ir.encode import segment_to_bytes
 from dovetail.ir.kernel import Kernel
 from dovetail.ir.kernel_text import print_kernel
@@ -25,7 +26,6 @@ from dovetail.lower.text import print_values
 from dovetail.lower.values import LibraryCall
 from dovetail.place.summary import is_reformat
 from dovetail.schedule.build import Built
-from dovetail.schedule.images import tensors
 from dovetail.schedule.plan import make_plan, verdict
 from dovetail.schedule.text import print_schedule
 

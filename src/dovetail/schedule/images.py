@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -45,17 +44,6 @@ def moved_output(output: Any) -> Any:
     if isinstance(output, tuple):
         return tuple(map(moved_output, output))
     return moved(output) if is_movable(output) else output
-
-
-def tensors(
-    output: Any, path: tuple[int, ...] = ()
-) -> Iterator[tuple[tuple[int, ...], TensorDesc]]:
-    """The tensors among a call's results, with the path to each."""
-    if isinstance(output, tuple):
-        for n, item in enumerate(output):
-            yield from tensors(item, (*path, n))
-    elif isinstance(output, TensorDesc):
-        yield path, output
 
 
 def with_descs(call: OpCall, descs: dict[ValueKey, TensorDesc]) -> OpCall:

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from dovetail.ir.call import OpCall, Ref, leaves
+from dovetail.ir.call import OpCall, Ref, leaves, tensors
 from dovetail.ir.segment import Segment, ValueKey, is_write
 from dovetail.ir.strides import is_row_major
 from dovetail.ir.target import Target
@@ -32,7 +32,6 @@ from dovetail.schedule.images import (
     is_movable,
     moved,
     moved_output,
-    tensors,
     with_descs,
 )
 from dovetail.schedule.reformat import Reformatter

@@ -12,7 +12,7 @@ from hashlib import sha256
 from dovetail.errors import CannotSave
 from dovetail.file.kernel_encode import encode_kernel
 from dovetail.ir import kernel as kernel_ir
-from dovetail.ir.call import Arg, Ref, leaves
+from dovetail.ir.call import Arg, Ref, leaves, tensors
 from dovetail.ir.dtypes import DTYPES
 from dovetail.ir.kernel_call import call_inputs, call_outputs, call_sizes
 from dovetail.ir.layout import Layout
@@ -29,7 +29,6 @@ from dovetail.lower.values import LibraryCall, Value, View, root_of
 from dovetail.lower.views import view_offsets
 from dovetail.schedule.build import Built
 from dovetail.schedule.cpu.library import fills
-from dovetail.schedule.images import tensors
 from dovetail.schedule.plan import Plan, Unschedulable
 
 PREFIX = "generated."  # of the names of generated kernels

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from dovetail.ir.call import Arg, Attr, OpCall, Ref
+from dovetail.ir.call import Arg, Attr, OpCall, Ref, tensors
 from dovetail.ir.segment import Segment, ValueKey, is_write
 from dovetail.ir.tensor import TensorDesc
-from dovetail.schedule.images import is_channels_last, moved, moved_output, tensors, with_descs
+from dovetail.schedule.images import is_channels_last, moved, moved_output, with_descs
 
 KeepsStrides = Callable[[OpCall], bool]
 
