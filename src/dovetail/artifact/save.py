@@ -23,12 +23,12 @@ from dovetail.file import container
 from dovetail.file.encode import Contents, code_section, encode_program, scalar_bytes
 from dovetail.file.encode_devices import Blobs
 from dovetail.file.kernel_encode import kernels_section
+from dovetail.file.needs_trust import program_needs_trust, verdict
 from dovetail.file.processors import PROCESSORS, processor_name
 from dovetail.ir.call import OpCall, Ref
 from dovetail.ir.program import VALUE, Program, Result, Symbol
 from dovetail.ir.size import Size, symbols_of
 from dovetail.ir.tensor import ScalarDesc, TensorDesc
-from dovetail.ir.unsigned import program_needs_trust, verdict
 from dovetail.lower.portable import match
 from dovetail.lower.to_program import ProgramSource, input_symbols, is_computed
 from dovetail.runtime.layouts import copy_with_strides, extent, leaves_no_gap

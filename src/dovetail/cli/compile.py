@@ -106,8 +106,8 @@ def _compile(
 
 
 def _tell(program: Program, path: str, seconds: float) -> None:
+    from dovetail.file.needs_trust import program_needs_trust, verdict
     from dovetail.ir.memory import plan_memory
-    from dovetail.ir.unsigned import program_needs_trust, verdict
 
     print(f"{path}: {Path(path).stat().st_size:,} bytes in {seconds:.1f} s")
     print(f"  {len(program.instructions)} instructions, {len(program.kernels())} kernels")

@@ -15,9 +15,9 @@ from dovetail.errors import ArtifactNotFound
 from dovetail.file import container
 from dovetail.file.encode import DTYPE_NAMES
 from dovetail.file.kernel_decode import decode_kernels, has_names
+from dovetail.file.needs_trust import needs_trust, verdict
 from dovetail.file.objects import functions
 from dovetail.file.processors import processor_name
-from dovetail.ir.unsigned import needs_trust, verdict
 from dovetail.runtime.loaded import INSPECT, open_native
 from dovetail.runtime.trust import SIGNATURES
 

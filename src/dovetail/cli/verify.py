@@ -12,7 +12,7 @@ from dovetail.cli.command import Command
 from dovetail.cli.inspect import why_untrusted
 from dovetail.cli.progress import progress
 from dovetail.errors import ArtifactNotFound, DovetailError
-from dovetail.ir.unsigned import verdict
+from dovetail.file.needs_trust import verdict
 from dovetail.runtime.loaded import CHECK_CONSTANTS, INSPECT, open_native
 from dovetail.runtime.trust import SIGNATURES
 

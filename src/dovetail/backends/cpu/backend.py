@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from dovetail.backend import Availability, Backend, Blob, Executable, Support
+from dovetail.backends.lowering import LoweringBackend
 from dovetail.file.container import MAGIC
 from dovetail.ir.encode import segment_from_bytes, segment_to_bytes
 from dovetail.passes.base import Passes
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
-class CpuBackend(Backend):
+class CpuBackend(LoweringBackend):
     """Generates code for what has a lowering rule and calls ATen for library operations."""
 
     name = "cpu"
@@ -49,18 +49,6 @@ class CpuBackend(Backend):
 
         reason = refusal(call, target_here(), "cpu")
         return Support.no(reason) if reason else Support.yes()
-
-    def keeps_whole(self, call: OpCall) -> bool:
-        """Library calls and operators with a rule of their own stay whole."""
-        from dovetail.lower.whole import stays_whole
-
-        return stays_whole(call)
-
-    def decompositions(self) -> Mapping[Any, Callable[..., Any]]:
-        """Core ATen's, and those of normalisations, losses and activations."""
-        from dovetail.capture.decompose import core_decompositions, extra_decompositions
-
-        return {**core_decompositions(), **extra_decompositions()}
 
     def passes(self) -> Passes:
         """Instance norms as group norms, which fix no layout."""

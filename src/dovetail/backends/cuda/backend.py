@@ -5,10 +5,10 @@ from __future__ import annotations
 import dataclasses
 import functools
 import logging
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
-from dovetail.backend import Availability, Backend, Blob, Executable, Support
+from dovetail.backend import Availability, Blob, Executable, Support
+from dovetail.backends.lowering import LoweringBackend
 from dovetail.errors import InvalidArtifact
 from dovetail.ir.encode import segment_from_bytes, segment_to_bytes
 from dovetail.ir.target import TARGETS, Target
@@ -30,7 +30,7 @@ def target_of(index: int) -> Target:
     return TARGETS.get(name) or dataclasses.replace(TARGETS["sm_90"], name=name)
 
 
-class CudaBackend(Backend):
+class CudaBackend(LoweringBackend):
     """Generates code for what has a lowering rule and calls ATen for library operations."""
 
     name = "cuda"
@@ -59,18 +59,6 @@ class CudaBackend(Backend):
 
         reason = refusal(call, TARGETS["sm_90"], "cuda")  # the same for all GPUs
         return Support.no(reason) if reason else Support.yes()
-
-    def keeps_whole(self, call: OpCall) -> bool:
-        """Library calls and operators with a rule of their own stay whole."""
-        from dovetail.lower.whole import stays_whole
-
-        return stays_whole(call)
-
-    def decompositions(self) -> Mapping[Any, Callable[..., Any]]:
-        """Core ATen's, and those of normalisations, losses and activations."""
-        from dovetail.capture.decompose import core_decompositions, extra_decompositions
-
-        return {**core_decompositions(), **extra_decompositions()}
 
     def compile(self, segment: Segment) -> Blob:
         """The segment and its kernels' code; what no plan is found for has none, and runs so."""

@@ -7,17 +7,16 @@ tool can read. Operators that have no ONNX, or not with ATen's meaning, are refu
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from dovetail.backend import (
     Availability,
-    Backend,
     Blob,
     Executable,
     Support,
     torch_available,
 )
+from dovetail.backends.lowering import LoweringBackend
 
 if TYPE_CHECKING:
     from dovetail.ir import OpCall, Segment
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
 _NEEDED = ("onnx", "onnxruntime")
 
 
-class OnnxRuntimeBackend(Backend):
+class OnnxRuntimeBackend(LoweringBackend):
     """Compiles segments to ONNX models and runs them in ONNX Runtime."""
 
     name = "onnxruntime"
@@ -57,15 +56,8 @@ class OnnxRuntimeBackend(Backend):
     def keeps_whole(self, call: OpCall) -> bool:
         """Operators with a rule of their own; whether it covers the call is asked later."""
         from dovetail.backends.onnx.convert import all_rules
-        from dovetail.lower.whole import stays_whole
 
-        return call.op.removeprefix("aten.") in all_rules() or stays_whole(call)
-
-    def decompositions(self) -> Mapping[Any, Callable[..., Any]]:
-        """Core ATen's, and those of normalisations, losses and activations."""
-        from dovetail.capture.decompose import core_decompositions, extra_decompositions
-
-        return {**core_decompositions(), **extra_decompositions()}
+        return call.op.removeprefix("aten.") in all_rules() or super().keeps_whole(call)
 
     def compile(self, segment: Segment) -> Blob:
         """The segment as an ONNX model."""

@@ -8,18 +8,18 @@ shapes and training are shared. See docs/renderers.md for one from beginning to 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from dovetail.backend import (
     Availability,
-    Backend,
     Blob,
     Executable,
     Support,
     torch_available,
 )
+from dovetail.backends.lowering import LoweringBackend
 from dovetail.errors import DovetailError
 from dovetail.ir.encode import segment_from_bytes, segment_to_bytes
 from dovetail.locks import ForkLock
@@ -150,7 +150,7 @@ class _Kept:
         return True
 
 
-class RendererBackend(Backend):
+class RendererBackend(LoweringBackend):
     """A backend whose kernels are rendered from kernel IR.
 
     Subclasses set ``name`` and define ``render`` and ``open``; operations without a lowering
@@ -198,18 +198,6 @@ class RendererBackend(Backend):
 
         reason = refusal(call) or self.refuses(call)
         return Support.no(reason) if reason else Support.yes()
-
-    def keeps_whole(self, call: OpCall) -> bool:
-        """Operators with a lowering rule of their own, and those that are a library's anyway."""
-        from dovetail.lower.whole import stays_whole
-
-        return stays_whole(call)
-
-    def decompositions(self) -> Mapping[Any, Callable[..., Any]]:
-        """Core ATen's, and those of normalisations, losses and activations."""
-        from dovetail.capture.decompose import core_decompositions, extra_decompositions
-
-        return {**core_decompositions(), **extra_decompositions()}
 
     def compile(self, segment: Segment) -> Blob:
         """Plan, render and build; the blob is the segment, for code is made where it runs."""

@@ -36,7 +36,7 @@ class Accumulators:
         in_order: frozenset[str] = frozenset(),
         exact: bool = False,
     ) -> None:
-        """``reduces`` gives each reduction with the types and the lanes it is folded in.
+        """``reduces`` gives each reduction with its types and lanes.
 
         Those ``in_order`` meet the positions 0, 1, 2, … of one axis one after another. Where
         totals are ``exact``, running sums of float32 meet in float64.
@@ -80,7 +80,7 @@ class Accumulators:
         for slot, value in zip(slots, starts, strict=True):
             self.c.put(slot, value)
 
-    def fold(self, r: Reduce, args: tuple[Val, ...], copy: int, mask: Val | None) -> None:
+    def accumulate(self, r: Reduce, args: tuple[Val, ...], copy: int, mask: Val | None) -> None:
         """Take one more value (where ``mask`` allows); two for a sum are factors of it."""
         if r.name in self.found_by:
             return
@@ -117,7 +117,7 @@ class Accumulators:
                 c.put(slot, value)
 
     def results(self, some: Val | None) -> dict[str, Val]:
-        """Each reduction's value, lanes folded where the loop ran along them.
+        """Each reduction's value, lanes reduced where the loop ran along them.
 
         ``some`` tells whether the loop has points; None where it surely has.
         """
@@ -139,7 +139,7 @@ class Accumulators:
     def _place(self, r: Reduce, found: Val, some: Val | None) -> Val:
         """A position, which of no points is 0.
 
-        One met in order is the first, 0, where nothing was better than where a fold starts.
+        One met in order is the first, 0, where nothing was better than where a reduction starts.
         """
         c = self.c
         if r.name in self.in_order:

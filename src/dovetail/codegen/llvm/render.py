@@ -265,9 +265,10 @@ class Renderer:
         reduces = [i for i in loop.body if isinstance(i, Reduce)]
         copies = how.steps.most if how.steps is not None else 1
         in_order = met_in_order(loop)
-        folded = [(r, self._folded_in(r, loop, in_order), self._fold_lanes(r)) for r in reduces]
+        types = {r: self._reduced_in(r, loop, in_order) for r in reduces}
+        reduced = [(r, types[r], self._reduction_lanes(r)) for r in reduces]
         sums = Accumulators(
-            self.c, folded, copies, in_lanes=self.is_row, in_order=in_order, exact=how.exact
+            self.c, reduced, copies, in_lanes=self.is_row, in_order=in_order, exact=how.exact
         )
         scanned, along = [i for i in loop.body if isinstance(i, Scan)], dict(how.scans)
         self.scans = Scans(self.c, {s: along.get(s.name, self._scan_lanes(s)) for s in scanned})
@@ -307,15 +308,15 @@ class Renderer:
         given = self.values[s.args[0]]
         return self.scans.along(s, given, self.lanes) if self.is_row else self.scans.step(s, given)
 
-    def _folded_in(self, r: Reduce, loop: Loop, in_order: frozenset[str]) -> tuple[str, ...]:
-        """The types a reduction is folded in: argmax compares values and keeps positions."""
+    def _reduced_in(self, r: Reduce, loop: Loop, in_order: frozenset[str]) -> tuple[str, ...]:
+        """The types a reduction runs in: argmax compares values and keeps positions."""
         if not r.op.startswith("arg"):
             return (r.dtype,)
         extent = loop.axes[-1].extent
         few = r.name in in_order and isinstance(extent, int) and extent < 2**31
         return self.types[r.args[0]], "int32" if few else "int64"
 
-    def _fold_lanes(self, r: Reduce) -> int:
+    def _reduction_lanes(self, r: Reduce) -> int:
         return self.lanes if self.is_row or self.varies[r.name] else 1
 
     def _depths(self, loop: Loop) -> dict[str, int]:
@@ -365,7 +366,7 @@ class Renderer:
                 if isinstance(instruction, Reduce):
                     factors = products.get(instruction.args[0], instruction.args)
                     args = tuple(self.values[a] for a in factors)
-                    sums.fold(instruction, args, copy, self.mask if self.is_row else None)
+                    sums.accumulate(instruction, args, copy, self.mask if self.is_row else None)
                 else:
                     self._emit(instruction, (axis.name, bases))
 

@@ -1,4 +1,4 @@
-"""Scans: every step of a fold, along the lanes of a vector or lane by lane."""
+"""Scans: every step of a reduction, along the lanes of a vector or lane by lane."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Scans:
         """The next point of each lane's own scan."""
         c, slot, lanes = self.c, self.slots[s], self.lanes[s]
         value = c.splat(scalar.cast(c, given, s.dtype), lanes)
-        new = _fold(c, s, c.get(slot, s.dtype, lanes), value)
+        new = _combined(c, s, c.get(slot, s.dtype, lanes), value)
         c.put(slot, new)
         return new
 
@@ -42,13 +42,13 @@ class Scans:
         pieces = []
         for start in range(0, lanes, width):
             piece = _prefix(c, s, part(c, value, start, width))
-            pieces.append(_fold(c, s, total, piece))
-            total = _fold(c, s, total, _last(c, piece))
+            pieces.append(_combined(c, s, total, piece))
+            total = _combined(c, s, total, _last(c, piece))
         c.put(slot, total)
         return _joined(c, pieces)
 
 
-def _fold(c: Code, s: Scan, earlier: Val, later: Val) -> Val:
+def _combined(c: Code, s: Scan, earlier: Val, later: Val) -> Val:
     return combine(c, s.op, (earlier,), (later,))[0]
 
 
@@ -58,7 +58,7 @@ def _prefix(c: Code, s: Scan, value: Val) -> Val:
     negative_zero = s.op == "sum" and s.dtype in FLOATS
     start, by = c.like(-0.0 if negative_zero else REDUCTIONS[s.op].identity(s.dtype), value), 1
     while by < value.lanes:
-        value = _fold(c, s, _shifted(c, value, start, by), value)
+        value = _combined(c, s, _shifted(c, value, start, by), value)
         by *= 2
     return value
 
@@ -71,7 +71,7 @@ def _last(c: Code, value: Val) -> Val:
 
 
 def _shifted(c: Code, value: Val, start: Val, by: int) -> Val:
-    """Every lane moved up; the first get what folding starts from."""
+    """Every lane moved up; the first get what the reduction starts from."""
     lanes = value.lanes
     return c.shuffle(start, value, range(lanes - by, 2 * lanes - by))
 
