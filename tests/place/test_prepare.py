@@ -1,11 +1,13 @@
 """Constants laid out once: at the first call, again when they were written to, never at load."""
 
+import pytest
 import torch
 from torch import nn
 
 import dovetail
 from dovetail import history
 from dovetail.artifact.save import pack
+from dovetail.compilers.layouts import _Held
 from dovetail.ir import Input, OpCall, Ref, Segment, TensorDesc
 from dovetail.ir.program import Copy, KernelCall
 from dovetail.place.cut import PlacedSegment
@@ -66,6 +68,24 @@ def test_a_file_holds_weights_as_kernels_want_them(tmp_path):
     torch.testing.assert_close(loaded(X), model(X), atol=1e-5, rtol=1e-5)
 
 
+@pytest.mark.parametrize("freeze", [False, True])
+def test_a_constant_of_the_graph_is_packed_while_it_is_compiled(freeze):
+    listed, linear = torch.randn(40, 96).tolist(), nn.Linear(40, 96)
+
+    def model(x):
+        return x @ torch.tensor(listed) + linear(x), torch.tensor(listed)[0]
+
+    x, options = torch.randn(5, 40), {"freeze": freeze, "cache": False}
+    with torch.no_grad():
+        compiled = torch.compile(model, backend="cpu", options=options)
+        for _ in range(2):
+            torch.testing.assert_close(compiled(x), model(x))
+    texts = [s.text for graph in history.recent()[-1].graphs for s in graph.segments]
+    packed = "as [d1 / 48: 2, d0: 40, d1: 48] constant"
+    assert sum(text.count(packed) for text in texts) == (2 if freeze else 1)
+    assert ("aten.clone" in "".join(texts)) == freeze  # of what is frozen, in the part of its own
+
+
 # ---- the graph's own form --------------------------------------------------------------------
 
 IMAGE = TensorDesc("float32", (2, 3, 4, 4), (48, 16, 4, 1))
@@ -122,3 +142,15 @@ def test_a_constant_that_is_still_used_goes_on_being_given():
     assert [i.name for i in every.inputs] == ["x", "once_w", "w_"]
     (segment,) = every.segments
     assert segment.sources == (("once_w", ()), ("w_", ()))
+
+
+def test_constants_that_a_graph_may_write_to_are_no_constants():
+    held = {"c": torch.zeros(IMAGE.shape)}
+    inputs = (Input("c", IMAGE, "constant"), Input("x", IMAGE))
+    write = OpCall("w", "aten.copy_.default", (Ref("c", IMAGE), Ref("x", IMAGE)), {}, IMAGE)
+    other = OpCall("w", "aten.copy_.default", (Ref("x", IMAGE), Ref("c", IMAGE)), {}, IMAGE)
+    for call, fixed in ((write, False), (other, True), (clone("y", "c"), True)):
+        segment = Segment("segment_0", inputs, (call,), (Ref(call.name, IMAGE),))
+        placed = PlacedSegment(segment, (), (("c", ()), ("x", ())), ((call.name, ()),))
+        part = Placement(inputs[1:], held, {}, (placed,), segment.outputs, ())
+        assert bool(_Held(part, set()).inputs(placed)) == fixed

@@ -1,7 +1,9 @@
-"""Calls of a placed graph that depend on frozen constants alone move to the part that runs once.
+"""Calls of a placed graph that depend on constants alone leave what runs at every call.
 
-A backend adds such calls when it lays out a segment (``Backend.lay_out``): a weight is reformatted
-or packed when the model is linked, again when it was written to, and a saved file holds the result.
+A backend adds such calls when it lays out a segment (``Backend.lay_out``). Those on frozen
+constants move to the part that runs once: a weight is reformatted or packed when the model is
+linked, again when it was written to, and a saved file holds the result. Those on constants that the
+graph holds itself, which nobody writes to, are run while it is compiled, and it holds the results.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ class Preparation:
     def __post_init__(self) -> None:
         given = self.every.inputs[len(self.every.inputs) - len(self.once.outputs) :]
         self.made = list(zip(self.once.outputs, given, strict=True))
-        self.names = set(_names(self.once)) | set(_names(self.every))
+        self.names = names_of(self.once) | names_of(self.every)
 
     def constants(self, placed: PlacedSegment) -> dict[str, Ref]:
         """The inputs of a segment that are made once, by name, and what makes each."""
@@ -39,51 +41,19 @@ class Preparation:
     def move(self, placed: PlacedSegment, calls: Iterable[OpCall]) -> PlacedSegment:
         """A segment without those of its calls that depend on what is made once."""
         constants = self.constants(placed)
-        moved: dict[str, OpCall] = {}
-        for call in calls:
-            names = {ref.name for ref in call.refs()}
-            if names and names <= constants.keys() | moved.keys():
-                moved[call.name] = call
-        if not moved:
-            return placed
-        segment = placed.segment
-        rest = tuple(call for call in segment.calls if call.name not in moved)
-        needed = _used(rest, segment.outputs)
-        inputs = list(zip(segment.inputs, placed.sources, strict=True))
-        results: list[tuple[Ref, ValueKey]] = []
-        for call in moved.values():
-            if call.name in needed:
-                unique = self._name(call.name)
-                inputs.append((Input(call.name, call.output, "constant"), (unique, ())))
-                results.append((Ref(call.name, call.output), (unique, ())))
-                given = Input(unique, call.output, "constant")
-                self.made.append((Ref(unique, call.output), given))
-        self._add(placed, tuple(moved.values()), constants, results)
-        kept = [(i, key) for i, key in inputs if i.name in needed or i.kind == "size"]
-        body = replace(segment, inputs=tuple(i for i, _ in kept), calls=rest)
-        return replace(placed, segment=body, sources=tuple(key for _, key in kept))
-
-    def _add(
-        self,
-        placed: PlacedSegment,
-        calls: tuple[OpCall, ...],
-        constants: dict[str, Ref],
-        results: Sequence[tuple[Ref, ValueKey]],
-    ) -> None:
-        """A segment of the part that runs once for calls that moved."""
-        taken = _used(calls, ())
-        inputs = tuple(i for i in placed.segment.inputs if i.name in taken)
         name = f"segment_{len(self.once.segments) + len(self.added)}"
-        segment = Segment(name, inputs, calls, tuple(ref for ref, _ in results))
-        sources = tuple((constants[i.name].name, constants[i.name].path) for i in inputs)
-        keys = tuple(key for _, key in results)
-        self.added.append(PlacedSegment(segment, placed.backends, sources, keys))
+        apart, rest = take_apart(placed, calls, frozenset(constants), self.names, name)
+        if apart is None:
+            return placed
+        for (unique, _), made in zip(apart.results, apart.segment.output_descs(), strict=True):
+            self.made.append((Ref(unique, made), Input(unique, made, "constant")))
+        refs = [constants[given.name] for given in apart.segment.inputs]
+        self.added.append(replace(apart, sources=tuple((ref.name, ref.path) for ref in refs)))
+        return rest
 
     def finish(self, segments: Sequence[PlacedSegment]) -> tuple[Placement, Placement]:
         """Both parts, with what still goes from one to the other."""
-        used = {key for placed in segments for key in placed.sources}
-        used |= {(r.name, r.path) for r in leaves(self.every.outputs) if isinstance(r, Ref)}
-        used |= {(self.every.inputs[n].name, ()) for n, _ in self.every.symbols.values()}
+        used = used_in(self.every, segments)
         own = self.every.inputs[: len(self.every.inputs) - len(self.once.outputs)]
         kept = [(out, given) for out, given in self.made if (given.name, ()) in used]
         once = replace(
@@ -94,11 +64,49 @@ class Preparation:
         inputs = (*own, *(given for _, given in kept))
         return once, replace(self.every, segments=tuple(segments), inputs=inputs)
 
-    def _name(self, name: str) -> str:
-        while name in self.names:
-            name += "_"
-        self.names.add(name)
-        return name
+
+def take_apart(
+    placed: PlacedSegment,
+    calls: Iterable[OpCall],
+    known: frozenset[str],
+    names: set[str],
+    name: str,
+) -> tuple[PlacedSegment | None, PlacedSegment]:
+    """A segment of those calls that depend on known inputs alone, if any, and the rest.
+
+    The rest takes what the others made as constants, under names of the graph that are free.
+    """
+    segment = placed.segment
+    moved: dict[str, OpCall] = {}
+    for call in calls:
+        needs = {ref.name for ref in call.refs()}
+        if needs and needs <= known | moved.keys():
+            moved[call.name] = call
+    if not moved:
+        return None, placed
+    rest = tuple(call for call in segment.calls if call.name not in moved)
+    needed, taken = _used(rest, segment.outputs), _used(moved.values(), ())
+    inputs = list(zip(segment.inputs, placed.sources, strict=True))
+    given = [(i, key) for i, key in inputs if i.name in taken]
+    made = [call for call in moved.values() if call.name in needed]
+    keys = tuple((_free(call.name, names), ()) for call in made)
+    for call, key in zip(made, keys, strict=True):
+        inputs.append((Input(call.name, call.output, "constant"), key))
+    results = tuple(Ref(call.name, call.output) for call in made)
+    apart = Segment(name, tuple(i for i, _ in given), tuple(moved.values()), results)
+    kept = [(i, key) for i, key in inputs if i.name in needed or i.kind == "size"]
+    body = replace(segment, inputs=tuple(i for i, _ in kept), calls=rest)
+    return (
+        PlacedSegment(apart, placed.backends, tuple(key for _, key in given), keys),
+        replace(placed, segment=body, sources=tuple(key for _, key in kept)),
+    )
+
+
+def _free(name: str, names: set[str]) -> str:
+    while name in names:
+        name += "_"
+    names.add(name)
+    return name
 
 
 def _used(calls: Iterable[OpCall], outputs: Sequence[Arg]) -> set[str]:
@@ -107,9 +115,15 @@ def _used(calls: Iterable[OpCall], outputs: Sequence[Arg]) -> set[str]:
     return used | {leaf.name for leaf in leaves(tuple(outputs)) if isinstance(leaf, Ref)}
 
 
-def _names(part: Placement) -> Iterable[str]:
-    yield from (given.name for given in part.inputs)
-    yield from part.constants
-    yield from part.symbols
-    for placed in part.segments:
-        yield from (name for name, _ in (*placed.sources, *placed.results))
+def names_of(part: Placement) -> set[str]:
+    """The values of a part that have names."""
+    keys = [key for placed in part.segments for key in (*placed.sources, *placed.results)]
+    given = (each.name for each in part.inputs)
+    return {*given, *part.constants, *part.symbols, *(name for name, _ in keys)}
+
+
+def used_in(part: Placement, segments: Iterable[PlacedSegment]) -> set[ValueKey]:
+    """What segments and a part's outputs take, and what its symbols are read from."""
+    used = {key for placed in segments for key in placed.sources}
+    used |= {(r.name, r.path) for r in leaves(part.outputs) if isinstance(r, Ref)}
+    return used | {(part.inputs[n].name, ()) for n, _ in part.symbols.values()}
