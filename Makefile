@@ -76,6 +76,7 @@ test-fast: $(INSTALLED)
 
 check: $(INSTALLED) $(C_TESTS)
 	$(BIN)/python tools/generate_tables.py --check
+	$(BIN)/python tools/check_abi.py
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy

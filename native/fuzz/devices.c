@@ -121,7 +121,7 @@ static dvp_status failing_buffer_alloc(dvp_device *device, uint64_t size, void *
     for (uint64_t at = 0; status == DVP_OK && *memory != NULL && at < size;) {
         uint64_t some = size - at < sizeof pattern ? size - at : sizeof pattern;
         dvp_copy copy = {sizeof copy, DVP_HOST_TO_DEVICE, *memory, at, pattern, 0, some};
-        dvp_stream *stream = plugins[index_of(device)]->transfer;
+        dvp_stream *stream = plugins[index_of(device)]->lanes[0].transfer;
         if (of(device)->buffer_copy(device, stream, &copy, error) != DVP_OK)
             break;
         at += some;

@@ -18,7 +18,13 @@
  *   the host passes lives for the length of the call.
  * - A function that can fail returns DVP_OK, or another status with words in `error`. Nothing
  * may abort, throw or longjmp across this interface.
- * - Any thread may call. For one device the host makes one call at a time.
+ * - Threads: any thread may call, none of them under Python's lock, and no function may wait
+ *   for another call of the host's. Unless the plug-in says otherwise, the host makes one call
+ * at a time for one device. With DVP_PARALLEL_STREAMS in `dvp_info.flags` calls come from
+ * several threads at once, and what stands at each function says which: [device]  alone: no
+ * other call of this device is under way, but [any] ones may be [memory]  beside calls of any
+ * stream; not beside another [memory] call [stream]  beside calls of other streams; calls of
+ * one stream come one at a time [any]     beside anything
  * - Functions marked (optional) may be NULL.
  */
 #ifndef DOVETAIL_PLUGIN_H
@@ -36,7 +42,7 @@ extern "C" {
 
 /* The host loads plug-ins of its own major version. A new minor only appends. */
 #define DVP_ABI_MAJOR 1u
-#define DVP_ABI_MINOR 0u
+#define DVP_ABI_MINOR 1u
 #define DVP_ABI       (DVP_ABI_MAJOR << 16 | DVP_ABI_MINOR)
 
 #if defined(_WIN32)
@@ -55,8 +61,10 @@ enum {
     DVP_UNSUPPORTED = 3, /* understood, but not something this plug-in does */
     DVP_NO_MEMORY = 4,   /* the device has no room */
     DVP_DEVICE_LOST =
-        5,           /* every handle of this device is dead; the host closes and reopens it */
-    DVP_VERSION = 6, /* the other side is too old or too new */
+        5,             /* every handle of this device is dead; the host closes and reopens it */
+    DVP_VERSION = 6,   /* the other side is too old or too new */
+    DVP_TIMEOUT = 7,   /* 1.1: not done in the time that was given; of stream_wait alone */
+    DVP_CANCELLED = 8, /* 1.1: given up, because `cancelled` of the host said so */
 };
 
 typedef struct {
@@ -72,7 +80,9 @@ enum {
     DVP_FLOAT = 2,
     DVP_BFLOAT = 4,
     DVP_COMPLEX = 5,
-    DVP_BOOL = 6
+    DVP_BOOL = 6,
+    DVP_FLOAT8_E4M3FN = 10, /* 1.1; DLPack's code, as all of these are */
+    DVP_FLOAT8_E5M2 = 12    /* 1.1 */
 };
 enum { DVP_HOST_MEMORY = 1, DVP_DEVICE_MEMORY = 12 }; /* DLPack's kDLCPU and kDLExtDev */
 
@@ -101,7 +111,10 @@ typedef struct {
  * An operation is one of PyTorch's, by its full name: "aten.addmm.default". Its tensor
  * arguments are `inputs`, in the order of its schema (a list of tensors takes one place for
  * each, and an attribute of the list's name holds how many). All other arguments are
- * attributes, by the names of the schema, defaults filled in.
+ * attributes, in the order of the schema and by its names, defaults filled in: the same
+ * argument of an operator has the same index in every call of it, unless one operand is a
+ * number where another call has a tensor. A number in a tensor's place is an attribute of that
+ * name.
  */
 enum {
     DVP_ATTR_NONE = 0,  /* None */
@@ -125,6 +138,22 @@ typedef struct {
     } value;
 } dvp_attribute;
 
+/* What an attribute is in PyTorch's schema, beside how it is written (1.1). */
+enum {
+    DVP_TYPE_OTHER = 0, /* as its kind says */
+    DVP_TYPE_BOOL = 1,  /* DVP_ATTR_INT, 0 or 1 */
+    DVP_TYPE_DTYPE = 2, /* DVP_ATTR_TEXT */
+    DVP_TYPE_DEVICE = 3,
+    DVP_TYPE_LAYOUT = 4,
+    DVP_TYPE_MEMORY_FORMAT = 5
+};
+
+/* What is known of an operand (1.1). */
+enum {
+    DVP_OPERAND_CONSTANT = 1, /* the same bytes at every call, until the host says otherwise */
+    DVP_OPERAND_PREPARED = 2  /* its memory is what constant_prepare made of it */
+};
+
 typedef struct {
     uint32_t struct_size;
     uint32_t input_count, output_count, attribute_count;
@@ -132,6 +161,8 @@ typedef struct {
     const dvp_tensor *inputs;
     const dvp_tensor *outputs; /* none when query_op is asked before the result is known */
     const dvp_attribute *attributes;
+    const uint8_t *attribute_types; /* 1.1: DVP_TYPE_..., one an attribute; NULL: not known */
+    const uint8_t *input_flags;     /* 1.1: DVP_OPERAND_..., one an input; NULL: none */
 } dvp_op;
 
 /* query_op's answer. The host zeroes it, and sets struct_size to how much it can take. */
@@ -149,11 +180,23 @@ typedef struct {
 
 typedef struct {
     uint32_t struct_size;
-    uint32_t abi;        /* DVP_ABI of the header it was built against */
-    const char *name;    /* the backend's name: letters, digits, '_', '-', '.' */
-    const char *version; /* of the plug-in; changes whenever its results may */
-    const char *device;  /* the kind of device, in words */
+    uint32_t abi;          /* DVP_ABI of the header it was built against */
+    const char *name;      /* the backend's name: letters, digits, '_', '-', '.' */
+    const char *version;   /* of the plug-in; changes whenever its results may */
+    const char *device;    /* the kind of device, in words */
+    uint32_t flags;        /* 1.1: DVP_PARALLEL_STREAMS */
+    uint32_t device_count; /* 1.1: how many device_open can open; 0: one */
 } dvp_info;
+
+enum { DVP_PARALLEL_STREAMS = 1 }; /* the threading rule of each function holds, see above */
+
+/* What a device says of itself before it is opened (1.1); filled in like dvp_info. */
+typedef struct {
+    uint32_t struct_size;
+    uint32_t alignment;    /* of buffers, in bytes */
+    const char *name;      /* of this device, in words */
+    uint64_t memory_bytes; /* 0: not told */
+} dvp_device_info;
 
 /* ---- What the host offers ---- */
 
@@ -162,6 +205,18 @@ typedef struct {
     uint32_t abi;
     void *context;
     void (*log)(void *context, int32_t level, const char *message); /* 10 debug ... 40 error */
+
+    /* 1.1; all of them [any]. Memory of the host, zeroed, `alignment` a power of two; NULL:
+     * there is none. What happens between span_begin and span_end is shown in profiles under
+     * its name; both in one thread, the last begun ends first. */
+    void *(*alloc)(void *context, uint64_t bytes, uint64_t alignment);
+    void (*free)(void *context, void *memory);
+    uint64_t (*span_begin)(void *context, const char *name);
+    void (*span_end)(void *context, uint64_t span);
+    /* Whether the call that this thread is in should end soon, with DVP_CANCELLED. */
+    int32_t (*cancelled)(void *context);
+    /* How far a long call is (a compiler's), 0 to 1. */
+    void (*progress)(void *context, const char *what, double done);
 } dvp_host;
 
 /* ---- The table ---- */
@@ -206,16 +261,28 @@ typedef struct {
     const int32_t *bases;
     const int32_t *inputs;
     const int32_t *outputs;
+    /* 1.1: host memory of the tensors whose contents are constants, one a tensor (NULL: none),
+     * to fold, pack or quantise; valid during the call. NULL: no contents are known. */
+    const void *const *constants;
 } dvp_segment;
+
+/* Operations lie `struct_size` of the first apart, which need not be this header's sizeof (the
+ * host lays them out as ABI 1.0 has them for a plug-in of that version). */
+static inline const dvp_op *dvp_segment_op(const dvp_segment *segment, uint32_t index)
+{
+    return (const dvp_op *)(const void *)((const char *)segment->ops +
+                                          (uint64_t)index * segment->ops->struct_size);
+}
 
 typedef struct {
     uint32_t struct_size;
     uint32_t abi; /* DVP_ABI */
 
+    /* [any] */
     dvp_status (*get_info)(dvp_info *info, dvp_error *error);
 
     /* Devices. Attributes are numbers by name; "memory.used" (bytes in buffers) lets the host
-     * notice leaks. An unknown name is DVP_UNSUPPORTED. */
+     * notice leaks. An unknown name is DVP_UNSUPPORTED. [device]; device_get: [memory] */
     dvp_status (*device_open)(int32_t index, dvp_device **device, dvp_error *error);
     void (*device_close)(dvp_device *device);
     dvp_status (*device_get)(dvp_device *device, const char *name, int64_t *value,
@@ -224,7 +291,9 @@ typedef struct {
                              dvp_error *error); /* (optional) */
 
     /* Buffers: at least 64-byte aligned for the device; `memory` need not be an address. A copy
-     * is in order with what else its stream does; host memory stays valid until then. */
+     * is in order with what else its stream does; host memory stays valid until then. The host
+     * frees a buffer when nothing that it gave to a stream uses it any more.
+     * alloc and free: [memory]; copy: [stream] */
     dvp_status (*buffer_alloc)(dvp_device *device, uint64_t bytes, void **memory,
                                dvp_error *error);
     void (*buffer_free)(dvp_device *device, void *memory);
@@ -232,7 +301,8 @@ typedef struct {
                               dvp_error *error);
 
     /* Streams: what is given to one happens in order. An event is a point in a stream that
-     * other streams can wait for. An error of earlier work may surface in stream_sync. */
+     * other streams can wait for. An error of earlier work may surface in stream_sync.
+     * create and destroy: [memory]; the others: [stream], event_wait of the waiting one */
     dvp_status (*stream_create)(dvp_device *device, dvp_stream **stream, dvp_error *error);
     void (*stream_destroy)(dvp_device *device, dvp_stream *stream);
     dvp_status (*stream_sync)(dvp_device *device, dvp_stream *stream, dvp_error *error);
@@ -246,23 +316,24 @@ typedef struct {
     /* Whether an operation can run on the device. A refusal is DVP_OK with supported = 0. The
      * same operation must get the same answer every time. PyTorch's operations are well-formed;
      * one that comes from a file is asked about with every size known and may be anything:
-     * refuse operands that are missing and shapes that do not fit together. */
+     * refuse operands that are missing and shapes that do not fit together. [any] */
     dvp_status (*query_op)(dvp_device *device, const dvp_op *op, dvp_answer *answer,
                            dvp_error *error);
 
     /* The kernel of this name with the highest version in [min, max] (max 0: no upper end), or
-     * DVP_UNSUPPORTED. It lives until the device is closed. */
+     * DVP_UNSUPPORTED. It lives until the device is closed. [any] */
     dvp_status (*find_kernel)(dvp_device *device, const char *name, uint32_t min_version,
                               uint32_t max_version, const dvp_kernel **kernel,
                               uint32_t *version, dvp_error *error);
 
     /* Run a kernel on an operation that query_op accepted: every size is known, every tensor
-     * has device memory, outputs have the strides they were described with. */
+     * has device memory, outputs have the strides they were described with. [stream] */
     dvp_status (*execute)(dvp_device *device, dvp_stream *stream, const dvp_kernel *kernel,
                           const dvp_op *op, dvp_error *error);
 
     /* (optional, all six or none) Whole segments: compile to bytes, which the host keeps and
-     * may load in another process. The segment's operations were all accepted by query_op. */
+     * may load in another process. The segment's operations were all accepted by query_op.
+     * program_run: [stream]; the others: [memory] */
     dvp_status (*segment_compile)(dvp_device *device, const dvp_segment *segment,
                                   const void **blob, uint64_t *bytes, dvp_error *error);
     void (*blob_free)(dvp_device *device, const void *blob);
@@ -275,6 +346,35 @@ typedef struct {
                               const dvp_tensor *inputs, uint32_t input_count,
                               const dvp_tensor *outputs, uint32_t output_count,
                               dvp_error *error);
+
+    /* ---- 1.1, each of them (optional) ---- */
+
+    /* A device by number, whether or not it is open. [any] */
+    dvp_status (*device_describe)(int32_t index, dvp_device_info *info, dvp_error *error);
+
+    /* As stream_sync, but DVP_TIMEOUT where work is left after so many nanoseconds: a stream
+     * that goes on. Then the host can give up, or be interrupted, while a kernel never ends.
+     * [stream] */
+    dvp_status (*stream_wait)(dvp_device *device, dvp_stream *stream, uint64_t nanoseconds,
+                              dvp_error *error);
+
+    /* Whether what was given before the event was recorded is done. [any] */
+    dvp_status (*event_query)(dvp_device *device, dvp_event *event, int32_t *done,
+                              dvp_error *error);
+
+    /* A copy from another device of this plug-in (DVP_DEVICE_TO_DEVICE, the source's memory is
+     * `from`'s), on a stream of `device`. The host has waited for what wrote the source.
+     * [stream, and memory of `from`] */
+    dvp_status (*buffer_copy_peer)(dvp_device *device, dvp_stream *stream, dvp_device *from,
+                                   const dvp_copy *copy, dvp_error *error);
+
+    /* The device's own layout of a constant operand: memory that the host then passes in its
+     * place, with DVP_OPERAND_PREPARED, to every execution of this operation, and frees like a
+     * buffer. The tensor keeps its description; what the bytes mean is the plug-in's business.
+     * NULL in *memory: it stays as it is. The stream is waited for before the plain copy is
+     * given up. [stream and memory] */
+    dvp_status (*constant_prepare)(dvp_device *device, dvp_stream *stream, const dvp_op *op,
+                                   uint32_t input, void **memory, dvp_error *error);
 } dvp_plugin;
 
 /* What every table must hold: all before the first optional group. */
@@ -299,23 +399,32 @@ DVP_STATIC_ASSERT(sizeof(dvp_tensor) == 48 && offsetof(dvp_tensor, ndim) == 16 &
                   "dvp_tensor is DLPack's DLTensor");
 DVP_STATIC_ASSERT(sizeof(dvp_attribute) == 24 && offsetof(dvp_attribute, value) == 16,
                   "dvp_attribute");
-DVP_STATIC_ASSERT(sizeof(dvp_op) >= 48 && offsetof(dvp_op, name) == 16 &&
-                      offsetof(dvp_op, attributes) == 40,
+DVP_STATIC_ASSERT(sizeof(dvp_op) >= 64 && offsetof(dvp_op, name) == 16 &&
+                      offsetof(dvp_op, attributes) == 40 &&
+                      offsetof(dvp_op, attribute_types) == 48,
                   "dvp_op");
 DVP_STATIC_ASSERT(sizeof(dvp_answer) >= 40 && offsetof(dvp_answer, cost) == 8 &&
                       offsetof(dvp_answer, reason) == 32,
                   "dvp_answer");
-DVP_STATIC_ASSERT(sizeof(dvp_info) >= 32 && offsetof(dvp_info, device) == 24, "dvp_info");
-DVP_STATIC_ASSERT(sizeof(dvp_host) >= 24 && offsetof(dvp_host, log) == 16, "dvp_host");
+DVP_STATIC_ASSERT(sizeof(dvp_info) >= 40 && offsetof(dvp_info, device) == 24 &&
+                      offsetof(dvp_info, flags) == 32,
+                  "dvp_info");
+DVP_STATIC_ASSERT(sizeof(dvp_device_info) >= 24, "dvp_device_info");
+DVP_STATIC_ASSERT(sizeof(dvp_host) >= 72 && offsetof(dvp_host, log) == 16 &&
+                      offsetof(dvp_host, alloc) == 24 && offsetof(dvp_host, progress) == 64,
+                  "dvp_host");
 DVP_STATIC_ASSERT(sizeof(dvp_copy) >= 48 && offsetof(dvp_copy, bytes) == 40, "dvp_copy");
-DVP_STATIC_ASSERT(sizeof(dvp_segment) >= 80 && offsetof(dvp_segment, outputs) == 72,
+DVP_STATIC_ASSERT(sizeof(dvp_segment) >= 88 && offsetof(dvp_segment, outputs) == 72 &&
+                      offsetof(dvp_segment, constants) == 80,
                   "dvp_segment");
 DVP_STATIC_ASSERT(offsetof(dvp_plugin, get_info) == 8 &&
                       offsetof(dvp_plugin, buffer_alloc) == 48 &&
                       offsetof(dvp_plugin, stream_create) == 72 &&
                       offsetof(dvp_plugin, query_op) == 128 &&
                       offsetof(dvp_plugin, execute) == 144 && DVP_PLUGIN_REQUIRED == 152 &&
-                      sizeof(dvp_plugin) >= 200,
+                      offsetof(dvp_plugin, device_describe) == 200 &&
+                      offsetof(dvp_plugin, constant_prepare) == 232 &&
+                      sizeof(dvp_plugin) >= 240,
                   "dvp_plugin");
 
 #ifdef __cplusplus

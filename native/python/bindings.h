@@ -55,6 +55,8 @@ extern PyTypeObject *tensor_type, *source_type;
 /* The source that a Source object holds, or NULL if it is none; no exception is set. */
 dvt_source *source_of(PyObject *object);
 
+/* listen(log, begin, end, progress), see plugin_listen.c */
+PyObject *plugin_set_listener(PyObject *module, PyObject *args);
 /* hold(tensor) -> Tensor, see tensor.c */
 PyObject *hold_tensor(PyObject *module, PyObject *object);
 /* plan_memory([(size, first, last)]) -> (offsets, peak, total, bound), see memory.c */

@@ -323,6 +323,8 @@ static PyMethodDef functions[] = {
      "a small tensor, 2 the whole of any"},
     {"unchanged", (PyCFunction)(void (*)(void))states_unchanged, METH_FASTCALL,
      "unchanged(tensors, how, kept) -> whether states(tensors, how) is what it was"},
+    {"listen", plugin_set_listener, METH_VARARGS,
+     "listen(log, begin, end, progress): who hears of what plug-ins say"},
     {"hold", hold_tensor, METH_O,
      "hold(tensor) -> Tensor of the same memory, which programs read faster as an argument"},
     {"prefers_onednn", prefers_onednn, METH_NOARGS,

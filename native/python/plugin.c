@@ -15,7 +15,7 @@ PyObject *raise_plugin(const plugin_error *error)
         [PLUGIN_OK] = "PluginFailed",       [PLUGIN_NOT_FOUND] = "PluginNotFound",
         [PLUGIN_INVALID] = "InvalidPlugin", [PLUGIN_INCOMPATIBLE] = "IncompatiblePlugin",
         [PLUGIN_FAILED] = "PluginFailed",   [PLUGIN_LOST] = "DeviceLost",
-        [PLUGIN_MEMORY] = "OutOfMemory",
+        [PLUGIN_MEMORY] = "OutOfMemory",    [PLUGIN_TIMEOUT] = "DeviceTimeout",
     };
     return raise_named(names[error->problem], "%s", error->message);
 }
@@ -39,13 +39,19 @@ struct dvt_plugin *plugin_of(PyObject *object)
 
 static PyObject *plugin_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    static char *names[] = {"path", NULL};
+    static char *names[] = {"path", "index", NULL};
     PyObject *path;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O&", names, PyUnicode_FSConverter, &path))
+    int index = 0;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O&|i", names, PyUnicode_FSConverter, &path,
+                                     &index))
         return NULL;
     plugin_error error = {0};
     plugin *opened = NULL;
-    int failed = plugin_open(PyBytes_AsString(path), &opened, &error);
+    const char *file = PyBytes_AsString(path);
+    int failed;
+    Py_BEGIN_ALLOW_THREADS;
+    failed = plugin_open(file, index, &opened, &error);
+    Py_END_ALLOW_THREADS;
     Py_DECREF(path);
     if (failed)
         return raise_plugin(&error);
@@ -60,8 +66,7 @@ static void plugin_dealloc(PyObject *object)
     Plugin *self = (Plugin *)object;
     if (self->plugin != NULL) {
         plugin_close(self->plugin, NULL);
-        dvt_lock_destroy(&self->plugin->lock);
-        free(self->plugin);
+        plugin_drop(self->plugin);
     }
     release_object(object);
 }
@@ -165,9 +170,10 @@ static PyObject *plugin_count(PyObject *object, PyObject *unused)
 {
     (void)unused;
     const plugin_counters *c = &((Plugin *)object)->plugin->counters;
-    return Py_BuildValue("{sKsKsKsKsKsK}", "uploads", c->uploads, "upload_bytes",
+    return Py_BuildValue("{sKsKsKsKsKsKsKsK}", "uploads", c->uploads, "upload_bytes",
                          c->upload_bytes, "downloads", c->downloads, "download_bytes",
-                         c->download_bytes, "kernels", c->kernels, "buffers", c->buffers);
+                         c->download_bytes, "kernels", c->kernels, "buffers", c->buffers,
+                         "peer_copies", c->peer_copies, "peer_bytes", c->peer_bytes);
 }
 
 /* ---- DeviceBuffer ---- */
@@ -177,30 +183,70 @@ typedef struct {
     plugin_buffer buffer;
 } DeviceBuffer;
 
-const plugin_buffer *device_memory(PyObject *buffer)
+plugin_buffer *device_memory(PyObject *buffer)
 {
     return &((DeviceBuffer *)buffer)->buffer;
+}
+
+static DeviceBuffer *new_buffer(PyObject *owner)
+{
+    allocfunc alloc = (allocfunc)PyType_GetSlot(device_buffer_type, Py_tp_alloc);
+    DeviceBuffer *self = (DeviceBuffer *)alloc(device_buffer_type, 0);
+    if (self != NULL) {
+        self->owner = Py_NewRef(owner);
+        self->buffer.lane = -1;
+    }
+    return self;
 }
 
 static PyObject *plugin_upload_new(PyObject *object, PyObject *args)
 {
     plugin *p = ((Plugin *)object)->plugin;
     unsigned long long address, bytes;
+    int constant = 0;
     plugin_error error = {0};
-    if (!PyArg_ParseTuple(args, "KK", &address, &bytes))
+    if (!PyArg_ParseTuple(args, "KK|p", &address, &bytes, &constant))
         return NULL;
-    allocfunc alloc = (allocfunc)PyType_GetSlot(device_buffer_type, Py_tp_alloc);
-    DeviceBuffer *self = (DeviceBuffer *)alloc(device_buffer_type, 0);
+    DeviceBuffer *self = new_buffer(object);
     if (self == NULL)
         return NULL;
-    self->owner = Py_NewRef(object);
     const void *from = (const void *)(uintptr_t)address;
     int failed;
     Py_BEGIN_ALLOW_THREADS;
-    dvt_lock_take(&p->lock);
-    failed = plugin_alloc(p, bytes, &self->buffer, &error) ||
-             plugin_upload(p, &self->buffer, 0, from, bytes, &error) || plugin_sync(p, &error);
-    dvt_lock_give(&p->lock);
+    plugin_lane *lane;
+    failed = plugin_enter(p, NULL, 0, &lane, &error);
+    if (!failed) {
+        failed = plugin_alloc(p, bytes, &self->buffer, &error) ||
+                 plugin_upload(lane, &self->buffer, 0, from, bytes, &error) ||
+                 plugin_sync(lane, &error);
+        plugin_leave(lane);
+    }
+    Py_END_ALLOW_THREADS;
+    self->buffer.constant = constant;
+    if (!failed)
+        return (PyObject *)self;
+    Py_DECREF(self);
+    return raise_plugin(&error);
+}
+
+static PyObject *plugin_alloc_new(PyObject *object, PyObject *args)
+{
+    plugin *p = ((Plugin *)object)->plugin;
+    unsigned long long bytes;
+    plugin_error error = {0};
+    if (!PyArg_ParseTuple(args, "K", &bytes))
+        return NULL;
+    DeviceBuffer *self = new_buffer(object);
+    if (self == NULL)
+        return NULL;
+    int failed;
+    Py_BEGIN_ALLOW_THREADS;
+    plugin_lane *lane;
+    failed = plugin_enter(p, NULL, 0, &lane, &error);
+    if (!failed) {
+        failed = plugin_alloc(p, bytes, &self->buffer, &error);
+        plugin_leave(lane);
+    }
     Py_END_ALLOW_THREADS;
     if (!failed)
         return (PyObject *)self;
@@ -211,12 +257,105 @@ static PyObject *plugin_upload_new(PyObject *object, PyObject *args)
 static void device_buffer_dealloc(PyObject *object)
 {
     DeviceBuffer *self = (DeviceBuffer *)object;
-    plugin *p = ((Plugin *)self->owner)->plugin;
-    dvt_lock_take(&p->lock);
-    plugin_free(p, &self->buffer);
-    dvt_lock_give(&p->lock);
+    plugin_free(((Plugin *)self->owner)->plugin, &self->buffer); /* which calls nothing yet */
     Py_DECREF(self->owner);
     release_object(object);
+}
+
+/* A buffer that is dead, or whose computation failed, is not read. */
+static int check_alive(const plugin *p, const plugin_buffer *buffer, plugin_error *error)
+{
+    if (plugin_is_alive(p, buffer))
+        return 0;
+    return plugin_problem_is(
+        error, PLUGIN_LOST,
+        "a value on the device of plug-in '%s' is lost: the device was, or "
+        "what computed it failed",
+        p->info.name);
+}
+
+static PyObject *device_buffer_fetch(PyObject *object, PyObject *args)
+{
+    DeviceBuffer *self = (DeviceBuffer *)object;
+    plugin *p = ((Plugin *)self->owner)->plugin;
+    unsigned long long address, offset, bytes;
+    plugin_error error = {0};
+    if (!PyArg_ParseTuple(args, "KKK", &address, &offset, &bytes))
+        return NULL;
+    if (offset > self->buffer.bytes || bytes > self->buffer.bytes - offset) {
+        PyErr_SetString(PyExc_ValueError, "more than the buffer holds");
+        return NULL;
+    }
+    plugin_buffer *source = &self->buffer;
+    int failed;
+    Py_BEGIN_ALLOW_THREADS;
+    plugin_lane *lane;
+    failed = plugin_enter(p, &source, 1, &lane, &error);
+    if (!failed) {
+        failed =
+            check_alive(p, source, &error) ||
+            plugin_download(lane, (void *)(uintptr_t)address, source, offset, bytes, &error) ||
+            plugin_sync(lane, &error);
+        plugin_leave(lane);
+    }
+    Py_END_ALLOW_THREADS;
+    return failed ? raise_plugin(&error) : Py_NewRef(Py_None);
+}
+
+/* to(plugin): a copy on another device; None where that takes the way over the host. */
+static PyObject *device_buffer_to(PyObject *object, PyObject *args)
+{
+    DeviceBuffer *self = (DeviceBuffer *)object;
+    PyObject *owner;
+    plugin_error error = {0};
+    if (!PyArg_ParseTuple(args, "O!", plugin_type, &owner))
+        return NULL;
+    plugin *from = ((Plugin *)self->owner)->plugin, *to = ((Plugin *)owner)->plugin;
+    if (from == to || !from->parallel || !to->parallel) /* two locks at once would be held */
+        return Py_NewRef(Py_None);
+    DeviceBuffer *made = new_buffer(owner);
+    if (made == NULL)
+        return NULL;
+    plugin_buffer *source = &self->buffer;
+    int failed;
+    Py_BEGIN_ALLOW_THREADS;
+    plugin_lane *reading, *lane;
+    failed = plugin_enter(from, &source, 1, &reading, &error);
+    if (!failed) {
+        failed = check_alive(from, source, &error) || plugin_sync(reading, &error);
+        if (!failed && (failed = plugin_enter(to, NULL, 0, &lane, &error)) == 0) {
+            failed = plugin_alloc(to, source->bytes, &made->buffer, &error);
+            if (!failed)
+                failed = plugin_copy_peer(lane, &made->buffer, from, source, &error);
+            if (!failed)
+                failed = plugin_sync(lane, &error);
+            plugin_leave(lane);
+        }
+        plugin_leave(reading);
+    }
+    Py_END_ALLOW_THREADS;
+    if (failed == 0)
+        return (PyObject *)made;
+    Py_DECREF(made);
+    return failed > 0 ? Py_NewRef(Py_None) : raise_plugin(&error);
+}
+
+static PyObject *plugin_describe_device(PyObject *object, PyObject *unused)
+{
+    (void)unused;
+    plugin *p = ((Plugin *)object)->plugin;
+    plugin_error error = {0};
+    dvp_device_info info = {0};
+    uint32_t count = p->info.device_count > 0 ? p->info.device_count : 1;
+    int failed;
+    Py_BEGIN_ALLOW_THREADS;
+    failed = plugin_describe(p, &info, &error);
+    Py_END_ALLOW_THREADS;
+    if (failed)
+        return raise_plugin(&error);
+    return Py_BuildValue("{sIsisssKsIsN}", "devices", count, "index", p->index, "name",
+                         info.name ? info.name : p->info.device, "memory", info.memory_bytes,
+                         "alignment", info.alignment, "parallel", PyBool_FromLong(p->parallel));
 }
 
 static PyObject *device_buffer_alive(PyObject *object, PyObject *unused)
@@ -224,11 +363,15 @@ static PyObject *device_buffer_alive(PyObject *object, PyObject *unused)
     (void)unused;
     DeviceBuffer *self = (DeviceBuffer *)object;
     const plugin *p = ((Plugin *)self->owner)->plugin;
-    return PyBool_FromLong(self->buffer.generation == p->generation);
+    return PyBool_FromLong(plugin_is_alive(p, &self->buffer));
 }
 
 static PyMethodDef device_buffer_methods[] = {
     {"alive", device_buffer_alive, METH_NOARGS, "Whether the device still has this memory."},
+    {"fetch", device_buffer_fetch, METH_VARARGS,
+     "fetch(address, offset, bytes): copy to host memory, once it is computed"},
+    {"to", device_buffer_to, METH_VARARGS,
+     "to(plugin) -> a copy on that device, or None: only over the host"},
     {NULL, NULL, 0, NULL},
 };
 
@@ -252,7 +395,10 @@ static PyMethodDef plugin_methods[] = {
      "query(op, inputs, outputs, attributes) -> (supported, cost, kernel, min, max, reason)"},
     {"get", plugin_get_attribute, METH_VARARGS, "get(name) -> an attribute of the device"},
     {"set", plugin_set_attribute, METH_VARARGS, "set(name, value)"},
-    {"upload", plugin_upload_new, METH_VARARGS, "upload(address, bytes) -> DeviceBuffer"},
+    {"upload", plugin_upload_new, METH_VARARGS,
+     "upload(address, bytes, constant=False) -> DeviceBuffer"},
+    {"alloc", plugin_alloc_new, METH_VARARGS, "alloc(bytes) -> DeviceBuffer"},
+    {"describe", plugin_describe_device, METH_NOARGS, "describe() -> the device, in a dict"},
     {"compile", plugin_compile_segment, METH_VARARGS,
      "compile(tensors, bases, ops, inputs, outputs) -> bytes, or None: kernel by kernel"},
     {"blob_state", plugin_blob_state, METH_VARARGS,

@@ -32,6 +32,6 @@ PyObject *plugin_compile_segment(PyObject *object, PyObject *args);
 PyObject *plugin_blob_state(PyObject *object, PyObject *args);
 
 /* Memory of a DeviceBuffer. */
-const plugin_buffer *device_memory(PyObject *buffer);
+plugin_buffer *device_memory(PyObject *buffer);
 
 #endif

@@ -15,10 +15,10 @@ static int32_t *read_indices(pool **p, PyObject *tuple)
 }
 
 /* Operations, each (description, input indices, output indices). */
-static int read_ops(pool **p, PyObject *given, dvp_segment *segment)
+static int read_ops(pool **p, PyObject *given, uint32_t stride, dvp_segment *segment)
 {
     segment->op_count = (uint32_t)PyTuple_Size(given);
-    dvp_op *ops = pool_take(p, segment->op_count, sizeof *ops);
+    char *ops = pool_take(p, segment->op_count, stride);
     const int32_t **in = pool_take(p, segment->op_count, sizeof *in);
     const int32_t **out = pool_take(p, segment->op_count, sizeof *out);
     if (ops == NULL || in == NULL || out == NULL)
@@ -30,19 +30,20 @@ static int read_ops(pool **p, PyObject *given, dvp_segment *segment)
                               &inputs, &outputs) ||
             read_op(p, description, &step) != 0)
             return -1;
-        ops[i] = step.op;
+        step.op.struct_size = stride;
+        memcpy(ops + (size_t)i * stride, &step.op, stride);
         in[i] = read_indices(p, inputs);
         out[i] = in[i] == NULL ? NULL : read_indices(p, outputs);
         if (out[i] == NULL)
             return -1;
     }
-    segment->ops = ops;
+    segment->ops = (const dvp_op *)(const void *)ops;
     segment->op_inputs = in;
     segment->op_outputs = out;
     return 0;
 }
 
-static int read_segment(pool **p, PyObject *args, dvp_segment *segment)
+static int read_segment(pool **p, PyObject *args, uint32_t stride, dvp_segment *segment)
 {
     PyObject *tensors, *bases, *ops, *inputs, *outputs;
     if (!PyArg_ParseTuple(args, "O!O!O!O!O!", &PyTuple_Type, &tensors, &PyTuple_Type, &bases,
@@ -63,7 +64,7 @@ static int read_segment(pool **p, PyObject *args, dvp_segment *segment)
     segment->bases = read_indices(p, bases);
     segment->inputs = segment->bases == NULL ? NULL : read_indices(p, inputs);
     segment->outputs = segment->inputs == NULL ? NULL : read_indices(p, outputs);
-    return segment->outputs == NULL ? -1 : read_ops(p, ops, segment);
+    return segment->outputs == NULL ? -1 : read_ops(p, ops, stride, segment);
 }
 
 PyObject *plugin_compile_segment(PyObject *object, PyObject *args)
@@ -75,7 +76,10 @@ PyObject *plugin_compile_segment(PyObject *object, PyObject *args)
     const void *blob = NULL;
     uint64_t bytes = 0;
     PyObject *result = NULL;
-    if (read_segment(&memory, args, &segment) == 0) {
+    /* A plug-in of ABI 1.0 steps from one operation to the next by the size it has there. */
+    bool first = (p->api.abi & 0xffff) == 0;
+    uint32_t stride = first ? (uint32_t)offsetof(dvp_op, attribute_types) : sizeof(dvp_op);
+    if (read_segment(&memory, args, stride, &segment) == 0) {
         int failed;
         Py_BEGIN_ALLOW_THREADS;
         dvt_lock_take(&p->lock);
@@ -84,9 +88,11 @@ PyObject *plugin_compile_segment(PyObject *object, PyObject *args)
         Py_END_ALLOW_THREADS;
         if (failed == 0) {
             result = PyBytes_FromStringAndSize(blob, (Py_ssize_t)bytes);
+            Py_BEGIN_ALLOW_THREADS;
             dvt_lock_take(&p->lock);
             plugin_free_blob(p, blob);
             dvt_lock_give(&p->lock);
+            Py_END_ALLOW_THREADS;
         } else {
             result = failed > 0 ? Py_NewRef(Py_None) : raise_plugin(&error);
         }

@@ -15,9 +15,11 @@ static int read_ranges(pool **p, PyObject *given, plugin_range **ranges, size_t 
         return -1;
     for (size_t i = 0; i < *count; i++) {
         unsigned long long offset, bytes;
-        if (!PyArg_ParseTuple(PyTuple_GetItem(given, (Py_ssize_t)i), "KK", &offset, &bytes))
+        int slot = -1;
+        if (!PyArg_ParseTuple(PyTuple_GetItem(given, (Py_ssize_t)i), "KK|i", &offset, &bytes,
+                              &slot))
             return -1;
-        (*ranges)[i] = (plugin_range){offset, bytes};
+        (*ranges)[i] = (plugin_range){offset, bytes, slot};
     }
     return 0;
 }
@@ -38,15 +40,27 @@ static int read_step(PluginProgram *self, PyObject *given, plugin_step *step)
     return text == NULL ? -1 : read_op(&self->memory, op, step);
 }
 
+static bool in_slots(const int32_t *slots, uint32_t count, size_t limit)
+{
+    for (uint32_t i = 0; i < count; i++)
+        if (slots[i] >= (int64_t)limit)
+            return false;
+    return true;
+}
+
 static int check_slots(const plugin_program *program)
 {
-    for (size_t i = 0; i < program->step_count; i++)
-        for (uint32_t k = 0; k < program->steps[i].op.input_count; k++)
-            if (program->steps[i].input_slots[k] >= (int64_t)program->slot_count) {
-                PyErr_SetString(PyExc_ValueError, "a tensor lies in a slot that is not there");
-                return -1;
-            }
-    return 0;
+    bool fit = program->kept_at <= program->slot_count;
+    for (size_t i = 0; i < program->step_count; i++) {
+        const plugin_step *step = &program->steps[i];
+        fit = fit && in_slots(step->input_slots, step->op.input_count, program->slot_count) &&
+              in_slots(step->output_slots, step->op.output_count, program->slot_count);
+    }
+    for (size_t i = 0; i < program->download_count; i++)
+        fit = fit && program->downloads[i].slot < (int64_t)program->slot_count;
+    if (!fit)
+        PyErr_SetString(PyExc_ValueError, "a tensor lies in a slot that is not there");
+    return fit ? 0 : -1;
 }
 
 static int read_program(PluginProgram *self, PyObject *steps, PyObject *uploads,
@@ -82,17 +96,17 @@ static int keep_blob(PluginProgram *self, const char *blob, size_t bytes)
 
 static PyObject *program_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    static char *names[] = {"plugin", "steps", "uploads", "downloads",
-                            "arena",  "slots", "blob",    NULL};
+    static char *names[] = {"plugin", "steps", "uploads", "downloads", "arena",
+                            "slots",  "blob",  "kept",    NULL};
     PyObject *owner, *steps, *uploads, *downloads;
     const char *blob = NULL;
     Py_ssize_t blob_bytes = 0;
     long long arena; /* the formats of unsigned numbers wrap */
-    unsigned int slots;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!O!O!O!LI|z#", names, plugin_type, &owner,
+    unsigned int slots, kept = 0;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!O!O!O!LI|z#I", names, plugin_type, &owner,
                                      &PyTuple_Type, &steps, &PyTuple_Type, &uploads,
                                      &PyTuple_Type, &downloads, &arena, &slots, &blob,
-                                     &blob_bytes))
+                                     &blob_bytes, &kept))
         return NULL;
     if (arena < 0) {
         PyErr_SetString(PyExc_ValueError, "an arena of a negative size");
@@ -104,7 +118,8 @@ static PyObject *program_new(PyTypeObject *type, PyObject *args, PyObject *kwarg
         return NULL;
     self->owner = Py_NewRef(owner);
     self->program.arena_bytes = (uint64_t)arena;
-    self->program.slot_count = slots;
+    self->program.slot_count = (size_t)slots + kept;
+    self->program.kept_at = slots;
     if (read_program(self, steps, uploads, downloads) != 0 ||
         keep_blob(self, blob, (size_t)blob_bytes) != 0) {
         Py_DECREF(self);
@@ -118,10 +133,7 @@ static void program_dealloc(PyObject *object)
     PluginProgram *self = (PluginProgram *)object;
     PyTypeObject *type = Py_TYPE(object);
     if (self->owner != NULL) {
-        plugin *p = ((Plugin *)self->owner)->plugin;
-        dvt_lock_take(&p->lock);
-        plugin_free_program(p, &self->program);
-        dvt_lock_give(&p->lock);
+        plugin_free_program(((Plugin *)self->owner)->plugin, &self->program);
         Py_DECREF(self->owner);
     }
     pool_drop(&self->memory);
@@ -142,9 +154,9 @@ static void **read_addresses(pool **p, PyObject *given, size_t count)
     return PyErr_Occurred() ? NULL : addresses;
 }
 
-static const plugin_buffer **read_slots(pool **p, PyObject *given, size_t count)
+static plugin_buffer **read_slots(pool **p, PyObject *given, size_t count)
 {
-    const plugin_buffer **slots = pool_take(p, count, sizeof *slots);
+    plugin_buffer **slots = pool_take(p, count, sizeof *slots);
     if (slots == NULL || (size_t)PyTuple_Size(given) != count) {
         PyErr_Format(PyExc_ValueError, "%zu buffers are needed", count);
         return NULL;
@@ -173,13 +185,16 @@ static PyObject *program_run(PyObject *object, PyObject *args)
     plugin_error error = {0};
     void **from = read_addresses(&memory, uploads, program->upload_count);
     void **to = from ? read_addresses(&memory, downloads, program->download_count) : NULL;
-    const plugin_buffer **held = to ? read_slots(&memory, slots, program->slot_count) : NULL;
+    plugin_buffer **held = to ? read_slots(&memory, slots, program->slot_count) : NULL;
     int failed = held == NULL ? -1 : 0;
     if (!failed) {
         Py_BEGIN_ALLOW_THREADS;
-        dvt_lock_take(&p->lock);
-        failed = plugin_run(p, program, held, (const void *const *)from, to, &error);
-        dvt_lock_give(&p->lock);
+        plugin_lane *lane;
+        failed = plugin_enter(p, held, program->kept_at, &lane, &error);
+        if (!failed) {
+            failed = plugin_run(lane, program, held, (const void *const *)from, to, &error);
+            plugin_leave(lane);
+        }
         Py_END_ALLOW_THREADS;
         if (failed)
             raise_plugin(&error);

@@ -149,14 +149,20 @@ int read_op(pool **p, PyObject *given, plugin_step *step)
     if (!PyArg_ParseTuple(given, "UO!O!O!", &name, &PyTuple_Type, &inputs, &PyTuple_Type,
                           &outputs, &PyTuple_Type, &attributes))
         return -1;
-    int32_t *output_slots;
     dvp_op *op = &step->op;
     op->struct_size = sizeof *op;
     op->name = read_text(p, name);
     if (op->name == NULL ||
         read_tensors(p, inputs, &step->inputs, &step->input_slots, &op->input_count) != 0 ||
-        read_tensors(p, outputs, &step->outputs, &output_slots, &op->output_count) != 0)
+        read_tensors(p, outputs, &step->outputs, &step->output_slots, &op->output_count) != 0)
         return -1;
+    step->input_flags = pool_take(p, op->input_count, sizeof *step->input_flags);
+    step->prepared = step->input_flags == NULL
+                         ? NULL
+                         : pool_take(p, op->input_count, sizeof *step->prepared);
+    if (step->prepared == NULL)
+        return -1;
+    op->input_flags = step->input_flags;
     op->attribute_count = (uint32_t)PyTuple_Size(attributes);
     dvp_attribute *list = pool_take(p, op->attribute_count, sizeof *list);
     if (list == NULL)

@@ -18,6 +18,7 @@ dvt_status dvt_plugin_failed(const plugin_error *from, dvt_error *error)
         [PLUGIN_FAILED] = DVT_ERROR_PLUGIN_FAILED,
         [PLUGIN_LOST] = DVT_ERROR_DEVICE_LOST,
         [PLUGIN_MEMORY] = DVT_ERROR_MEMORY,
+        [PLUGIN_TIMEOUT] = DVT_ERROR_DEVICE_LOST,
     };
     return dvt_fail(error, statuses[from->problem], "%s", from->message);
 }
@@ -27,7 +28,8 @@ dvt_status dvt_plugin_failed(const plugin_error *from, dvt_error *error)
 dvt_status dvt_load_plugin(const char *path, dvt_plugin **made, dvt_error *error)
 {
     plugin_error problem = {0};
-    return plugin_open(path, made, &problem) == 0 ? DVT_OK : dvt_plugin_failed(&problem, error);
+    return plugin_open(path, 0, made, &problem) == 0 ? DVT_OK
+                                                     : dvt_plugin_failed(&problem, error);
 }
 
 const char *dvt_plugin_name(const dvt_plugin *p)
@@ -40,10 +42,12 @@ int64_t dvt_close_plugin(dvt_plugin *p)
     int64_t leaked = 0;
     if (p == NULL)
         return 0;
+    void *library = p->library;
+    dvt_lock_take(&p->lock);
     plugin_close(p, &leaked);
-    dvt_lock_destroy(&p->lock);
-    dlclose(p->library);
-    free(p);
+    dvt_lock_give(&p->lock);
+    plugin_drop(p);
+    dlclose(library);
     return leaked;
 }
 
@@ -211,8 +215,7 @@ static void drop_programs(device_state *s, uint32_t count)
 {
     plugin *p = s->plugin;
     for (uint32_t i = 0; i < count; i++) {
-        if (s->programs[i] != NULL && s->loaded == p->generation && p->device != NULL)
-            p->api.program_free(p->device, s->programs[i]);
+        plugin_free_compiled(p, s->programs[i], s->loaded);
         s->programs[i] = NULL;
     }
 }
@@ -224,6 +227,7 @@ static void close_device(const dvt_artifact *a, device_state *s)
         for (uint32_t i = 0; i < a->program.buffer_count; i++)
             plugin_free(s->plugin, &s->weights[i]);
         drop_programs(s, a->program.table->blob_count);
+        plugin_sweep(s->plugin);
         dvt_lock_give(&s->plugin->lock);
     }
     free(s->weights);
@@ -263,6 +267,7 @@ void dvt_devices_unbind(frame *f)
         plugin *p = a->devices[i].plugin;
         dvt_lock_take(&p->lock);
         plugin_free(p, &d->arenas[i].memory);
+        plugin_sweep(p);
         dvt_lock_give(&p->lock);
     }
     free(d->arenas);

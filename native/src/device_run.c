@@ -8,7 +8,8 @@
 
 /* ---- everything a frame needs on a device as it is open now ---- */
 
-static int send_weights(dvt_artifact *a, uint32_t device, bool *sent, plugin_error *error)
+static int send_weights(dvt_artifact *a, uint32_t device, plugin_lane *lane, bool *sent,
+                        plugin_error *error)
 {
     device_state *s = &a->devices[device - 1];
     const uint8_t *constants = a->file.sections[DVT_CONSTANTS].data;
@@ -21,7 +22,7 @@ static int send_weights(dvt_artifact *a, uint32_t device, bool *sent, plugin_err
         *sent = true;
         if (plugin_alloc(s->plugin, b->data_size, w, error) != 0)
             return -1;
-        if (plugin_upload(s->plugin, w, 0, constants + b->data_at, b->data_size, error) != 0) {
+        if (plugin_upload(lane, w, 0, constants + b->data_at, b->data_size, error) != 0) {
             plugin_free(s->plugin, w);
             return -1;
         }
@@ -70,12 +71,13 @@ static void place_operands(frame *f, const launch *l)
             tensors[i].data = f->tensors[l->in->inputs[i]].data;
 }
 
-static int bind_device(frame *f, uint32_t device, bool *sent, plugin_error *error)
+static int bind_device(frame *f, uint32_t device, plugin_lane *lane, bool *sent,
+                       plugin_error *error)
 {
     dvt_artifact *a = f->devices->artifact;
     device_arena *arena = &f->devices->arenas[device - 1];
     plugin *p = a->devices[device - 1].plugin;
-    if (send_weights(a, device, sent, error) != 0 || load_blobs(a, device, error) != 0)
+    if (send_weights(a, device, lane, sent, error) != 0 || load_blobs(a, device, error) != 0)
         return -1;
     bool held = arena->memory.memory != NULL && arena->memory.generation == p->generation;
     if (!held && plugin_alloc(p, arena->bytes, &arena->memory, error) != 0)
@@ -112,10 +114,10 @@ static dvt_status enter(frame *f, uint32_t device, device_turn *turn, dvt_error 
     plugin *p = s->plugin;
     device_arena *arena = &f->devices->arenas[device - 1];
     plugin_error problem = {0};
-    dvt_lock_take(&p->lock);
-    *turn = (device_turn){.plugin = p, .device = device};
-    if (plugin_ready(p, &problem) != 0)
+    plugin_lane *lane;
+    if (plugin_enter(p, NULL, 0, &lane, &problem) != 0)
         return dvt_plugin_failed(&problem, error);
+    *turn = (device_turn){.plugin = p, .lane = lane, .device = device};
     if (arena->bound == p->generation && arena->epoch == s->epoch) {
         arena->in_use = true;
         return DVT_OK;
@@ -126,7 +128,11 @@ static dvt_status enter(frame *f, uint32_t device, device_turn *turn, dvt_error 
             "the device of plug-in '%.60s' was closed or lost while the program ran; "
             "the next call sends it again what it needs",
             p->info.name);
-    int failed = bind_device(f, device, &turn->sent_weights, &problem);
+    plugin_hold(p); /* weights are the artifact's, not the run's */
+    int failed = bind_device(f, device, lane, &turn->sent_weights, &problem);
+    if (!failed && p->parallel && turn->sent_weights) /* other lanes may read them next */
+        failed = plugin_sync(lane, &problem);
+    plugin_let(p);
     turn->uploads = turn->sent_weights;
     arena->in_use = true;
     return failed ? dvt_plugin_failed(&problem, error) : DVT_OK;
@@ -136,9 +142,11 @@ static dvt_status enter(frame *f, uint32_t device, device_turn *turn, dvt_error 
 static void forget_weights(frame *f, const device_turn *turn)
 {
     dvt_artifact *a = f->devices->artifact;
+    plugin_hold(turn->plugin);
     for (uint32_t i = 0; i < a->program.buffer_count; i++)
         plugin_free(turn->plugin, &a->devices[turn->device - 1].weights[i]);
     a->devices[turn->device - 1].epoch++;
+    plugin_let(turn->plugin);
 }
 
 dvt_status dvt_device_leave(frame *f, device_turn *turn, dvt_status status, dvt_error *error)
@@ -147,27 +155,27 @@ dvt_status dvt_device_leave(frame *f, device_turn *turn, dvt_status status, dvt_
     if (p == NULL)
         return status;
     plugin_error problem = {0};
-    int failed = p->device != NULL ? plugin_sync(p, &problem) : 0;
+    int failed = p->device != NULL && !p->lost ? plugin_sync(turn->lane, &problem) : 0;
     if (status == DVT_OK && failed)
         status = dvt_plugin_failed(&problem, error);
     if (status != DVT_OK && turn->sent_weights)
         forget_weights(f, turn);
-    dvt_lock_give(&p->lock);
+    plugin_leave(turn->lane);
     *turn = (device_turn){0};
     return status;
 }
 
 /* ---- instructions ---- */
 
-static int upload(plugin *p, device_turn *turn, const dvt_tensor *to, uint64_t skip,
-                  const void *from, uint64_t bytes, plugin_error *error)
+static int upload(device_turn *turn, const dvt_tensor *to, uint64_t skip, const void *from,
+                  uint64_t bytes, plugin_error *error)
 {
-    if (turn->launches && plugin_await_kernels(p, error) != 0)
+    if (turn->launches && plugin_await_kernels(turn->lane, error) != 0)
         return -1;
     turn->launches = false;
     turn->uploads = true;
     plugin_buffer target = {.memory = to->data};
-    return plugin_upload(p, &target, to->byte_offset + skip, from, bytes, error);
+    return plugin_upload(turn->lane, &target, to->byte_offset + skip, from, bytes, error);
 }
 
 /* Clears what must be before an instruction, by sending zeros. */
@@ -177,15 +185,15 @@ static int clear(frame *f, uint32_t at, device_turn *turn, plugin_error *error)
         const clearing *c = &f->clearings[f->clearing_next];
         if (c->at != at)
             break;
-        if (upload(turn->plugin, turn, &f->tensors[c->buffer], c->begin, f->zeros,
-                   c->end - c->begin, error) != 0)
+        if (upload(turn, &f->tensors[c->buffer], c->begin, f->zeros, c->end - c->begin,
+                   error) != 0)
             return -1;
     }
     return 0;
 }
 
 /* To memory that is not the program's: only the elements, not what lies between them. */
-static int download_elements(plugin *p, const dvt_tensor *to, const dvt_tensor *from,
+static int download_elements(plugin_lane *lane, const dvt_tensor *to, const dvt_tensor *from,
                              uint64_t bytes, plugin_error *error)
 {
     dvt_tensor between = *to;
@@ -196,9 +204,10 @@ static int download_elements(plugin *p, const dvt_tensor *to, const dvt_tensor *
         return -1;
     }
     plugin_buffer source = {.memory = from->data};
-    int failed = plugin_download(p, between.data, &source, from->byte_offset, bytes, error);
+    int failed = plugin_download(lane, between.data, &source, from->byte_offset, bytes, error);
     plugin_error unread;
-    if (p->device != NULL && plugin_sync(p, failed ? &unread : error) != 0)
+    if (lane->plugin->device != NULL && !lane->plugin->lost &&
+        plugin_sync(lane, failed ? &unread : error) != 0)
         failed = -1; /* a device that was lost is closed, and writes nowhere any more */
     if (!failed)
         dvt_copy_tensor(to, &between);
@@ -210,28 +219,28 @@ static int copy(frame *f, const instruction *in, device_turn *turn, plugin_error
 {
     const dvt_tensor *to = &f->tensors[in->outputs[0]], *from = &f->tensors[in->inputs[0]];
     uint64_t bytes = f->extents[in->outputs[0]]; /* both have one layout, and it is no view */
-    plugin *p = turn->plugin;
     if (to->device.type != DVT_CPU)
-        return upload(p, turn, to, 0, from->data, bytes, error);
-    if (turn->uploads && plugin_await_uploads(p, error) != 0)
+        return upload(turn, to, 0, from->data, bytes, error);
+    if (turn->uploads && plugin_await_uploads(turn->lane, error) != 0)
         return -1;
     turn->uploads = false;
     turn->launches = true; /* what it reads may be the next upload's place */
     uint8_t kind = f->devices->artifact->program.buffers[in->outputs[0]].kind;
     if (f->gaps[in->outputs[0]] && kind != KIND_OUTPUT && kind != KIND_TEMPORARY)
-        return download_elements(p, to, from, bytes, error);
+        return download_elements(turn->lane, to, from, bytes, error);
     plugin_buffer source = {.memory = from->data};
-    return plugin_download(p, to->data, &source, from->byte_offset, bytes, error);
+    return plugin_download(turn->lane, to->data, &source, from->byte_offset, bytes, error);
 }
 
-static int run_blob(frame *f, const launch *l, plugin *p, plugin_error *error)
+static int run_blob(frame *f, const launch *l, plugin_lane *lane, plugin_error *error)
 {
+    plugin *p = lane->plugin;
     dvp_error said = {.struct_size = sizeof said};
     dvp_program *compiled =
         f->devices->artifact->devices[l->in->device - 1].programs[l->in->index];
-    p->counters.kernels++;
+    plugin_counted(&p->counters.kernels, 1);
     dvp_status status =
-        p->api.program_run(p->device, p->compute, compiled, l->op.inputs, l->op.input_count,
+        p->api.program_run(p->device, lane->compute, compiled, l->op.inputs, l->op.input_count,
                            l->op.outputs, l->op.output_count, &said);
     return status == DVP_OK ? 0 : plugin_fail(p, status, l->op.name, &said, error);
 }
@@ -239,13 +248,13 @@ static int run_blob(frame *f, const launch *l, plugin *p, plugin_error *error)
 static int execute(frame *f, const instruction *in, device_turn *turn, plugin_error *error)
 {
     const launch *l = &f->devices->launches[in->launch_at];
-    if (turn->uploads && plugin_await_uploads(turn->plugin, error) != 0)
+    if (turn->uploads && plugin_await_uploads(turn->lane, error) != 0)
         return -1;
     turn->uploads = false;
     turn->launches = true;
     return l->kernel_name == NULL
-               ? run_blob(f, l, turn->plugin, error)
-               : plugin_execute(turn->plugin, l->kernel, l->kernel_name, &l->op, error);
+               ? run_blob(f, l, turn->lane, error)
+               : plugin_execute(turn->lane, l->kernel, l->kernel_name, &l->op, error);
 }
 
 dvt_status dvt_device_step(frame *f, uint32_t at, const instruction *in, device_turn *turn,

@@ -290,9 +290,10 @@ void dvt_devices_unbind(frame *f);
 /* The bytes that a frame's temporaries need on a device (counted from 1). */
 void dvt_devices_reserve(frame *f, uint32_t device, uint64_t bytes);
 
-/* The device whose turn it is while a program runs: its plug-in's lock is held. */
+/* The device whose turn it is while a program runs: one of its lanes is the run's. */
 typedef struct {
     struct dvt_plugin *plugin; /* NULL: no device's turn */
+    struct plugin_lane *lane;
     uint32_t device;
     bool uploads, launches; /* given to a stream, and the other has not waited for it */
     bool sent_weights;

@@ -1,6 +1,8 @@
 /* Loading plug-ins and opening their devices. */
 #include "plugin.h"
 
+#include "plugin_host.h"
+
 #include <dlfcn.h>
 #include <errno.h>
 #include <stdarg.h>
@@ -9,18 +11,9 @@
 #include <string.h>
 #include <unistd.h>
 
-/* A structure that a plug-in fills in, with room behind it that must stay as it is. */
-enum { GUARD = 256, PATTERN = 0xA5 };
-typedef struct {
-    union {
-        dvp_info info;
-        dvp_answer answer;
-        unsigned char bytes[128];
-    } value;
-    unsigned char guard[GUARD];
-} guarded;
+enum { PATTERN = 0xA5 };
 
-static int problem(plugin_error *error, plugin_problem kind, const char *format, ...)
+int plugin_problem_is(plugin_error *error, plugin_problem kind, const char *format, ...)
 {
     va_list arguments;
     va_start(arguments, format);
@@ -30,28 +23,21 @@ static int problem(plugin_error *error, plugin_problem kind, const char *format,
     return -1;
 }
 
-static void guard(guarded *g, uint32_t size)
+void plugin_guard(plugin_guarded *g, uint32_t size)
 {
     memset(g, 0, sizeof g->value);
     memset(g->value.bytes + size, PATTERN, sizeof *g - size);
     memcpy(g->value.bytes, &size, sizeof size);
 }
 
-/* Whether a plug-in kept within the structure's size, before and behind its end. */
-static bool is_intact(const guarded *g, uint32_t size)
+bool plugin_is_intact(const plugin_guarded *g, uint32_t size)
 {
     uint32_t claimed;
     memcpy(&claimed, g->value.bytes, sizeof claimed);
-    for (const unsigned char *b = g->value.bytes + size; b < g->guard + GUARD; b++)
+    for (const unsigned char *b = g->value.bytes + size; b < g->guard + PLUGIN_GUARD; b++)
         if (*b != PATTERN)
             return false;
     return claimed >= sizeof claimed && claimed <= size;
-}
-
-static void clear(dvp_error *said)
-{
-    said->struct_size = sizeof *said;
-    said->message[0] = 0;
 }
 
 int plugin_fail(plugin *p, dvp_status status, const char *what, const dvp_error *said,
@@ -61,42 +47,35 @@ int plugin_fail(plugin *p, dvp_status status, const char *what, const dvp_error 
     memcpy(words, said->message, sizeof words);
     words[sizeof words - 1] = 0;
     plugin_problem kind = PLUGIN_FAILED;
-    if (status == DVP_DEVICE_LOST) {
-        plugin_close(p, NULL);
-        kind = PLUGIN_LOST;
+    if (status == DVP_DEVICE_LOST || status == DVP_TIMEOUT) {
+        p->lost = true;
+        kind = status == DVP_TIMEOUT ? PLUGIN_TIMEOUT : PLUGIN_LOST;
+        if (!p->parallel) /* else when the last run leaves */
+            plugin_close(p, NULL);
     } else if (status == DVP_NO_MEMORY) {
         kind = PLUGIN_MEMORY;
     }
-    return problem(error, kind, "the plug-in '%s' failed in %s: %s%s", p->info.name, what,
-                   words[0] ? words : "it gave no reason",
-                   kind == PLUGIN_LOST ? " (the device is lost; the next call opens it again)"
-                                       : "");
+    bool gone = kind == PLUGIN_LOST || kind == PLUGIN_TIMEOUT;
+    return plugin_problem_is(error, kind, "the plug-in '%s' failed in %s: %s%s", p->info.name,
+                             what, words[0] ? words : "it gave no reason",
+                             gone ? " (the device is lost; the next call opens it again)" : "");
 }
-
-static void host_log(void *context, int32_t level, const char *message)
-{
-    (void)context;
-    if (level >= 40 && message != NULL)
-        fprintf(stderr, "dovetail plug-in: %s\n", message);
-}
-
-static const dvp_host HOST = {sizeof(dvp_host), DVP_ABI, NULL, host_log};
 
 /* ---- loading ---- */
 
 static int find_query(const char *path, void **opened, dvp_query *query, plugin_error *error)
 {
     if (access(path, R_OK) != 0)
-        return problem(error, PLUGIN_NOT_FOUND, "the plug-in %s cannot be opened: %s", path,
-                       strerror(errno));
+        return plugin_problem_is(error, PLUGIN_NOT_FOUND, "the plug-in %s cannot be opened: %s",
+                                 path, strerror(errno));
     void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
     if (library == NULL)
-        return problem(error, PLUGIN_INVALID, "%s is not a library that loads: %s", path,
-                       dlerror());
+        return plugin_problem_is(error, PLUGIN_INVALID, "%s is not a library that loads: %s",
+                                 path, dlerror());
     void *symbol = dlsym(library, DVP_QUERY_SYMBOL);
     if (symbol == NULL) {
         dlclose(library);
-        return problem(
+        return plugin_problem_is(
             error, PLUGIN_INVALID,
             "%s is a library, but no dovetail plug-in: it does not export " DVP_QUERY_SYMBOL,
             path);
@@ -110,7 +89,7 @@ static int check_version(const char *path, const dvp_plugin *table, plugin_error
 {
     uint32_t major = table->abi >> 16;
     if (major != DVP_ABI_MAJOR)
-        return problem(
+        return plugin_problem_is(
             error, PLUGIN_INCOMPATIBLE,
             "the plug-in %s is too %s: built for plug-in ABI %u.%u, and this dovetail "
             "has %u.%u; rebuild it against this dovetail's dovetail_plugin.h",
@@ -118,9 +97,10 @@ static int check_version(const char *path, const dvp_plugin *table, plugin_error
             DVP_ABI_MAJOR, DVP_ABI_MINOR);
     if (table->struct_size < DVP_PLUGIN_REQUIRED || table->struct_size % sizeof(void *) != 0 ||
         table->struct_size > 1u << 16)
-        return problem(error, PLUGIN_INVALID,
-                       "the plug-in %s has a table of %u bytes, and at least %zu are required",
-                       path, table->struct_size, DVP_PLUGIN_REQUIRED);
+        return plugin_problem_is(
+            error, PLUGIN_INVALID,
+            "the plug-in %s has a table of %u bytes, and at least %zu are required", path,
+            table->struct_size, DVP_PLUGIN_REQUIRED);
     return 0;
 }
 
@@ -150,8 +130,8 @@ static int check_functions(const char *path, const dvp_plugin *api, plugin_error
     };
     for (size_t i = 0; i < sizeof required / sizeof *required; i++)
         if (!required[i].there)
-            return problem(error, PLUGIN_INVALID, "the plug-in %s has no function %s", path,
-                           required[i].name);
+            return plugin_problem_is(error, PLUGIN_INVALID, "the plug-in %s has no function %s",
+                                     path, required[i].name);
     return 0;
 }
 
@@ -166,32 +146,35 @@ static void drop_partial_compiler(dvp_plugin *api)
 
 static int read_info(const char *path, plugin *p, plugin_error *error)
 {
-    guarded g;
+    plugin_guarded g;
     dvp_error said;
-    clear(&said);
-    guard(&g, sizeof(dvp_info));
+    plugin_clear(&said);
+    plugin_guard(&g, sizeof(dvp_info));
     dvp_status status = p->api.get_info(&g.value.info, &said);
     p->info = g.value.info;
-    if (!is_intact(&g, sizeof(dvp_info)))
-        return problem(error, PLUGIN_INVALID,
-                       "the plug-in %s wrote beyond the struct_size of dvp_info", path);
+    if (!plugin_is_intact(&g, sizeof(dvp_info)))
+        return plugin_problem_is(error, PLUGIN_INVALID,
+                                 "the plug-in %s wrote beyond the struct_size of dvp_info",
+                                 path);
     if (p->info.name == NULL || p->info.version == NULL || p->info.device == NULL)
-        return problem(error, PLUGIN_INVALID,
-                       "the plug-in %s gives no name, version or device of itself", path);
+        return plugin_problem_is(error, PLUGIN_INVALID,
+                                 "the plug-in %s gives no name, version or device of itself",
+                                 path);
     return status == DVP_OK ? 0 : plugin_fail(p, status, "get_info", &said, error);
 }
 
 static int query(const char *path, dvp_query ask, plugin *p, plugin_error *error)
 {
     const dvp_plugin *table = NULL;
-    dvp_status status = ask(DVP_ABI, &HOST, &table);
+    dvp_status status = ask(DVP_ABI, &PLUGIN_HOST, &table);
     if (status == DVP_VERSION)
-        return problem(error, PLUGIN_INCOMPATIBLE,
-                       "the plug-in %s needs another plug-in ABI than this dovetail's %u.%u",
-                       path, DVP_ABI_MAJOR, DVP_ABI_MINOR);
+        return plugin_problem_is(
+            error, PLUGIN_INCOMPATIBLE,
+            "the plug-in %s needs another plug-in ABI than this dovetail's %u.%u", path,
+            DVP_ABI_MAJOR, DVP_ABI_MINOR);
     if (status != DVP_OK || table == NULL)
-        return problem(error, PLUGIN_INVALID, "the plug-in %s gives no table of functions",
-                       path);
+        return plugin_problem_is(error, PLUGIN_INVALID,
+                                 "the plug-in %s gives no table of functions", path);
     if (check_version(path, table, error) != 0)
         return -1;
     size_t known = table->struct_size < sizeof p->api ? table->struct_size : sizeof p->api;
@@ -205,16 +188,26 @@ static int query(const char *path, dvp_query ask, plugin *p, plugin_error *error
 static void abandon_device(void *context)
 {
     plugin *p = context;
+    p->retired = NULL;
+    p->busy = 0;
+    p->lost = false;
     if (p->device == NULL)
         return;
     p->device = NULL;
-    p->compute = p->transfer = NULL;
-    p->uploaded = p->computed = NULL;
+    memset(p->lanes, 0, sizeof p->lanes);
     p->counters.buffers = 0;
     p->generation++;
 }
 
-int plugin_open(const char *path, plugin **out, plugin_error *error)
+/* Seconds that a device may take for what it was given, before it counts as lost. */
+static uint64_t read_timeout(void)
+{
+    const char *text = getenv("DOVETAIL_DEVICE_TIMEOUT");
+    double seconds = text == NULL ? 300 : strtod(text, NULL);
+    return seconds > 0 && seconds < 1e9 ? (uint64_t)(seconds * 1e9) : 0;
+}
+
+int plugin_open(const char *path, int32_t index, plugin **out, plugin_error *error)
 {
     dvp_query ask = NULL;
     void *library = NULL;
@@ -222,125 +215,33 @@ int plugin_open(const char *path, plugin **out, plugin_error *error)
         return -1;
     plugin *p = calloc(1, sizeof *p);
     if (p == NULL)
-        return problem(error, PLUGIN_MEMORY, "no memory for the plug-in %s", path);
+        return plugin_problem_is(error, PLUGIN_MEMORY, "no memory for the plug-in %s", path);
     if (query(path, ask, p, error) != 0) {
         free(p);
         return -1;
     }
+    uint32_t count = p->info.device_count > 0 ? p->info.device_count : 1;
+    if (index < 0 || (uint32_t)index >= count) {
+        free(p);
+        return plugin_problem_is(error, PLUGIN_NOT_FOUND,
+                                 "the plug-in %s has no device %d: it has %u", path, index,
+                                 count);
+    }
     p->library = library;
+    p->index = index;
+    p->parallel = p->info.flags & DVP_PARALLEL_STREAMS;
+    p->timeout = read_timeout();
     dvt_lock_init_long(&p->lock, abandon_device, p);
+    dvt_lock_init_long(&p->memory, NULL, NULL);
+    dvt_lock_init_brief(&p->retired_lock);
     *out = p;
     return 0;
 }
 
-/* ---- the device ---- */
-
-static void release_device(plugin *p)
+void plugin_drop(plugin *p)
 {
-    if (p->uploaded != NULL)
-        p->api.event_destroy(p->device, p->uploaded);
-    if (p->computed != NULL)
-        p->api.event_destroy(p->device, p->computed);
-    if (p->transfer != NULL)
-        p->api.stream_destroy(p->device, p->transfer);
-    if (p->compute != NULL)
-        p->api.stream_destroy(p->device, p->compute);
-    p->uploaded = p->computed = NULL;
-    p->transfer = p->compute = NULL;
-}
-
-int plugin_ready(plugin *p, plugin_error *error)
-{
-    if (p->device != NULL)
-        return 0;
-    dvp_error said;
-    clear(&said);
-    dvp_status status = p->api.device_open(0, &p->device, &said);
-    if (status != DVP_OK) {
-        p->device = NULL; /* whatever it left there */
-        return plugin_fail(p, status, "opening the device", &said, error);
-    }
-    if (p->device == NULL)
-        return problem(error, PLUGIN_INVALID, "the plug-in '%s' opened no device",
-                       p->info.name);
-    p->generation++;
-    status = p->api.stream_create(p->device, &p->compute, &said);
-    if (status == DVP_OK)
-        status = p->api.stream_create(p->device, &p->transfer, &said);
-    if (status == DVP_OK)
-        status = p->api.event_create(p->device, &p->uploaded, &said);
-    if (status == DVP_OK)
-        status = p->api.event_create(p->device, &p->computed, &said);
-    if (status != DVP_OK) {
-        plugin_close(p, NULL);
-        return plugin_fail(p, status, "preparing the device", &said, error);
-    }
-    if (p->api.device_get(p->device, "memory.used", &p->used_at_open, &said) != DVP_OK)
-        p->used_at_open = -1;
-    return 0;
-}
-
-void plugin_close(plugin *p, int64_t *leaked)
-{
-    int64_t used = 0;
-    dvp_error said;
-    clear(&said);
-    if (leaked != NULL)
-        *leaked = 0;
-    if (p->device == NULL)
-        return;
-    release_device(p);
-    if (leaked != NULL && p->used_at_open >= 0 && p->counters.buffers == 0 &&
-        p->api.device_get(p->device, "memory.used", &used, &said) == DVP_OK &&
-        used > p->used_at_open)
-        *leaked = used - p->used_at_open;
-    p->api.device_close(p->device);
-    p->device = NULL;
-    p->generation++;
-    p->counters.buffers = 0;
-}
-
-int plugin_get(plugin *p, const char *name, int64_t *value, plugin_error *error)
-{
-    dvp_error said;
-    clear(&said);
-    if (plugin_ready(p, error) != 0)
-        return -1;
-    dvp_status status = p->api.device_get(p->device, name, value, &said);
-    return status == DVP_OK ? 0 : plugin_fail(p, status, "device_get", &said, error);
-}
-
-int plugin_set(plugin *p, const char *name, int64_t value, plugin_error *error)
-{
-    dvp_error said;
-    clear(&said);
-    if (plugin_ready(p, error) != 0)
-        return -1;
-    if (p->api.device_set == NULL)
-        return problem(error, PLUGIN_FAILED, "the plug-in '%s' has no attributes to set",
-                       p->info.name);
-    dvp_status status = p->api.device_set(p->device, name, value, &said);
-    return status == DVP_OK ? 0 : plugin_fail(p, status, "device_set", &said, error);
-}
-
-int plugin_query_op(plugin *p, const dvp_op *op, dvp_answer *answer, plugin_error *error)
-{
-    guarded g;
-    dvp_error said;
-    clear(&said);
-    if (plugin_ready(p, error) != 0)
-        return -1;
-    guard(&g, sizeof(dvp_answer));
-    dvp_status status = p->api.query_op(p->device, op, &g.value.answer, &said);
-    *answer = g.value.answer;
-    if (!is_intact(&g, sizeof(dvp_answer)))
-        return problem(error, PLUGIN_INVALID,
-                       "the plug-in '%s' wrote beyond the struct_size of dvp_answer for %s",
-                       p->info.name, op->name);
-    if (status != DVP_OK)
-        return plugin_fail(p, status, op->name, &said, error);
-    if (answer->supported && answer->kernel == NULL)
-        return problem(error, PLUGIN_INVALID, "the plug-in '%s' names no kernel for %s",
-                       p->info.name, op->name);
-    return 0;
+    dvt_lock_destroy(&p->lock);
+    dvt_lock_destroy(&p->memory);
+    dvt_lock_destroy(&p->retired_lock);
+    free(p);
 }

@@ -14,6 +14,7 @@ typedef enum {
     PLUGIN_FAILED,       /* a function of the plug-in failed */
     PLUGIN_LOST,         /* the device is gone; the next use opens it anew */
     PLUGIN_MEMORY,       /* no memory, on the device or here */
+    PLUGIN_TIMEOUT,      /* what it was given never ends; it counts as lost */
 } plugin_problem;
 
 typedef struct {
@@ -23,46 +24,86 @@ typedef struct {
 
 typedef struct {
     uint64_t uploads, downloads, upload_bytes, download_bytes, kernels, buffers;
+    uint64_t peer_copies, peer_bytes;
 } plugin_counters;
+
+enum { PLUGIN_LANES = 4 };
+
+/* What one run has to itself: a stream for kernels, one for copies to the device, and events
+ * where the one waits for the other. */
+typedef struct plugin_lane {
+    struct dvt_plugin *plugin;
+    dvp_stream *compute, *transfer;
+    dvp_event *uploaded, *computed;
+    bool made, taken;
+    _Atomic uint64_t given,
+        finished;                 /* how often it got work; what is done and was waited for */
+    uint64_t bad_first, bad_last; /* turns whose work failed; 0: none */
+} plugin_lane;
+
+struct plugin_retired; /* memory and programs that nobody needs any more */
 
 typedef struct dvt_plugin {
     dvp_plugin api; /* NULL where the plug-in's own table ends */
     dvp_info info;
     void *library;      /* as dlopen gave it */
-    dvp_device *device; /* NULL: not open, or lost */
-    dvp_stream *compute, *transfer;
-    dvp_event *uploaded, *computed; /* where the one stream waits for the other */
-    uint64_t generation; /* changes whenever the device is opened; 0 before the first time */
+    int32_t index;      /* of its device among the plug-in's */
+    dvp_device *device; /* NULL: not open */
+    _Atomic bool lost;  /* closed as soon as no run uses it any more */
+    bool parallel;      /* runs hold no lock, and have a lane each */
+    uint32_t busy;      /* how many such runs there are */
+    plugin_lane lanes[PLUGIN_LANES];
+    _Atomic uint64_t
+        generation;        /* changes whenever the device is opened; 0 before the first time */
+    uint64_t buffer_count; /* that were ever made, for their numbers */
+    uint64_t timeout;      /* nanoseconds that a stream is waited for; 0: for ever */
     int64_t used_at_open;
     plugin_counters counters;
-    dvt_lock lock; /* long: one call at a time reaches the device */
+    struct plugin_retired *retired;
+    dvt_lock lock;         /* long: without `parallel` one call at a time reaches the device */
+    dvt_lock memory;       /* long: what the interface marks [memory] */
+    dvt_lock retired_lock; /* brief */
 } plugin;
 
 /* Device memory. Its handle is dead once the plug-in's generation has moved on. */
 typedef struct {
     void *memory;
     uint64_t bytes, generation;
+    uint64_t number; /* no other buffer of the plug-in ever has it */
+    bool constant;   /* its contents never change */
+    int32_t lane;    /* that it was computed on, in the turn `given`; -1: it was sent */
+    uint64_t given;
 } plugin_buffer;
 
 /* One kernel call with its tensors. Those in `slots` get their memory from a caller's buffer at
  * each run, the others lie in the program's arena. */
 typedef struct {
     dvp_op op;
-    dvp_tensor *inputs, *outputs; /* what op points at, writable */
-    int32_t *input_slots;         /* -1: in the arena */
+    dvp_tensor *inputs, *outputs;        /* what op points at, writable */
+    int32_t *input_slots, *output_slots; /* -1: in the arena */
+    uint8_t *input_flags;                /* what op points at, writable */
+    struct plugin_prepared *prepared;    /* one an input: the plug-in's layout of a constant */
     const char *kernel_name;
     uint32_t min_version, max_version;
     const dvp_kernel *kernel;
 } plugin_step;
 
+/* A constant operand as the plug-in laid it out. */
+typedef struct plugin_prepared {
+    uint64_t number; /* of the buffer that it was made from; 0: none */
+    plugin_buffer buffer;
+} plugin_prepared;
+
 typedef struct {
     uint64_t offset, bytes;
+    int32_t slot; /* -1: in the arena */
 } plugin_range;
 
 typedef struct {
     plugin_buffer arena;
     uint64_t arena_bytes;
     size_t step_count, upload_count, download_count, slot_count;
+    size_t kept_at; /* the slots from here on are results, which stay on the device */
     plugin_step *steps;
     plugin_range *uploads, *downloads;
     const void *blob; /* NULL, or the compiled segment that is run for the one step */
@@ -71,33 +112,68 @@ typedef struct {
 } plugin_program;
 
 /* Each returns 0, or -1 with the error filled in. The library is never unloaded. */
-int plugin_open(const char *path, plugin **out, plugin_error *error);
-/* Opens the device if it is not open. The lock must be held here and below. */
+int plugin_open(const char *path, int32_t index, plugin **out, plugin_error *error);
+void plugin_drop(plugin *p);
+
+/* ---- the device (plugin_device.c); the lock must be held, but for enter and leave ---- */
+
+/* Opens the device if it is not open. */
 int plugin_ready(plugin *p, plugin_error *error);
 /* Closes the device. Sets *leaked to the bytes it still held that nobody freed. */
 void plugin_close(plugin *p, int64_t *leaked);
+/* Begins a run on a lane of its own, and ends it. In between the lock is held, unless the
+ * plug-in is `parallel`. Where entering fails nothing is held. A run that reads buffers of a
+ * lane that nobody has waited for yet gets that lane, so that it comes after them and hears of
+ * their errors. */
+int plugin_enter(plugin *p, plugin_buffer *const *reads, size_t count, plugin_lane **lane,
+                 plugin_error *error);
+void plugin_leave(plugin_lane *lane);
+/* For what runs of a parallel plug-in share. */
+void plugin_hold(plugin *p);
+void plugin_let(plugin *p);
 int plugin_query_op(plugin *p, const dvp_op *op, dvp_answer *answer, plugin_error *error);
 int plugin_get(plugin *p, const char *name, int64_t *value, plugin_error *error);
 int plugin_set(plugin *p, const char *name, int64_t value, plugin_error *error);
-int plugin_alloc(plugin *p, uint64_t bytes, plugin_buffer *buffer, plugin_error *error);
+int plugin_describe(plugin *p, dvp_device_info *info, plugin_error *error);
+bool plugin_is_alive(const plugin *p, const plugin_buffer *buffer);
+/* Gives memory back once no lane has work that may use it; any thread may, with no lock held.
+ */
 void plugin_free(plugin *p, plugin_buffer *buffer);
-int plugin_upload(plugin *p, const plugin_buffer *to, uint64_t offset, const void *from,
+void plugin_free_compiled(plugin *p, dvp_program *compiled, uint64_t generation);
+/* Gives back what is due; all of it where nothing is at work. */
+void plugin_sweep(plugin *p);
+
+/* ---- memory and copies (plugin_copy.c), in a run ---- */
+
+int plugin_alloc(plugin *p, uint64_t bytes, plugin_buffer *buffer, plugin_error *error);
+int plugin_upload(plugin_lane *lane, const plugin_buffer *to, uint64_t offset, const void *from,
                   uint64_t bytes, plugin_error *error);
-int plugin_download(plugin *p, void *to, const plugin_buffer *from, uint64_t offset,
+int plugin_download(plugin_lane *lane, void *to, const plugin_buffer *from, uint64_t offset,
                     uint64_t bytes, plugin_error *error);
-int plugin_sync(plugin *p, plugin_error *error);
+/* From another device of the same library to all of a buffer. 1: it cannot be done directly. */
+int plugin_copy_peer(plugin_lane *lane, const plugin_buffer *to, plugin *from,
+                     const plugin_buffer *source, plugin_error *error);
+/* Waits for all that a lane was given. */
+int plugin_sync(plugin_lane *lane, plugin_error *error);
 /* Let one stream wait for what the other has been given so far. */
-int plugin_await_uploads(plugin *p, plugin_error *error);
-int plugin_await_kernels(plugin *p, plugin_error *error);
+int plugin_await_uploads(plugin_lane *lane, plugin_error *error);
+int plugin_await_kernels(plugin_lane *lane, plugin_error *error);
+/* Waits for the copies to the device alone, after which the host may free what it sent. */
+int plugin_sync_uploads(plugin_lane *lane, plugin_error *error);
+
+/* ---- kernels and programs (plugin_run.c), in a run ---- */
+
 /* A kernel by name and versions (greatest 0: any), for an operator that messages name. */
 int plugin_find_kernel(plugin *p, const char *name, uint32_t least, uint32_t greatest,
                        const char *op, const dvp_kernel **kernel, plugin_error *error);
-int plugin_execute(plugin *p, const dvp_kernel *kernel, const char *name, const dvp_op *op,
-                   plugin_error *error);
+int plugin_execute(plugin_lane *lane, const dvp_kernel *kernel, const char *name,
+                   const dvp_op *op, plugin_error *error);
 int plugin_load_blob(plugin *p, const void *blob, uint64_t bytes, dvp_program **compiled,
                      plugin_error *error);
-int plugin_run(plugin *p, plugin_program *program, const plugin_buffer *const *slots,
+/* Waits for the results, unless all of them stay on the device: then for the uploads alone. */
+int plugin_run(plugin_lane *lane, plugin_program *program, plugin_buffer *const *slots,
                const void *const *uploads, void *const *downloads, plugin_error *error);
+void plugin_free_program(plugin *p, plugin_program *program);
 
 /* Whole segments. Each of the first two gives 1 where the plug-in compiles none. */
 int plugin_compile(plugin *p, const dvp_segment *segment, const void **blob, uint64_t *bytes,
@@ -105,10 +181,36 @@ int plugin_compile(plugin *p, const dvp_segment *segment, const void **blob, uin
 int plugin_check_blob(plugin *p, const void *blob, uint64_t bytes, int32_t *state,
                       plugin_error *error);
 void plugin_free_blob(plugin *p, const void *blob);
-void plugin_free_program(plugin *p, plugin_program *program);
 
-/* Fills in an error from a plug-in's status; closes a device that is lost. Returns -1. */
+/* Fills in an error from a plug-in's status; a device that is lost is closed. Returns -1. */
 int plugin_fail(plugin *p, dvp_status status, const char *what, const dvp_error *said,
                 plugin_error *error);
+int plugin_problem_is(plugin_error *error, plugin_problem kind, const char *format, ...);
+
+/* A structure that a plug-in fills in, with room behind it that must stay as it is. */
+enum { PLUGIN_GUARD = 256 };
+typedef struct {
+    union {
+        dvp_info info;
+        dvp_answer answer;
+        dvp_device_info device;
+        unsigned char bytes[128];
+    } value;
+    unsigned char guard[PLUGIN_GUARD];
+} plugin_guarded;
+void plugin_guard(plugin_guarded *g, uint32_t size);
+/* Whether a plug-in kept within the structure's size, before and behind its end. */
+bool plugin_is_intact(const plugin_guarded *g, uint32_t size);
+
+static inline void plugin_clear(dvp_error *said)
+{
+    said->struct_size = sizeof *said;
+    said->message[0] = 0;
+}
+
+static inline void plugin_counted(uint64_t *counter, uint64_t by)
+{
+    __atomic_fetch_add(counter, by, __ATOMIC_RELAXED);
+}
 
 #endif

@@ -1,123 +1,36 @@
-/* Device memory, copies, and the loop that runs a program's kernels. */
+/* Kernels and programs: the loop that runs them. */
 #include "plugin.h"
 
 #include <stdio.h>
 #include <string.h>
 
-static void clear(dvp_error *said)
-{
-    said->struct_size = sizeof *said;
-    said->message[0] = 0;
-}
-
-int plugin_alloc(plugin *p, uint64_t bytes, plugin_buffer *buffer, plugin_error *error)
-{
-    dvp_error said;
-    clear(&said);
-    if (plugin_ready(p, error) != 0)
-        return -1;
-    void *memory = NULL;
-    dvp_status status = p->api.buffer_alloc(p->device, bytes ? bytes : 1, &memory, &said);
-    if (status == DVP_OK && memory == NULL)
-        status = DVP_NO_MEMORY;
-    if (status != DVP_OK)
-        return plugin_fail(p, status, "buffer_alloc", &said, error);
-    *buffer = (plugin_buffer){memory, bytes, p->generation};
-    p->counters.buffers++;
-    return 0;
-}
-
-void plugin_free(plugin *p, plugin_buffer *buffer)
-{
-    if (buffer->memory != NULL && buffer->generation == p->generation && p->device != NULL) {
-        p->api.buffer_free(p->device, buffer->memory);
-        p->counters.buffers--;
-    }
-    buffer->memory = NULL;
-}
-
-static int copy(plugin *p, dvp_stream *stream, const dvp_copy *c, plugin_error *error)
-{
-    dvp_error said;
-    clear(&said);
-    if (c->bytes == 0)
-        return 0;
-    dvp_status status = p->api.buffer_copy(p->device, stream, c, &said);
-    return status == DVP_OK ? 0 : plugin_fail(p, status, "buffer_copy", &said, error);
-}
-
-int plugin_upload(plugin *p, const plugin_buffer *to, uint64_t offset, const void *from,
-                  uint64_t bytes, plugin_error *error)
-{
-    p->counters.uploads++;
-    p->counters.upload_bytes += bytes;
-    return copy(p, p->transfer,
-                &(dvp_copy){.struct_size = sizeof(dvp_copy),
-                            .direction = DVP_HOST_TO_DEVICE,
-                            .destination = to->memory,
-                            .destination_offset = offset,
-                            .source = from,
-                            .bytes = bytes},
-                error);
-}
-
-int plugin_download(plugin *p, void *to, const plugin_buffer *from, uint64_t offset,
-                    uint64_t bytes, plugin_error *error)
-{
-    p->counters.downloads++;
-    p->counters.download_bytes += bytes;
-    return copy(p, p->compute,
-                &(dvp_copy){.struct_size = sizeof(dvp_copy),
-                            .direction = DVP_DEVICE_TO_HOST,
-                            .destination = to,
-                            .source = from->memory,
-                            .source_offset = offset,
-                            .bytes = bytes},
-                error);
-}
-
-int plugin_sync(plugin *p, plugin_error *error)
-{
-    dvp_error said, also_said;
-    clear(&said);
-    clear(&also_said);
-    /* Both, whatever the first one says: a stream that was not waited for may still write to
-     * memory that the caller is about to free. */
-    dvp_status status = p->api.stream_sync(p->device, p->transfer, &said);
-    dvp_status other = p->api.stream_sync(p->device, p->compute, &also_said);
-    if (status != DVP_OK)
-        return plugin_fail(p, status, "stream_sync", &said, error);
-    return other == DVP_OK ? 0 : plugin_fail(p, other, "stream_sync", &also_said, error);
-}
-
-static int await(plugin *p, dvp_event *event, dvp_stream *done, dvp_stream *waiting,
-                 const char *what, plugin_error *error)
-{
-    dvp_error said;
-    clear(&said);
-    dvp_status status = p->api.event_record(p->device, event, done, &said);
-    if (status == DVP_OK)
-        status = p->api.event_wait(p->device, waiting, event, &said);
-    return status == DVP_OK ? 0 : plugin_fail(p, status, what, &said, error);
-}
-
-int plugin_await_uploads(plugin *p, plugin_error *error)
-{
-    return await(p, p->uploaded, p->transfer, p->compute, "waiting for copies", error);
-}
-
-int plugin_await_kernels(plugin *p, plugin_error *error)
-{
-    return await(p, p->computed, p->compute, p->transfer, "waiting for kernels", error);
-}
-
 /* ---- programs ---- */
 
-static int fail_kernel(plugin *p, dvp_status status, const char *kernel, const char *op,
+/* "float32[2, 3]" and so on, as far as there is room. */
+static size_t show_shape(char *text, size_t size, const dvp_tensor *t)
+{
+    size_t used = 0;
+    for (int32_t i = 0; i <= t->ndim && used < size; i++) {
+        int wrote = i == t->ndim ? snprintf(text + used, size - used, i == 0 ? "[]" : "]")
+                                 : snprintf(text + used, size - used, "%s%lld", i ? ", " : "[",
+                                            (long long)t->shape[i]);
+        used += wrote > 0 ? (size_t)wrote : 0;
+    }
+    return used < size ? used : size;
+}
+
+static int fail_kernel(plugin *p, dvp_status status, const char *kernel, const dvp_op *op,
                        const dvp_error *said, plugin_error *error)
 {
-    char what[300];
-    snprintf(what, sizeof what, "the kernel '%s' of %s", kernel, op);
+    char what[500];
+    size_t used =
+        (size_t)snprintf(what, 300, "the kernel '%.100s' of %.150s", kernel, op->name);
+    for (uint32_t i = 0; i < op->input_count && used < sizeof what - 100; i++) {
+        if (op->inputs[i].ndim < 0)
+            continue;
+        used += (size_t)snprintf(what + used, sizeof what - used, i == 0 ? " on " : " and ");
+        used += show_shape(what + used, sizeof what - used, &op->inputs[i]);
+    }
     return plugin_fail(p, status, what, said, error);
 }
 
@@ -125,7 +38,7 @@ int plugin_find_kernel(plugin *p, const char *name, uint32_t least, uint32_t gre
                        const char *op, const dvp_kernel **kernel, plugin_error *error)
 {
     dvp_error said;
-    clear(&said);
+    plugin_clear(&said);
     uint32_t version = 0;
     *kernel = NULL;
     dvp_status status =
@@ -136,7 +49,8 @@ int plugin_find_kernel(plugin *p, const char *name, uint32_t least, uint32_t gre
                  version, least, greatest);
         status = DVP_FAILED;
     }
-    return status == DVP_OK ? 0 : fail_kernel(p, status, name, op, &said, error);
+    return status == DVP_OK ? 0
+                            : fail_kernel(p, status, name, &(dvp_op){.name = op}, &said, error);
 }
 
 static int find_kernels(plugin *p, plugin_program *program, plugin_error *error)
@@ -150,14 +64,15 @@ static int find_kernels(plugin *p, plugin_program *program, plugin_error *error)
     return 0;
 }
 
-int plugin_execute(plugin *p, const dvp_kernel *kernel, const char *name, const dvp_op *op,
-                   plugin_error *error)
+int plugin_execute(plugin_lane *lane, const dvp_kernel *kernel, const char *name,
+                   const dvp_op *op, plugin_error *error)
 {
+    plugin *p = lane->plugin;
     dvp_error said;
-    clear(&said);
-    p->counters.kernels++;
-    dvp_status status = p->api.execute(p->device, p->compute, kernel, op, &said);
-    return status == DVP_OK ? 0 : fail_kernel(p, status, name, op->name, &said, error);
+    plugin_clear(&said);
+    plugin_counted(&p->counters.kernels, 1);
+    dvp_status status = p->api.execute(p->device, lane->compute, kernel, op, &said);
+    return status == DVP_OK ? 0 : fail_kernel(p, status, name, op, &said, error);
 }
 
 static void place_in_arena(plugin_program *program)
@@ -168,7 +83,7 @@ static void place_in_arena(plugin_program *program)
             if (step->input_slots[k] < 0 && step->inputs[k].ndim >= 0)
                 step->inputs[k].data = program->arena.memory;
         for (uint32_t k = 0; k < step->op.output_count; k++)
-            if (step->outputs[k].ndim >= 0)
+            if (step->output_slots[k] < 0 && step->outputs[k].ndim >= 0)
                 step->outputs[k].data = program->arena.memory;
     }
 }
@@ -177,11 +92,13 @@ int plugin_load_blob(plugin *p, const void *blob, uint64_t bytes, dvp_program **
                      plugin_error *error)
 {
     dvp_error said;
-    clear(&said);
+    plugin_clear(&said);
     *compiled = NULL;
     dvp_status status = DVP_UNSUPPORTED;
+    dvt_lock_take(&p->memory);
     if (p->api.segment_compile != NULL)
         status = p->api.program_load(p->device, blob, bytes, compiled, &said);
+    dvt_lock_give(&p->memory);
     if (status == DVP_OK && *compiled == NULL)
         status = DVP_FAILED;
     return status == DVP_OK ? 0 : plugin_fail(p, status, "program_load", &said, error);
@@ -190,11 +107,12 @@ int plugin_load_blob(plugin *p, const void *blob, uint64_t bytes, dvp_program **
 /* Kernels and memory belong to a device as it was opened; find them again in a new one. */
 static int prepare(plugin *p, plugin_program *program, plugin_error *error)
 {
-    if (plugin_ready(p, error) != 0)
-        return -1;
     if (program->arena.memory != NULL && program->arena.generation == p->generation)
         return 0;
     program->arena.memory = NULL;
+    for (size_t i = 0; i < program->step_count; i++)
+        for (uint32_t k = 0; k < program->steps[i].op.input_count; k++)
+            program->steps[i].prepared[k] = (plugin_prepared){0};
     int failed = program->blob ? plugin_load_blob(p, program->blob, program->blob_bytes,
                                                   &program->compiled, error)
                                : find_kernels(p, program, error);
@@ -204,77 +122,145 @@ static int prepare(plugin *p, plugin_program *program, plugin_error *error)
     return 0;
 }
 
-static int send(plugin *p, const plugin_program *program, const void *const *uploads,
+static int send(plugin_lane *lane, const plugin_program *program, const void *const *uploads,
                 plugin_error *error)
 {
     for (size_t i = 0; i < program->upload_count; i++)
-        if (plugin_upload(p, &program->arena, program->uploads[i].offset, uploads[i],
+        if (plugin_upload(lane, &program->arena, program->uploads[i].offset, uploads[i],
                           program->uploads[i].bytes, error) != 0)
             return -1;
-    return plugin_await_uploads(p, error);
+    return program->upload_count == 0 ? 0 : plugin_await_uploads(lane, error);
 }
 
-static int execute(plugin *p, plugin_program *program, const plugin_buffer *const *slots,
-                   plugin_error *error)
+/* The plug-in's own layout of a constant operand, made once for each buffer it comes in. */
+static int prepare_constant(plugin_lane *lane, plugin_step *step, uint32_t input,
+                            const plugin_buffer *from, plugin_error *error)
 {
+    plugin *p = lane->plugin;
+    plugin_prepared *held = &step->prepared[input];
     dvp_error said;
-    clear(&said);
-    for (size_t i = 0; i < program->step_count; i++) {
-        plugin_step *step = &program->steps[i];
-        for (uint32_t k = 0; k < step->op.input_count; k++)
-            if (step->input_slots[k] >= 0)
-                step->inputs[k].data = slots[step->input_slots[k]]->memory;
-        p->counters.kernels++;
+    plugin_clear(&said);
+    step->input_flags[input] = DVP_OPERAND_CONSTANT;
+    if (p->api.constant_prepare == NULL)
+        return 0;
+    if (held->number != from->number) {
+        plugin_free(p, &held->buffer);
+        void *memory = NULL;
+        dvt_lock_take(&p->memory);
         dvp_status status =
-            program->blob
-                ? p->api.program_run(p->device, p->compute, program->compiled, step->inputs,
-                                     step->op.input_count, step->outputs, step->op.output_count,
-                                     &said)
-                : p->api.execute(p->device, p->compute, step->kernel, &step->op, &said);
+            p->api.constant_prepare(p->device, lane->compute, &step->op, input, &memory, &said);
+        dvt_lock_give(&p->memory);
         if (status != DVP_OK)
-            return fail_kernel(p, status, step->kernel_name, step->op.name, &said, error);
+            return plugin_fail(p, status, "constant_prepare", &said, error);
+        *held = (plugin_prepared){
+            from->number,
+            {.memory = memory, .generation = p->generation, .number = from->number}};
+        if (memory != NULL)
+            plugin_counted(&p->counters.buffers, 1);
+    }
+    if (held->buffer.memory != NULL) {
+        step->inputs[input].data = held->buffer.memory;
+        step->input_flags[input] |= DVP_OPERAND_PREPARED;
     }
     return 0;
 }
 
-static int receive(plugin *p, const plugin_program *program, void *const *downloads,
-                   plugin_error *error)
+static int place_slots(plugin_lane *lane, plugin_program *program, plugin_step *step,
+                       plugin_buffer *const *slots, plugin_error *error)
 {
-    for (size_t i = 0; i < program->download_count; i++)
-        if (plugin_download(p, downloads[i], &program->arena, program->downloads[i].offset,
-                            program->downloads[i].bytes, error) != 0)
+    for (uint32_t k = 0; k < step->op.output_count; k++)
+        if (step->output_slots[k] >= 0)
+            step->outputs[k].data = slots[step->output_slots[k]]->memory;
+    for (uint32_t k = 0; k < step->op.input_count; k++) {
+        if (step->input_slots[k] < 0)
+            continue;
+        const plugin_buffer *from = slots[step->input_slots[k]];
+        step->inputs[k].data = from->memory;
+        step->input_flags[k] = 0;
+        if (from->constant && program->blob == NULL &&
+            prepare_constant(lane, step, k, from, error) != 0)
             return -1;
-    return plugin_sync(p, error);
+    }
+    return 0;
 }
 
-int plugin_run(plugin *p, plugin_program *program, const plugin_buffer *const *slots,
+static int execute(plugin_lane *lane, plugin_program *program, plugin_buffer *const *slots,
+                   plugin_error *error)
+{
+    plugin *p = lane->plugin;
+    dvp_error said;
+    plugin_clear(&said);
+    for (size_t i = 0; i < program->step_count; i++) {
+        plugin_step *step = &program->steps[i];
+        if (place_slots(lane, program, step, slots, error) != 0)
+            return -1;
+        plugin_counted(&p->counters.kernels, 1);
+        dvp_status status =
+            program->blob
+                ? p->api.program_run(p->device, lane->compute, program->compiled, step->inputs,
+                                     step->op.input_count, step->outputs, step->op.output_count,
+                                     &said)
+                : p->api.execute(p->device, lane->compute, step->kernel, &step->op, &said);
+        if (status != DVP_OK)
+            return fail_kernel(p, status, step->kernel_name, &step->op, &said, error);
+    }
+    return 0;
+}
+
+/* Results that stay on the device are not waited for; what was sent is, for the caller may free
+ * it. */
+static int receive(plugin_lane *lane, const plugin_program *program,
+                   plugin_buffer *const *slots, void *const *downloads, plugin_error *error)
+{
+    for (size_t i = program->kept_at; i < program->slot_count; i++) {
+        slots[i]->lane = (int32_t)(lane - lane->plugin->lanes);
+        slots[i]->given = lane->given;
+    }
+    for (size_t i = 0; i < program->download_count; i++) {
+        const plugin_range *from = &program->downloads[i];
+        const plugin_buffer *held = from->slot < 0 ? &program->arena : slots[from->slot];
+        if (plugin_download(lane, downloads[i], held, from->offset, from->bytes, error) != 0)
+            return -1;
+    }
+    if (program->download_count > 0 || program->kept_at == program->slot_count)
+        return plugin_sync(lane, error);
+    return program->upload_count == 0 ? 0 : plugin_sync_uploads(lane, error);
+}
+
+static int check_slots(plugin *p, const plugin_program *program, plugin_buffer *const *slots,
+                       plugin_error *error)
+{
+    for (size_t i = 0; i < program->slot_count; i++)
+        if (!plugin_is_alive(p, slots[i]))
+            return plugin_problem_is(
+                error, PLUGIN_LOST,
+                "the device of plug-in '%s' was lost since a value was sent to it; the next "
+                "call sends it again",
+                p->info.name);
+    return 0;
+}
+
+int plugin_run(plugin_lane *lane, plugin_program *program, plugin_buffer *const *slots,
                const void *const *uploads, void *const *downloads, plugin_error *error)
 {
-    if (prepare(p, program, error) != 0)
+    plugin *p = lane->plugin;
+    if (prepare(p, program, error) != 0 || check_slots(p, program, slots, error) != 0)
         return -1;
-    for (size_t i = 0; i < program->slot_count; i++)
-        if (slots[i]->generation != p->generation) {
-            snprintf(error->message, sizeof error->message,
-                     "the device of plug-in '%s' was lost since a constant was sent to it; "
-                     "the next call sends it again",
-                     p->info.name);
-            error->problem = PLUGIN_LOST;
-            return -1;
-        }
-    int failed = send(p, program, uploads, error) || execute(p, program, slots, error) ||
-                 receive(p, program, downloads, error);
+    int failed = send(lane, program, uploads, error) || execute(lane, program, slots, error) ||
+                 receive(lane, program, slots, downloads, error);
     plugin_error ignored;
-    if (failed && p->device != NULL)
-        plugin_sync(p, &ignored); /* nothing may still use the caller's memory */
+    if (failed && p->device != NULL && !p->lost)
+        plugin_sync(lane, &ignored); /* nothing may still use the caller's memory */
     return failed ? -1 : 0;
 }
 
 void plugin_free_program(plugin *p, plugin_program *program)
 {
-    if (program->compiled != NULL && program->arena.generation == p->generation &&
-        p->device != NULL)
-        p->api.program_free(p->device, program->compiled);
+    plugin_free_compiled(p, program->compiled, program->arena.generation);
     program->compiled = NULL;
+    for (size_t i = 0; i < program->step_count; i++)
+        for (uint32_t k = 0; k < program->steps[i].op.input_count; k++)
+            plugin_free(p, &program->steps[i].prepared[k].buffer);
     plugin_free(p, &program->arena);
 }
 
@@ -284,13 +270,15 @@ int plugin_compile(plugin *p, const dvp_segment *segment, const void **blob, uin
                    plugin_error *error)
 {
     dvp_error said;
-    clear(&said);
+    plugin_clear(&said);
     *blob = NULL;
     if (p->api.segment_compile == NULL)
         return 1;
     if (plugin_ready(p, error) != 0)
         return -1;
+    dvt_lock_take(&p->memory);
     dvp_status status = p->api.segment_compile(p->device, segment, blob, bytes, &said);
+    dvt_lock_give(&p->memory);
     if (status == DVP_UNSUPPORTED)
         return 1;
     if (status == DVP_OK && *blob == NULL)
@@ -308,7 +296,7 @@ int plugin_check_blob(plugin *p, const void *blob, uint64_t bytes, int32_t *stat
                       plugin_error *error)
 {
     dvp_error said;
-    clear(&said);
+    plugin_clear(&said);
     if (p->api.segment_compile == NULL)
         return 1;
     if (plugin_ready(p, error) != 0)

@@ -49,10 +49,12 @@ static void test_both_streams_are_waited_for(void)
     plugin p = {.api = {.stream_sync = sync_stream},
                 .info = {.name = "test"},
                 .device = (dvp_device *)(void *)&device,
-                .compute = (dvp_stream *)(void *)&compute_stream,
-                .transfer = (dvp_stream *)(void *)&transfer_stream};
+                .lanes = {{.compute = (dvp_stream *)(void *)&compute_stream,
+                           .transfer = (dvp_stream *)(void *)&transfer_stream}}};
+    p.lanes[0].plugin = &p;
     plugin_error error = {0};
-    EXPECT(plugin_sync(&p, &error) == -1 && error.problem == PLUGIN_FAILED, "no error");
+    EXPECT(plugin_sync(&p.lanes[0], &error) == -1 && error.problem == PLUGIN_FAILED,
+           "no error");
     EXPECT(transfers == 1 && computes == 1, "one failed stream keeps the other from being "
                                             "waited for");
 }

@@ -130,6 +130,13 @@ class Fallback(Protocol):
         """``run`` such that nothing can tell that it was tried once it has failed."""
 
 
+class Memory(Protocol):
+    """Memory of a device's own."""
+
+    def reaches(self, other: Any, /) -> bool:
+        """Whether what lies there can be had in ``other`` with no way over the host."""
+
+
 class Executable(ABC):
     """A loaded segment that can say more of itself than a plain function.
 
@@ -138,6 +145,8 @@ class Executable(ABC):
 
     # How long each call took, where somebody measures it.
     measured: Measured | None = None
+    # The memory that its results may stay in (``keep``); None: they are tensors of PyTorch's.
+    memory: Memory | None = None
 
     @abstractmethod
     def __call__(self, inputs: list[Any], /) -> Sequence[Any]:
@@ -170,6 +179,9 @@ class Executable(ABC):
         It tells of none where the code consists of nothing that has a name.
         """
         return list
+
+    def keep(self, outputs: frozenset[int]) -> None:  # noqa: B027  # a default, not a stub
+        """Leave these outputs in ``memory`` from now on, beside those that stay already."""
 
 
 class FunctionExecutable(Executable):

@@ -414,6 +414,10 @@ class DeviceLost(PluginFailed):
     """A plug-in's device is gone. The next call opens it again and sends it what it needs."""
 
 
+class DeviceTimeout(DeviceLost):
+    """A device has not finished what it was given in DOVETAIL_DEVICE_TIMEOUT seconds."""
+
+
 class PluginLeak(DovetailWarning, ResourceWarning):
     """A plug-in holds device memory after everything was given back to it."""
 

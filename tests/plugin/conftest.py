@@ -34,6 +34,22 @@ def accel_path(compiler, tmp_path_factory):
     return output
 
 
+@pytest.fixture(scope="session")
+def sim_path(compiler, tmp_path_factory):
+    """libaccel_sim.so, with its device's program beside it."""
+    from tests.plugin.sim import build
+
+    return build(tmp_path_factory.mktemp("sim"))
+
+
+@pytest.fixture
+def sim(sim_path):
+    from tests.plugin.sim import simulator
+
+    with simulator(sim_path) as found:
+        yield found
+
+
 class Accelerator:
     """The registered backend, its library, and its log."""
 

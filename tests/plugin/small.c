@@ -262,6 +262,13 @@ static dvp_status segment_compile(dvp_device *device, const dvp_segment *segment
     for (int32_t i = 0; i < x->ndim; i++)
         made.count *= x->shape[i];
     for (uint32_t i = 0; i < segment->op_count; i++) {
+#if DVP_ABI_MINOR == 0
+        const dvp_op *op = &segment->ops[i];
+#else
+        const dvp_op *op = dvp_segment_op(segment, i);
+#endif
+        if (strcmp(op->name, "aten.relu.default") != 0)
+            return DVP_FAILED;
         int32_t from = segment->op_inputs[i][0];
         if (from != last && segment->bases[from] != last)
             return DVP_UNSUPPORTED;

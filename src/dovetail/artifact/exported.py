@@ -36,6 +36,7 @@ from dovetail.pipeline import Compiler
 from dovetail.place.priority import priority_list
 from dovetail.runtime.layouts import copy_with_strides
 from dovetail.runtime.link import Linked
+from dovetail.runtime.resident import on_host
 
 pytree = torch_tensors.pytree()
 _STATE_WRITES = {OutputKind.BUFFER_MUTATION} | (
@@ -121,6 +122,8 @@ class Artifact:
         self.interface = interface
         self.linked, self._run = linked, linked.run
         self.record = record
+        self._on_device: dict[str, Any] = {}  # state that a device holds, newer than the tensors
+        self._kept = self._keep_state()
 
     @property
     def name(self) -> str:
@@ -134,7 +137,11 @@ class Artifact:
 
     @property
     def state(self) -> dict[str, torch.Tensor]:
-        """Buffers the model writes to, as they are after the last call."""
+        """Buffers the model writes to, as they are after the last call; write to them to set it.
+
+        State that an accelerator kept in its own memory is brought here, and stays here.
+        """
+        self._bring_state()
         roles, tensors = self.interface.roles, self.interface.tensors
         names = {role.key for role in roles if role.kind == "state"}
         return {name: tensors[name] for name in sorted(names)}
@@ -148,7 +155,10 @@ class Artifact:
         model.guards.check(flat)
         given = iter(flat)
         inputs = [
-            next(given) if role.kind == "user" else model.tensors[role.key] for role in model.roles
+            next(given)
+            if role.kind == "user"
+            else self._on_device.get(role.key, model.tensors[role.key])
+            for role in model.roles
         ]
         with torch.no_grad(), _without_autocast():
             results = self._run(inputs)
@@ -184,6 +194,7 @@ class Artifact:
         """
         from dovetail.artifact.save import save
 
+        self._bring_state()
         save(
             self.interface,
             self.linked,
@@ -193,8 +204,32 @@ class Artifact:
             targets=targets,
         )
 
+    def _keep_state(self) -> frozenset[int]:
+        """Which of the writes stay on a device from call to call."""
+        if all(each.executable.memory is None for each in self.linked.parts[-1].segments):
+            return frozenset()
+        from dovetail.runtime.resident import keep_state
+
+        given = {role.key: n for n, role in enumerate(self.interface.roles) if role.kind == "state"}
+        writes = enumerate(self.interface.writes)
+        return keep_state(self.linked, {n: given[k] for n, (kind, k) in writes if kind == "state"})
+
+    def _bring_state(self) -> None:
+        """Have all state in the tensors of the host, from now on.
+
+        DeviceLost, once, where it was lost with its device: it is as it was last here.
+        """
+        held, self._on_device, self._kept = self._on_device, {}, frozenset()
+        for key, value in held.items():
+            self.interface.tensors[key].copy_(value.fetch())
+
     def _apply_writes(self, results: Sequence[Any], flat: Sequence[Any]) -> None:
-        for (kind, key), value in zip(self.interface.writes, results, strict=False):
+        for n, ((kind, key), value) in enumerate(zip(self.interface.writes, results, strict=False)):
+            if n in self._kept:
+                self._on_device[key] = value
+                continue
+            if kind == "state":
+                value = on_host(value)
             target = self.interface.tensors[key] if kind == "state" else flat[int(key)]
             target.copy_(value)
 

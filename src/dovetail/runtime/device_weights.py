@@ -65,15 +65,18 @@ class Weights:
         held = self._held.get((tensor.data_ptr(), size))
         return held is not None and held.is_current(tensor)
 
-    def get(self, tensor: Any, size: int) -> _native.DeviceBuffer:
-        """The tensor's copy on the device, sent there if it is missing or out of date."""
+    def get(self, tensor: Any, size: int, *, constant: bool = False) -> _native.DeviceBuffer:
+        """The tensor's copy on the device, sent there if it is missing or out of date.
+
+        Of a ``constant`` the plug-in may make a copy in a layout of its own.
+        """
         address = tensor.data_ptr()
         held = self._held.get((address, size))
         if held is not None and held.is_current(tensor):
             return held.buffer
         how, forgotten = writes.how_to_read((tensor,)), self._forgotten
         state = writes.state((tensor,), how)
-        buffer = self._native.upload(address, size)
+        buffer = self._native.upload(address, size, constant)
         if forgotten == self._forgotten:  # else written to while it was sent
             drop = _Drop(self._held, (address, size))
             storage = weakref.ref(tensor.untyped_storage(), drop)

@@ -82,7 +82,12 @@ class Linker:
         segments = tuple(self.segment(each) for each in part.segments)
         executables = [(each.backend.name, each.executable) for each in segments]
         part = replace(part, segments=tuple(each.compiled for each in segments))
-        return LinkedPart(kind, part, segments, runner_for(part, executables, check=self.check))
+        run = runner_for(part, executables, check=self.check)
+        if any(each.executable.memory is not None for each in segments):
+            from dovetail.runtime.resident import keep_between
+
+            keep_between(part, [each.executable for each in segments], run)
+        return LinkedPart(kind, part, segments, run)
 
     def binder(self, part: LinkedPart) -> Bind:
         """What makes a function of a part for values that stay the same."""

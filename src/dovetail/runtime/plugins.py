@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import functools
+import itertools
+import logging
 import os
+import sys
 import warnings
 from collections.abc import Iterable, Sequence
 from functools import cached_property
 from os import PathLike, fspath
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from dovetail.errors import HOW_TO_TRUST, DovetailError, PluginLeak, UntrustedArtifact
 from dovetail.locks import ForkLock
@@ -16,8 +20,9 @@ from dovetail.locks import ForkLock
 if TYPE_CHECKING:
     from dovetail import _native
 
+_logger = logging.getLogger("dovetail.plugin")
 _lock = ForkLock()
-_open: dict[Path, Library] = {}
+_open: dict[tuple[Path, int], Library] = {}
 _CHUNK = 1 << 20  # bytes that are hashed at a time
 
 
@@ -29,15 +34,15 @@ class Clearable(Protocol):
 
 
 class Library:
-    """A loaded plug-in with its one device; a process has one for each file."""
+    """A loaded plug-in with one of its devices; a process has one for each file and device."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, index: int = 0) -> None:
         from dovetail import _native
 
-        self.path = path
+        self.path, self.index = path, index
         self._file = _descriptor(path)  # of what is loaded, whatever takes its place later
         try:
-            self.native: _native.Plugin = _native.Plugin(path)
+            self.native: _native.Plugin = _native.Plugin(path, index)
         except BaseException:
             if self._file >= 0:
                 os.close(self._file)
@@ -55,6 +60,10 @@ class Library:
             found.update(data)
             at += len(data)
         return found.hexdigest()
+
+    def reaches(self, other: Any) -> bool:
+        """Whether the plug-in copies from this device to that one: both are its own."""
+        return self is other or (isinstance(other, Library) and other.path == self.path)
 
     def close(self) -> None:
         """Close the device, which the next use opens again; warn when memory is left on it."""
@@ -78,20 +87,61 @@ def _descriptor(path: Path) -> int:
         return -1
 
 
-def open_library(path: str | PathLike[str]) -> Library:
-    """The plug-in at ``path``, loaded once in a process."""
-    resolved = Path(fspath(path)).resolve()
+class _Listener:
+    """What plug-ins say: to the logger ``dovetail.plugin``, and as spans of PyTorch's profiler."""
+
+    def __init__(self) -> None:
+        self._spans: dict[int, Any] = {}
+        self._numbers = itertools.count(1)
+
+    def log(self, level: int, message: str) -> None:
+        _logger.log(level, "%s", message)
+
+    def begin(self, name: str) -> int:
+        """Begin a span; 0: nobody is profiling."""
+        if "torch" not in sys.modules:
+            return 0
+        from dovetail.capture._torch.profiler import span_of
+
+        span = span_of(name)
+        if span is None:
+            return 0
+        span.__enter__()
+        number = next(self._numbers)
+        self._spans[number] = span
+        return number
+
+    def end(self, number: int) -> None:
+        self._spans.pop(number).__exit__(None, None, None)
+
+    def progress(self, what: str, done: float) -> None:
+        _logger.info("%s: %.0f%%", what, 100 * done)
+
+
+@functools.cache
+def _listen() -> None:
+    from dovetail import _native
+
+    listener = _Listener()
+    _native.listen(listener.log, listener.begin, listener.end, listener.progress)
+
+
+def open_library(path: str | PathLike[str], index: int = 0) -> Library:
+    """The plug-in at ``path`` with its device of this number, loaded once in a process."""
+    key = Path(fspath(path)).resolve(), index
+    _listen()
     with _lock:
-        if resolved not in _open:
-            _open[resolved] = Library(resolved)
-        return _open[resolved]
+        if key not in _open:
+            _open[key] = Library(*key)
+        return _open[key]
 
 
 def known_plugins(given: Iterable[str | PathLike[str]] = ()) -> list[Library]:
     """The plug-ins that this process has, those at the given paths last, so that they win."""
     chosen = [open_library(path) for path in given]
     with _lock:
-        return [library for library in _open.values() if library not in chosen] + chosen
+        held = [library for (_, index), library in _open.items() if index == 0]
+        return [library for library in held if library not in chosen] + chosen
 
 
 def brought_plugins(names: Sequence[str], *, trusted: bool) -> list[Library]:

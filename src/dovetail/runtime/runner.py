@@ -7,15 +7,16 @@ early) and returns the graph's outputs in order.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from dovetail.backend import Executable, Fallback, Run
+from dovetail.backend import Executable, Fallback, Memory, Run
 from dovetail.compiled.graph import CompiledPart, CompiledSegment
 from dovetail.errors import WrongOutputs
 from dovetail.history import Measured
 from dovetail.ir import Arg, Ref, SizeProgram
 from dovetail.ir.call import format_desc
+from dovetail.ir.segment import ValueKey
 from dovetail.ir.size import Size
 from dovetail.registry import LAST_BACKEND
 from dovetail.runtime.check import mismatch
@@ -124,6 +125,23 @@ class Runner:
             step(registers)
         return [get(registers) for get in self.outputs]
 
+    def fetches(self, keys: Iterable[ValueKey], fetch: Callable[[Any], Any]) -> None:
+        """These values stay on a device: who reads them elsewhere fetches them first."""
+        for key in keys:
+            slot = self.slots[key]
+            for step in self.steps:
+                if slot in step.taken and step.executable.memory is None:
+                    step.fetched = (*step.fetched, slot)
+                    step.fetch = fetch
+            for n, out in enumerate(self.returned):
+                if isinstance(out, Ref) and (out.name, out.path) == key:
+                    self.outputs[n] = _fetching(slot, fetch)
+
+    def leave(self, outputs: Iterable[int]) -> None:
+        """Return these outputs as they are."""
+        for n in outputs:
+            self.outputs[n] = self._getter(self.returned[n])
+
     def _run_checked(self, registers: Registers) -> list[Any]:
         """Debug mode: each backend's results are held against what its segment promises."""
         symbols = {name: registers[self._slot(name)] for name in self.symbol_names}
@@ -200,6 +218,15 @@ class Timed(Executable):
         """The executable's own."""
         return self.executable.transfers()
 
+    @property
+    def memory(self) -> Memory | None:  # type: ignore[override]
+        """The executable's own."""
+        return self.executable.memory
+
+    def keep(self, outputs: frozenset[int]) -> None:
+        """Have the executable do so."""
+        self.executable.keep(outputs)
+
 
 def _timed(run: Run, measured: Measured) -> Run:
     def timed(inputs: list[Any]) -> Sequence[Any]:
@@ -211,8 +238,21 @@ def _timed(run: Run, measured: Measured) -> Run:
     return timed
 
 
+def _fetching(slot: int, fetch: Callable[[Any], Any]) -> Callable[[Registers], Any]:
+    return lambda registers: fetch(registers[slot])
+
+
 class _SegmentStep:
-    __slots__ = ("backend", "executable", "frees", "given", "outputs", "taken")
+    __slots__ = (
+        "backend",
+        "executable",
+        "fetch",
+        "fetched",
+        "frees",
+        "given",
+        "outputs",
+        "taken",
+    )
 
     def __init__(
         self,
@@ -225,8 +265,13 @@ class _SegmentStep:
         self.backend, self.executable = backend, executable
         self.taken, self.given, self.outputs = taken, given, outputs
         self.frees: tuple[int, ...] = ()
+        self.fetched: tuple[int, ...] = ()  # what may be on a device
+        self.fetch: Callable[[Any], Any] | None = None
 
     def __call__(self, registers: Registers) -> None:
+        if self.fetch is not None:
+            for slot in self.fetched:
+                registers[slot] = self.fetch(registers[slot])
         inputs = [registers[slot] for slot in self.taken]
         for slot in self.frees:
             registers[slot] = None

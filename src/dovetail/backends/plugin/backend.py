@@ -35,29 +35,38 @@ if TYPE_CHECKING:
     from dovetail.ir import OpCall, Segment
 
 
-def load_plugin(path: str | PathLike[str], *, name: str | None = None) -> type[PluginBackend]:
+def load_plugin(
+    path: str | PathLike[str], *, name: str | None = None, device: int = 0
+) -> type[PluginBackend]:
     """Register the backend that a C library implements, under its own name or another.
 
-    Loading the same file again gives the same backend.
+    ``device`` is the number of one of its devices: each is a backend of its own, and the name of
+    all but the first ends in the number, as in ``my_accel.1``. Loading the same file again gives
+    the same backend.
     """
-    backend = plugin_backend(path, name=name)
+    backend = plugin_backend(path, name=name, device=device)
     registry.register_backend(backend)
     return backend
 
 
-def plugin_backend(path: str | PathLike[str], *, name: str | None = None) -> type[PluginBackend]:
+def plugin_backend(
+    path: str | PathLike[str], *, name: str | None = None, device: int = 0
+) -> type[PluginBackend]:
     """The backend that a C library implements, as a class that is registered nowhere."""
-    library = open_library(path)
+    library = open_library(path, device)
+    own = library.name if device == 0 else f"{library.name}.{device}"
     try:
-        return _backend_class(library.path, check_name(library.name if name is None else name))
+        return _backend_class(library.path, check_name(own if name is None else name), device)
     except InvalidBackendName as error:
         raise InvalidPlugin(f"the plug-in {library.path}: {error}") from None
 
 
 @cache
-def _backend_class(path: Path, name: str) -> type[PluginBackend]:
-    made_by = f"{__name__}:plugin_backend", {"path": str(path), "name": name}
+def _backend_class(path: Path, name: str, device: int) -> type[PluginBackend]:
+    given = {"path": str(path), "name": name, "device": device}
+    made_by = f"{__name__}:plugin_backend", given
     members = {"name": name, "library": path, "made_by": made_by, "__doc__": f"{path}"}
+    members["device_index"] = device
     return type(name, (PluginBackend,), members)
 
 
@@ -69,11 +78,12 @@ class PluginBackend(Backend):
     """
 
     library: ClassVar[str | Path]
+    device_index: ClassVar[int] = 0
 
     @property
     def opened(self) -> Library:
         """The library, loaded on first use."""
-        return open_library(self.library)
+        return open_library(self.library, self.device_index)
 
     @cached_property
     def transfer(self) -> Transfer:  # type: ignore[override]

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from dovetail.backends.plugin.call import (
     PLUGIN_DTYPES,
@@ -21,6 +21,7 @@ from dovetail.ir.memory import Lifetime, aligned, plan_lifetimes
 from dovetail.runtime.sized import Number, TensorLayout, layout_of
 
 if TYPE_CHECKING:
+    from dovetail import _native
     from dovetail.runtime.plugins import Library
 
 Key = tuple[str, tuple[int, ...]]  # a value: its name, and a path into its call's result
@@ -66,13 +67,17 @@ class _Value:
 class Flow:
     """Every value of a segment whose sizes are known: its layout, its memory, how long it lives."""
 
-    def __init__(self, segment: Segment, sized: SizedInputs, slots: Sequence[int] = ()) -> None:
+    def __init__(
+        self, segment: Segment, sized: SizedInputs, stay: Mapping[int, int] | None = None
+    ) -> None:
         self.segment, self.number = segment, sized.number
         self.kernels = [call for call in segment.calls if not is_view(call)]
         self.values: dict[Key, _Value] = {}
+        slots = {n: slot for slot, n in enumerate(sorted(stay or {}))}
         for n, layout in sized.inputs.items():
             key = (segment.inputs[n].name, ())
-            block = _Block(key, layout.bytes, -1, -1, slots.index(n) if n in slots else -1)
+            start = (stay or {}).get(n, 0)  # bytes into the buffer in its slot
+            block = _Block(key, layout.bytes, -1, -1, slots.get(n, -1), start)
             self.values[key] = _Value(layout, block)
         for time, call in enumerate(segment.calls):
             self._follow(time, call)
@@ -120,17 +125,21 @@ class PluginPlan:
         segment: Segment,
         outputs: Sequence[Arg],
         sized: SizedInputs,
-        stay: frozenset[int],
+        stay: Mapping[int, int],
+        kept: Collection[int],
         blob: bytes | None = None,
     ) -> None:
-        from dovetail import _native
-
         self.slots = sorted(stay)
         self.uploads = [n for n in sized.inputs if n not in stay]
-        flow = Flow(segment, sized, self.slots)
+        flow = Flow(segment, sized, stay)
         sent = [flow.values[segment.inputs[n].name, ()] for n in self.uploads]
         fetched = [flow.value(out) for out in outputs]
-        self.outputs = [value.layout for value in fetched]
+        self.kept = _keep([fetched[n] for n in sorted(kept)], len(self.slots))
+        self.results = [
+            Result(v.layout, v.block.slot - len(self.slots) if n in kept else -1, v.start)
+            for n, v in enumerate(fetched)
+        ]
+        back = [value for n, value in enumerate(fetched) if n not in kept]
         used = [value.block for value in flow.values.values()]
         for value in fetched:
             value.block.last = len(segment.calls)
@@ -144,15 +153,57 @@ class PluginPlan:
             if blob is None
             else (_whole(flow, sized, fetched),)
         )
-        self.program = _native.PluginProgram(
-            library.native,
+        self._native = library.native
+        self._given = (
             steps,
             tuple((v.block.offset, v.layout.bytes) for v in sent),
-            tuple((v.block.offset + v.start, v.layout.bytes) for v in fetched),
+            tuple((v.block.offset + v.start, v.layout.bytes, v.block.slot) for v in back),
             arena,
             len(self.slots),
             blob,
+            len(self.kept),
         )
+        self._idle = [self._program()]
+
+    def run(
+        self,
+        slots: Sequence[_native.DeviceBuffer],
+        uploads: Sequence[int],
+        downloads: Sequence[int],
+    ) -> list[_native.DeviceBuffer]:
+        """Run on the inputs' buffers and addresses; the buffers of results that stay come back.
+
+        Threads that run it at once have a program each, with memory of its own.
+        """
+        kept = [self._native.alloc(size) for size in self.kept]
+        try:
+            program = self._idle.pop()
+        except IndexError:
+            program = self._program()
+        program.run((*slots, *kept), tuple(uploads), tuple(downloads))
+        self._idle.append(program)
+        return kept
+
+    def _program(self) -> _native.PluginProgram:
+        from dovetail import _native
+
+        return _native.PluginProgram(self._native, *self._given)
+
+
+class Result(NamedTuple):
+    """Where an output is: -1 in ``kept`` for the host, else a buffer, ``start`` bytes into it."""
+
+    layout: TensorLayout
+    kept: int
+    start: int
+
+
+def _keep(values: Sequence[_Value], first: int) -> list[int]:
+    """Give the memory of values that stay slots from ``first`` on; the bytes of each."""
+    blocks = list({id(value.block): value.block for value in values}.values())
+    for number, block in enumerate(blocks, first):
+        block.slot = number
+    return [block.bytes for block in blocks]
 
 
 def _step(library: Library, flow: Flow, call: OpCall) -> tuple[Any, ...]:

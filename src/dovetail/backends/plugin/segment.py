@@ -1,12 +1,13 @@
 """A segment on a plug-in's device: what is sent, what runs, what comes back.
 
 Kernels become one native program for each set of sizes. Views of what the segment was given are
-made on the host; a value that only the host looks at never crosses.
+made on the host; a value that only the host looks at never crosses. Results that segments of the
+same device read, and state, stay there (``keep``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -18,6 +19,7 @@ from dovetail.ir import Arg, OpCall, Ref, Segment, TensorDesc
 from dovetail.ir.size import symbols_of
 from dovetail.runtime.device_weights import weights_of
 from dovetail.runtime.interpreter import Interpreter
+from dovetail.runtime.resident import Resident, on_host
 from dovetail.runtime.sized import bind_sizes, fitted, layout_of
 
 if TYPE_CHECKING:
@@ -35,6 +37,7 @@ class PluginSegment(Executable):
         self.kernels = [call for call in segment.calls if not is_view(call)]
         self._back = [_is_from(out, on_host) for out in segment.outputs]
         self._views = _views_of_inputs(segment, on_host)
+        self._kept: frozenset[int] = frozenset()  # outputs that stay, among those of kernels
         self.sent = _inputs_used(segment, on_host, self.kernels)
         kept = ("constant", "shared")
         self._constant = {n for n, i in enumerate(segment.inputs) if i.kind in kept}
@@ -48,7 +51,7 @@ class PluginSegment(Executable):
     def prepare(self) -> PluginSegment:
         """Plan now where sizes are known, so that what cannot be planned fails while compiling."""
         for sized in self._layouts.values():
-            sized.plan(frozenset())
+            sized.plan({}, self._kept)
         return self
 
     def compile(self) -> bytes | None:
@@ -66,33 +69,65 @@ class PluginSegment(Executable):
         """Positions of the inputs that are sent and of the outputs that are fetched."""
         return list(self.sent), [n for n, host in enumerate(self._back) if not host]
 
+    @property
+    def memory(self) -> Library:  # type: ignore[override]
+        """The device's."""
+        return self.library
+
+    def keep(self, outputs: frozenset[int]) -> None:
+        """Leave these on the device; what is a view of an input is where that is."""
+        made = [n for n, host in enumerate(self._back) if not host]
+        self._kept |= {made.index(n) for n in outputs if n in made}
+
     def __call__(self, inputs: list[Any]) -> list[Any]:
         """Send what is needed, run, and fetch the results; the list is emptied."""
         values = list(inputs)
         inputs.clear()
-        seen = iter(self._views(list(values)) if self._views is not None else ())
+        seen = iter(self._views([*map(on_host, values)]) if self._views is not None else ())
         made = iter(self._run(values) if self.kernels else ())
         return [next(seen) if host else next(made) for host in self._back]
 
     def _run(self, values: Sequence[Any]) -> Sequence[Any]:
         sized = self._sized(values)
-        tensors = {n: fitted(values[n], sized.inputs[n]) for n in self.sent}
+        slots, tensors = self._inputs(values, sized)
+        plan = sized.plan({n: start for n, (_, start) in slots.items()}, self._kept)
+        back = [
+            torch.empty_strided(o.layout.shape, o.layout.strides, dtype=o.layout.torch)
+            for o in plan.results
+            if o.kept < 0
+        ]
+        kept = plan.run(
+            [slots[n][0] for n in plan.slots],
+            [tensors[n].data_ptr() for n in plan.uploads],
+            [out.data_ptr() for out in back],
+        )
+        fetched = iter(back)
+        return [
+            next(fetched) if o.kept < 0 else Resident(self.library, kept[o.kept], o.layout, o.start)
+            for o in plan.results
+        ]
+
+    def _inputs(
+        self, values: Sequence[Any], sized: _Sized
+    ) -> tuple[dict[int, tuple[Any, int]], dict[int, Any]]:
+        """Inputs on the device, as buffers and bytes into them, and inputs that are sent."""
         weights = weights_of(self.library)
-        stay = frozenset(
-            n
-            for n, tensor in tensors.items()
-            if tensor is values[n]
-            and weights.keeps(tensor, sized.inputs[n].bytes, constant=n in self._constant)
-        )
-        plan = sized.plan(stay)
-        slots = tuple(weights.get(tensors[n], sized.inputs[n].bytes) for n in plan.slots)
-        outputs = [torch.empty_strided(o.shape, o.strides, dtype=o.torch) for o in plan.outputs]
-        plan.program.run(
-            slots,
-            tuple(tensors[n].data_ptr() for n in plan.uploads),
-            tuple(out.data_ptr() for out in outputs),
-        )
-        return outputs
+        slots: dict[int, tuple[Any, int]] = {}
+        tensors = {}
+        for n in self.sent:
+            value, layout, constant = values[n], sized.inputs[n], n in self._constant
+            if isinstance(value, Resident):
+                there = value.on(self.library) if value.layout == layout else None
+                if there is not None:
+                    slots[n] = there.buffer, there.start
+                    continue
+                value = value.fetch()
+            tensor = fitted(value, layout)
+            if tensor is value and weights.keeps(tensor, layout.bytes, constant=constant):
+                slots[n] = weights.get(tensor, layout.bytes, constant=constant), 0
+            else:
+                tensors[n] = tensor
+        return slots, tensors
 
     def _sized(self, values: Sequence[Any]) -> _Sized:
         """The layouts for the sizes of this call."""
@@ -120,19 +155,19 @@ class _Sized:
             for n, given in enumerate(owner.segment.inputs)
             if n in owner.sent and isinstance(given.desc, TensorDesc)
         }
-        self._plans: dict[frozenset[int], PluginPlan] = {}
+        self._plans: dict[Any, PluginPlan] = {}
 
-    def plan(self, stay: frozenset[int]) -> PluginPlan:
-        """The program where the inputs numbered in ``stay`` are on the device already."""
-        found = self._plans.get(stay)
+    def plan(self, stay: Mapping[int, int], kept: frozenset[int]) -> PluginPlan:
+        """The program where inputs are on the device already, so many bytes into their buffers.
+
+        The outputs ``kept`` stay there.
+        """
+        key = frozenset(stay.items()), kept
+        found = self._plans.get(key)
         if found is None:
-            found = self._plans[stay] = PluginPlan(
-                self.owner.library,
-                self.owner.segment,
-                self.owner.fetched(),
-                self,
-                stay,
-                self.owner.blob,
+            owner = self.owner
+            found = self._plans[key] = PluginPlan(
+                owner.library, owner.segment, owner.fetched(), self, stay, kept, owner.blob
             )
         return found
 

@@ -1,0 +1,141 @@
+/* driver.h: what the files of the driver share. The driver is the plug-in: it lives in the
+ * host's process and has no way to device memory but commands. */
+#ifndef SIM_DRIVER_H
+#define SIM_DRIVER_H
+
+#include "dovetail_plugin.h"
+#include "wire.h"
+
+#include <pthread.h>
+#include <sys/types.h>
+
+/* Device memory as the driver hands it out; what the host holds is a number that no host
+ * pointer can be. */
+typedef struct {
+    uint64_t address, bytes; /* bytes 0: free */
+} sim_block;
+
+/* A copy whose host side is still to be done. */
+typedef struct sim_pending {
+    struct sim_pending *next;
+    unsigned char *host;
+    uint64_t bytes, moved;
+    uint32_t number; /* of its command */
+    bool in;
+} sim_pending;
+
+struct dvp_device {
+    int32_t index;
+    pid_t process;
+    int status; /* how the process ended */
+    sim_shared *shared;
+    pthread_mutex_t lock; /* of what follows; held briefly */
+    bool gone;            /* the process has ended */
+    sim_block *blocks;
+    uint32_t block_count;
+    int64_t used, limit;
+    bool taken[SIM_STREAMS];
+    sim_pending *first[SIM_STREAMS], *last[SIM_STREAMS];
+    int64_t kernels; /* that were launched, counted from the last device_set of a fault */
+};
+
+struct dvp_stream {
+    dvp_device *device;
+    uint32_t number;
+    sim_stream *wire;
+};
+
+struct dvp_event {
+    dvp_stream *stream; /* NULL: never recorded */
+    uint32_t upto;
+};
+
+struct dvp_kernel {
+    const char *name;
+    uint32_t version;
+    int32_t number;
+};
+
+extern const dvp_host *sim_host;
+
+dvp_status sim_fail(dvp_error *error, dvp_status status, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+
+/* ---- faults on demand (faults.c) ---- */
+
+/* Every function of the table that can fail, and what the device can be told to do wrong. */
+#define SIM_FAULTS(X)                                                                          \
+    X(device_open)                                                                             \
+    X(device_get)                                                                              \
+    X(buffer_alloc)                                                                            \
+    X(copy_in) X(copy_out) X(copy_between) X(stream_create) X(stream_sync) X(event_create)     \
+        X(event_record) X(event_wait) X(event_query) X(query_op) X(find_kernel) X(execute)     \
+            X(constant_prepare) X(kernel_fails) X(kernel_hangs) X(kernel_dies) X(kernel_lies)  \
+                X(kernel_slow) X(copy_fails) X(copy_hangs) X(copy_dies)
+
+enum {
+#define X(name) SIM_AT_##name,
+    SIM_FAULTS(X)
+#undef X
+        SIM_FAULT_COUNT
+};
+
+/* The status to fail with, or DVP_OK; counts the call. */
+dvp_status sim_fault(int where, dvp_error *error);
+/* What a command should do wrong. */
+int32_t sim_command_fault(bool is_kernel);
+/* "fault.execute" and so on: the n-th call from now fails; -n: with DVP_DEVICE_LOST. */
+bool sim_set_fault(const char *name, int64_t value);
+
+/* ---- memory (memory.c) ---- */
+
+dvp_status sim_buffer_alloc(dvp_device *device, uint64_t bytes, void **memory,
+                            dvp_error *error);
+void sim_buffer_free(dvp_device *device, void *memory);
+/* The address and the room of a place in a buffer; false with the error set where there is
+ * none. */
+bool sim_place(dvp_device *device, const void *memory, uint64_t offset, uint64_t *address,
+               uint64_t *room, dvp_error *error);
+dvp_status sim_buffer_copy(dvp_device *device, dvp_stream *stream, const dvp_copy *copy,
+                           dvp_error *error);
+dvp_status sim_buffer_copy_peer(dvp_device *device, dvp_stream *stream, dvp_device *from,
+                                const dvp_copy *copy, dvp_error *error);
+
+/* ---- streams (queue.c) ---- */
+
+dvp_status sim_stream_create(dvp_device *device, dvp_stream **stream, dvp_error *error);
+void sim_stream_destroy(dvp_device *device, dvp_stream *stream);
+dvp_status sim_stream_sync(dvp_device *device, dvp_stream *stream, dvp_error *error);
+dvp_status sim_stream_wait(dvp_device *device, dvp_stream *stream, uint64_t nanoseconds,
+                           dvp_error *error);
+dvp_status sim_event_create(dvp_device *device, dvp_event **event, dvp_error *error);
+void sim_event_destroy(dvp_device *device, dvp_event *event);
+dvp_status sim_event_record(dvp_device *device, dvp_event *event, dvp_stream *stream,
+                            dvp_error *error);
+dvp_status sim_event_wait(dvp_device *device, dvp_stream *stream, dvp_event *event,
+                          dvp_error *error);
+dvp_status sim_event_query(dvp_device *device, dvp_event *event, int32_t *done,
+                           dvp_error *error);
+/* Give the device a command; `pending` is its host side, or NULL, and is freed in the end. */
+dvp_status sim_submit(dvp_stream *stream, const sim_command *command, sim_pending *pending,
+                      dvp_error *error);
+/* Whether the device's process still runs. */
+dvp_status sim_alive(dvp_device *device, dvp_error *error);
+void sim_drop_pending(dvp_device *device, uint32_t stream);
+
+/* ---- operations (ops.c) ---- */
+
+dvp_status sim_query_op(dvp_device *device, const dvp_op *op, dvp_answer *answer,
+                        dvp_error *error);
+dvp_status sim_find_kernel(dvp_device *device, const char *name, uint32_t min_version,
+                           uint32_t max_version, const dvp_kernel **kernel, uint32_t *version,
+                           dvp_error *error);
+dvp_status sim_execute(dvp_device *device, dvp_stream *stream, const dvp_kernel *kernel,
+                       const dvp_op *op, dvp_error *error);
+dvp_status sim_constant_prepare(dvp_device *device, dvp_stream *stream, const dvp_op *op,
+                                uint32_t input, void **memory, dvp_error *error);
+/* The kernel, the variant and the objection (NULL: none) to an operation (support.c). */
+const char *sim_judge(const dvp_op *op, int32_t *kernel, int32_t *variant);
+const dvp_attribute *sim_attribute_of(const dvp_op *op, const char *name);
+
+#endif

@@ -1,0 +1,325 @@
+/* dovetail_plugin.h: bring an accelerator to dovetail with a C library.
+ *
+ * This is the whole interface. A library implements it by exporting one function,
+ *
+ *     dvp_status dovetail_plugin_query(uint32_t host_abi, const dvp_host *host,
+ *                                      const dvp_plugin **plugin);
+ *
+ * which hands out a table of functions. `dovetail.load_plugin("libmyaccel.so")` then makes
+ * `torch.compile(model, backend="myaccel")` work: operations that `query_op` accepts run on the
+ * device, all others on the host. examples/accel_c is a complete plug-in.
+ *
+ * Rules
+ * - Every structure starts with `struct_size`, set by whoever fills the structure in to the
+ * size it knows, and is only ever appended to. Read no field that lies beyond it; write none.
+ *   A plug-in built against an older or a newer header of the same major version keeps loading.
+ * - Handles (dvp_device, dvp_stream, ...) are opaque to the host: the plug-in defines them.
+ * - Whoever allocates frees. Strings that a plug-in hands out live as long as the library; what
+ *   the host passes lives for the length of the call.
+ * - A function that can fail returns DVP_OK, or another status with words in `error`. Nothing
+ * may abort, throw or longjmp across this interface.
+ * - Any thread may call. For one device the host makes one call at a time.
+ * - Functions marked (optional) may be NULL.
+ */
+#ifndef DOVETAIL_PLUGIN_H
+#define DOVETAIL_PLUGIN_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#define DVP_STATIC_ASSERT static_assert
+#else
+#define DVP_STATIC_ASSERT _Static_assert
+#endif
+
+/* The host loads plug-ins of its own major version. A new minor only appends. */
+#define DVP_ABI_MAJOR 1u
+#define DVP_ABI_MINOR 0u
+#define DVP_ABI       (DVP_ABI_MAJOR << 16 | DVP_ABI_MINOR)
+
+#if defined(_WIN32)
+#define DVP_EXPORT __declspec(dllexport)
+#else
+#define DVP_EXPORT __attribute__((visibility("default")))
+#endif
+
+/* ---- Status and errors ---- */
+
+typedef int32_t dvp_status;
+enum {
+    DVP_OK = 0,
+    DVP_FAILED = 1,      /* this call failed; the next may work */
+    DVP_INVALID = 2,     /* an argument is not what the interface promises */
+    DVP_UNSUPPORTED = 3, /* understood, but not something this plug-in does */
+    DVP_NO_MEMORY = 4,   /* the device has no room */
+    DVP_DEVICE_LOST =
+        5,           /* every handle of this device is dead; the host closes and reopens it */
+    DVP_VERSION = 6, /* the other side is too old or too new */
+};
+
+typedef struct {
+    uint32_t struct_size;
+    char message[508]; /* zero-terminated UTF-8, written by the side that fails */
+} dvp_error;
+
+/* ---- Tensors: laid out as DLPack's DLTensor, so that a cast between the two is sound ---- */
+
+enum {
+    DVP_INT = 0,
+    DVP_UINT = 1,
+    DVP_FLOAT = 2,
+    DVP_BFLOAT = 4,
+    DVP_COMPLEX = 5,
+    DVP_BOOL = 6
+};
+enum { DVP_HOST_MEMORY = 1, DVP_DEVICE_MEMORY = 12 }; /* DLPack's kDLCPU and kDLExtDev */
+
+typedef struct {
+    uint8_t code; /* DVP_INT ... */
+    uint8_t bits;
+    uint16_t lanes; /* 1 */
+} dvp_dtype;
+
+typedef struct {
+    void *data; /* what buffer_alloc gave; NULL while only a description */
+    struct {
+        int32_t type, id;
+    } device;
+    int32_t ndim; /* -1: this optional tensor argument was not given */
+    dvp_dtype dtype;
+    int64_t *shape;   /* DVP_DYNAMIC: differs from call to call (in query_op only) */
+    int64_t *strides; /* in elements, never NULL */
+    uint64_t byte_offset;
+} dvp_tensor;
+
+#define DVP_DYNAMIC INT64_MIN
+
+/* ---- Operations ----
+ *
+ * An operation is one of PyTorch's, by its full name: "aten.addmm.default". Its tensor
+ * arguments are `inputs`, in the order of its schema (a list of tensors takes one place for
+ * each, and an attribute of the list's name holds how many). All other arguments are
+ * attributes, by the names of the schema, defaults filled in.
+ */
+enum {
+    DVP_ATTR_NONE = 0,  /* None */
+    DVP_ATTR_INT = 1,   /* value.i; also bool */
+    DVP_ATTR_FLOAT = 2, /* value.f */
+    DVP_ATTR_TEXT = 3,  /* value.text; also dtypes ("float32"), devices, layouts */
+    DVP_ATTR_INTS = 4,  /* value.ints[0 .. count) */
+    DVP_ATTR_FLOATS = 5 /* value.floats[0 .. count) */
+};
+
+typedef struct {
+    const char *name;
+    int32_t kind;
+    uint32_t count; /* of a list, else 1 */
+    union {
+        int64_t i; /* DVP_DYNAMIC: differs from call to call (in query_op only) */
+        double f;
+        const char *text;
+        const int64_t *ints;
+        const double *floats;
+    } value;
+} dvp_attribute;
+
+typedef struct {
+    uint32_t struct_size;
+    uint32_t input_count, output_count, attribute_count;
+    const char *name;
+    const dvp_tensor *inputs;
+    const dvp_tensor *outputs; /* none when query_op is asked before the result is known */
+    const dvp_attribute *attributes;
+} dvp_op;
+
+/* query_op's answer. The host zeroes it, and sets struct_size to how much it can take. */
+typedef struct {
+    uint32_t struct_size;
+    uint32_t supported;   /* 0 or 1 */
+    double cost;          /* estimated seconds; 0: no idea, but gladly */
+    const char *kernel;   /* the kernel that will run it, by name ... */
+    uint32_t min_version; /* ... and the versions that would do, both ends included */
+    uint32_t max_version; /* 0: any */
+    const char *reason;   /* when not supported: shown to the user */
+} dvp_answer;
+
+/* ---- What a plug-in says of itself; zeroed and sized by the host like dvp_answer ---- */
+
+typedef struct {
+    uint32_t struct_size;
+    uint32_t abi;        /* DVP_ABI of the header it was built against */
+    const char *name;    /* the backend's name: letters, digits, '_', '-', '.' */
+    const char *version; /* of the plug-in; changes whenever its results may */
+    const char *device;  /* the kind of device, in words */
+} dvp_info;
+
+/* ---- What the host offers ---- */
+
+typedef struct {
+    uint32_t struct_size;
+    uint32_t abi;
+    void *context;
+    void (*log)(void *context, int32_t level, const char *message); /* 10 debug ... 40 error */
+} dvp_host;
+
+/* ---- The table ---- */
+
+typedef struct dvp_device dvp_device;
+typedef struct dvp_stream dvp_stream;
+typedef struct dvp_event dvp_event;
+typedef struct dvp_kernel dvp_kernel;
+typedef struct dvp_program dvp_program;
+
+enum { DVP_HOST_TO_DEVICE = 1, DVP_DEVICE_TO_HOST = 2, DVP_DEVICE_TO_DEVICE = 3 };
+
+/* One copy. `offset`s are bytes from the start of a buffer; host pointers have none. */
+typedef struct {
+    uint32_t struct_size;
+    int32_t direction;
+    void *destination;
+    uint64_t destination_offset;
+    const void *source;
+    uint64_t source_offset;
+    uint64_t bytes;
+} dvp_copy;
+
+/* Whether a compiled blob suits this device and this version of the plug-in. */
+enum {
+    DVP_BLOB_OPTIMAL = 0,
+    DVP_BLOB_USABLE = 1,             /* runs, not at its best */
+    DVP_BLOB_PREFER_RECOMPILING = 2, /* runs, but a new one would be much better */
+    DVP_BLOB_UNSUPPORTED = 3
+};
+
+/* A piece of a graph: operations in an order in which they can run. Where they take and leave
+ * tensors stands beside each: indices into `tensors` (-1: not given). A tensor may be a view of
+ * another, its base, `byte_offset` into it; -1 in `bases`: it has memory of its own. */
+typedef struct {
+    uint32_t struct_size;
+    uint32_t tensor_count, op_count, input_count, output_count, reserved;
+    const dvp_tensor *tensors;
+    const dvp_op *ops;
+    const int32_t *const *op_inputs;
+    const int32_t *const *op_outputs;
+    const int32_t *bases;
+    const int32_t *inputs;
+    const int32_t *outputs;
+} dvp_segment;
+
+typedef struct {
+    uint32_t struct_size;
+    uint32_t abi; /* DVP_ABI */
+
+    dvp_status (*get_info)(dvp_info *info, dvp_error *error);
+
+    /* Devices. Attributes are numbers by name; "memory.used" (bytes in buffers) lets the host
+     * notice leaks. An unknown name is DVP_UNSUPPORTED. */
+    dvp_status (*device_open)(int32_t index, dvp_device **device, dvp_error *error);
+    void (*device_close)(dvp_device *device);
+    dvp_status (*device_get)(dvp_device *device, const char *name, int64_t *value,
+                             dvp_error *error);
+    dvp_status (*device_set)(dvp_device *device, const char *name, int64_t value,
+                             dvp_error *error); /* (optional) */
+
+    /* Buffers: at least 64-byte aligned for the device; `memory` need not be an address. A copy
+     * is in order with what else its stream does; host memory stays valid until then. */
+    dvp_status (*buffer_alloc)(dvp_device *device, uint64_t bytes, void **memory,
+                               dvp_error *error);
+    void (*buffer_free)(dvp_device *device, void *memory);
+    dvp_status (*buffer_copy)(dvp_device *device, dvp_stream *stream, const dvp_copy *copy,
+                              dvp_error *error);
+
+    /* Streams: what is given to one happens in order. An event is a point in a stream that
+     * other streams can wait for. An error of earlier work may surface in stream_sync. */
+    dvp_status (*stream_create)(dvp_device *device, dvp_stream **stream, dvp_error *error);
+    void (*stream_destroy)(dvp_device *device, dvp_stream *stream);
+    dvp_status (*stream_sync)(dvp_device *device, dvp_stream *stream, dvp_error *error);
+    dvp_status (*event_create)(dvp_device *device, dvp_event **event, dvp_error *error);
+    void (*event_destroy)(dvp_device *device, dvp_event *event);
+    dvp_status (*event_record)(dvp_device *device, dvp_event *event, dvp_stream *stream,
+                               dvp_error *error);
+    dvp_status (*event_wait)(dvp_device *device, dvp_stream *stream, dvp_event *event,
+                             dvp_error *error);
+
+    /* Whether an operation can run on the device. A refusal is DVP_OK with supported = 0. The
+     * same operation must get the same answer every time. PyTorch's operations are well-formed;
+     * one that comes from a file is asked about with every size known and may be anything:
+     * refuse operands that are missing and shapes that do not fit together. */
+    dvp_status (*query_op)(dvp_device *device, const dvp_op *op, dvp_answer *answer,
+                           dvp_error *error);
+
+    /* The kernel of this name with the highest version in [min, max] (max 0: no upper end), or
+     * DVP_UNSUPPORTED. It lives until the device is closed. */
+    dvp_status (*find_kernel)(dvp_device *device, const char *name, uint32_t min_version,
+                              uint32_t max_version, const dvp_kernel **kernel,
+                              uint32_t *version, dvp_error *error);
+
+    /* Run a kernel on an operation that query_op accepted: every size is known, every tensor
+     * has device memory, outputs have the strides they were described with. */
+    dvp_status (*execute)(dvp_device *device, dvp_stream *stream, const dvp_kernel *kernel,
+                          const dvp_op *op, dvp_error *error);
+
+    /* (optional, all six or none) Whole segments: compile to bytes, which the host keeps and
+     * may load in another process. The segment's operations were all accepted by query_op. */
+    dvp_status (*segment_compile)(dvp_device *device, const dvp_segment *segment,
+                                  const void **blob, uint64_t *bytes, dvp_error *error);
+    void (*blob_free)(dvp_device *device, const void *blob);
+    dvp_status (*blob_check)(dvp_device *device, const void *blob, uint64_t bytes,
+                             int32_t *state, dvp_error *error);
+    dvp_status (*program_load)(dvp_device *device, const void *blob, uint64_t bytes,
+                               dvp_program **program, dvp_error *error);
+    void (*program_free)(dvp_device *device, dvp_program *program);
+    dvp_status (*program_run)(dvp_device *device, dvp_stream *stream, dvp_program *program,
+                              const dvp_tensor *inputs, uint32_t input_count,
+                              const dvp_tensor *outputs, uint32_t output_count,
+                              dvp_error *error);
+} dvp_plugin;
+
+/* What every table must hold: all before the first optional group. */
+#define DVP_PLUGIN_REQUIRED offsetof(dvp_plugin, segment_compile)
+
+/* The one exported symbol. `host_abi` is the host's DVP_ABI: a plug-in that needs a newer host
+ * returns DVP_VERSION. `host` and the table stay valid for the life of the process. */
+#define DVP_QUERY_SYMBOL "dovetail_plugin_query"
+typedef dvp_status (*dvp_query)(uint32_t host_abi, const dvp_host *host,
+                                const dvp_plugin **plugin);
+DVP_EXPORT dvp_status dovetail_plugin_query(uint32_t host_abi, const dvp_host *host,
+                                            const dvp_plugin **plugin);
+
+/* ---- The layout, held still (64-bit) ---- */
+
+DVP_STATIC_ASSERT(sizeof(void *) == 8, "the ABI is for 64-bit machines");
+DVP_STATIC_ASSERT(sizeof(dvp_error) == 512, "dvp_error");
+DVP_STATIC_ASSERT(sizeof(dvp_dtype) == 4, "dvp_dtype");
+DVP_STATIC_ASSERT(sizeof(dvp_tensor) == 48 && offsetof(dvp_tensor, ndim) == 16 &&
+                      offsetof(dvp_tensor, dtype) == 20 && offsetof(dvp_tensor, shape) == 24 &&
+                      offsetof(dvp_tensor, byte_offset) == 40,
+                  "dvp_tensor is DLPack's DLTensor");
+DVP_STATIC_ASSERT(sizeof(dvp_attribute) == 24 && offsetof(dvp_attribute, value) == 16,
+                  "dvp_attribute");
+DVP_STATIC_ASSERT(sizeof(dvp_op) >= 48 && offsetof(dvp_op, name) == 16 &&
+                      offsetof(dvp_op, attributes) == 40,
+                  "dvp_op");
+DVP_STATIC_ASSERT(sizeof(dvp_answer) >= 40 && offsetof(dvp_answer, cost) == 8 &&
+                      offsetof(dvp_answer, reason) == 32,
+                  "dvp_answer");
+DVP_STATIC_ASSERT(sizeof(dvp_info) >= 32 && offsetof(dvp_info, device) == 24, "dvp_info");
+DVP_STATIC_ASSERT(sizeof(dvp_host) >= 24 && offsetof(dvp_host, log) == 16, "dvp_host");
+DVP_STATIC_ASSERT(sizeof(dvp_copy) >= 48 && offsetof(dvp_copy, bytes) == 40, "dvp_copy");
+DVP_STATIC_ASSERT(sizeof(dvp_segment) >= 80 && offsetof(dvp_segment, outputs) == 72,
+                  "dvp_segment");
+DVP_STATIC_ASSERT(offsetof(dvp_plugin, get_info) == 8 &&
+                      offsetof(dvp_plugin, buffer_alloc) == 48 &&
+                      offsetof(dvp_plugin, stream_create) == 72 &&
+                      offsetof(dvp_plugin, query_op) == 128 &&
+                      offsetof(dvp_plugin, execute) == 144 && DVP_PLUGIN_REQUIRED == 152 &&
+                      sizeof(dvp_plugin) >= 200,
+                  "dvp_plugin");
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* DOVETAIL_PLUGIN_H */
