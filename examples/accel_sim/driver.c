@@ -3,8 +3,8 @@
  * ACCEL_SIM_MEMORY=n gives a device n bytes (256 MiB unless told), ACCEL_SIM_DEVICE names the
  * program that is the device. The attributes "bytes.in", "bytes.out", "bytes.between",
  * "launched", "prepared" and "overlap" count what the device itself saw; setting "reset" sets
- * them to 0, "memory.limit" gives it less memory, "kill" ends its process, and "fault.NAME"
- * breaks what faults.c lists.
+ * them to 0, "memory.limit" gives it less memory, "kill" ends its process, "slow" has every
+ * kernel take 200 ms, and "fault.NAME" breaks what faults.c lists.
  */
 #define _GNU_SOURCE
 #include "driver.h"

@@ -64,14 +64,14 @@ dvp_status sim_fail(dvp_error *error, dvp_status status, const char *format, ...
 /* ---- faults on demand (faults.c) ---- */
 
 /* Every function of the table that can fail, and what the device can be told to do wrong. */
-#define SIM_FAULTS(X)                                                                          \
-    X(device_open)                                                                             \
-    X(device_get)                                                                              \
-    X(buffer_alloc)                                                                            \
-    X(copy_in) X(copy_out) X(copy_between) X(stream_create) X(stream_sync) X(event_create)     \
-        X(event_record) X(event_wait) X(event_query) X(query_op) X(find_kernel) X(execute)     \
-            X(constant_prepare) X(kernel_fails) X(kernel_hangs) X(kernel_dies) X(kernel_lies)  \
-                X(kernel_slow) X(copy_fails) X(copy_hangs) X(copy_dies)
+/* clang-format off */
+#define SIM_FAULTS(X) \
+    X(device_open) X(device_get) X(buffer_alloc) X(copy_in) X(copy_out) X(copy_between) \
+    X(stream_create) X(stream_sync) X(event_create) X(event_record) X(event_wait) \
+    X(event_query) X(query_op) X(find_kernel) X(execute) X(constant_prepare) \
+    X(kernel_fails) X(kernel_hangs) X(kernel_dies) X(kernel_lies) X(kernel_slow) \
+    X(copy_fails) X(copy_hangs) X(copy_dies)
+/* clang-format on */
 
 enum {
 #define X(name) SIM_AT_##name,

@@ -14,8 +14,14 @@ static const char *const NAMES[] = {
 static _Atomic int64_t left[SIM_FAULT_COUNT];
 static _Atomic bool loses[SIM_FAULT_COUNT];
 
+static _Atomic bool slow; /* every kernel takes a while */
+
 bool sim_set_fault(const char *name, int64_t value)
 {
+    if (strcmp(name, "slow") == 0) {
+        atomic_store(&slow, value != 0);
+        return true;
+    }
     if (strncmp(name, "fault.", 6) != 0)
         return false;
     for (int i = 0; i < SIM_FAULT_COUNT; i++)
@@ -63,5 +69,5 @@ int32_t sim_command_fault(bool is_kernel)
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         if (all[i].kernel == is_kernel && is_due(all[i].where))
             return all[i].fault;
-    return SIM_SOUND;
+    return is_kernel && atomic_load(&slow) ? SIM_SLOW : SIM_SOUND;
 }

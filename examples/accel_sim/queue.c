@@ -9,6 +9,7 @@
 #include <string.h>
 #include <time.h>
 
+#define FULL 60000000000u /* nanoseconds: how long a full queue is waited for */
 #define TICK                                                                                   \
     20000000u /* nanoseconds: how often who waits looks whether the process still is           \
                */
@@ -99,7 +100,9 @@ dvp_status sim_submit(dvp_stream *stream, const sim_command *command, sim_pendin
     dvp_device *device = stream->device;
     sim_stream *wire = stream->wire;
     uint32_t number = atomic_load(&wire->given) + 1;
-    dvp_status status = wait_for(stream, number - SIM_SLOTS, UINT64_MAX, error);
+    dvp_status status = wait_for(stream, number - SIM_SLOTS, now() + FULL, error);
+    if (status == DVP_TIMEOUT)
+        status = sim_fail(error, DVP_DEVICE_LOST, "a stream's queue stays full");
     if (status != DVP_OK) {
         free(pending);
         return status;

@@ -85,13 +85,12 @@ static inline bool sim_reached(uint32_t count, uint32_t place)
 
 /* ---- the kernels, by number; both sides know their names ---- */
 
-#define SIM_KERNELS(X)                                                                         \
-    X(unary)                                                                                   \
-    X(binary)                                                                                  \
-    X(compare)                                                                                 \
-    X(where) X(copy) X(reduce) X(matmul) X(softmax) X(layer_norm) X(embedding) X(convolution)  \
-        X(max_pool) X(avg_pool) X(cat) X(index_copy) X(slice_scatter) X(gather) X(fill)        \
-            X(split)
+/* clang-format off */
+#define SIM_KERNELS(X) \
+    X(unary) X(binary) X(compare) X(where) X(copy) X(reduce) X(matmul) X(softmax) \
+    X(layer_norm) X(embedding) X(convolution) X(max_pool) X(avg_pool) X(cat) X(index_copy) \
+    X(slice_scatter) X(gather) X(fill) X(split)
+/* clang-format on */
 
 enum {
 #define X(name) SIM_##name,

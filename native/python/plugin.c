@@ -139,6 +139,16 @@ static PyObject *plugin_set_attribute(PyObject *object, PyObject *args)
     return failed ? raise_plugin(&error) : Py_NewRef(Py_None);
 }
 
+static PyObject *plugin_set_timeout(PyObject *object, PyObject *args)
+{
+    double seconds;
+    if (!PyArg_ParseTuple(args, "d", &seconds))
+        return NULL;
+    bool limited = seconds > 0 && seconds < 1e9;
+    ((Plugin *)object)->plugin->timeout = limited ? (uint64_t)(seconds * 1e9) : 0;
+    return Py_NewRef(Py_None);
+}
+
 static PyObject *plugin_open_device(PyObject *object, PyObject *unused)
 {
     (void)unused;
@@ -404,6 +414,8 @@ static PyMethodDef plugin_methods[] = {
     {"blob_state", plugin_blob_state, METH_VARARGS,
      "blob_state(blob) -> 0 optimal, 1 usable, 2 better recompiled, 3 unsupported"},
     {"counters", plugin_count, METH_NOARGS, "counters() -> what crossed the interface so far"},
+    {"set_timeout", plugin_set_timeout, METH_VARARGS,
+     "set_timeout(seconds) that a stream is waited for; 0: for ever"},
     {"open", plugin_open_device, METH_NOARGS, "open() the device if it is not open"},
     {"close", plugin_close_device, METH_NOARGS,
      "close() -> bytes leaked; the next use opens the device again"},

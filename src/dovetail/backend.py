@@ -180,8 +180,17 @@ class Executable(ABC):
         """
         return list
 
-    def keep(self, outputs: frozenset[int]) -> None:  # noqa: B027  # a default, not a stub
-        """Leave these outputs in ``memory`` from now on, beside those that stay already."""
+    def keep(  # noqa: B027  # a default, not a stub
+        self, outputs: frozenset[int], fetched: frozenset[int] = frozenset()
+    ) -> None:
+        """Leave these outputs in ``memory`` from now on, beside those that stay already.
+
+        Of them, those ``fetched`` are read elsewhere too, and copied then.
+        """
+
+    def kept(self) -> frozenset[int]:
+        """The outputs that stay in ``memory``."""
+        return frozenset()
 
 
 class FunctionExecutable(Executable):

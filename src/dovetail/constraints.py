@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field, fields
+from difflib import get_close_matches
 from typing import Any
 
 from dovetail.backend import Support
 from dovetail.errors import InvalidOption, UnknownOption
 from dovetail.ir import Arg, Attr, OpCall, Size, TensorDesc
-from dovetail.ir.dtypes import item_bytes
+from dovetail.ir.dtypes import DTYPES, item_bytes
 
 LAYOUTS = ("any", "contiguous")
 
@@ -40,6 +41,8 @@ class Constraints:
         for name in ("dtypes", "ranks"):
             if isinstance(getattr(self, name), str | int):
                 raise InvalidOption(name, getattr(self, name), "a collection")
+        for dtype in self.dtypes or ():
+            _check_dtype(dtype)
         if not isinstance(self.alignment, int) or self.alignment < 1:
             raise InvalidOption("alignment", self.alignment, "a number of bytes, at least 1")
 
@@ -83,6 +86,16 @@ class Constraints:
         ):
             return ""
         return f"has rows of {row} elements, takes multiples of {self.alignment} bytes"
+
+
+def _check_dtype(dtype: Any) -> None:
+    """InvalidOption unless it is the name of a type, with the nearest one."""
+    if isinstance(dtype, str) and dtype in DTYPES:
+        return
+    named = str(dtype).removeprefix("torch.")
+    near = [named] if named in DTYPES else get_close_matches(named, DTYPES, 2)
+    hint = f"; did you mean {' or '.join(map(repr, near))}?" if near else ""
+    raise InvalidOption("dtypes", dtype, f"names such as 'float32'{hint}")
 
 
 def _tensors(call: OpCall) -> Iterator[tuple[str, TensorDesc]]:

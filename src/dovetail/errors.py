@@ -230,6 +230,31 @@ class WrongOutputs(DovetailError, RuntimeError):
         super().__init__(f"the executable of backend {backend!r} returned {problem}")
 
 
+class WrongResult(DovetailError, ArithmeticError):
+    """Under option ``check``: a backend's result differs from PyTorch's."""
+
+    def __init__(self, backend: str, problem: str, script: str = "") -> None:
+        self.backend, self.script = backend, script
+        how = f"; run {script} to see it alone" if script else ""
+        super().__init__(f"the backend {backend!r} is wrong: {problem}{how}")
+
+
+class UnknownOperator(DovetailError, LookupError):
+    """A kernel is declared for an operator, or with a name, that PyTorch does not have."""
+
+    def __init__(self, kind: str, name: object, near: Iterable[str], where: str = "") -> None:
+        guesses = list(near)
+        hint = f"; did you mean {' or '.join(map(repr, guesses))}?" if guesses else ""
+        super().__init__(f"there is no {kind} {name!r}{where}{hint}")
+
+
+class KernelFailed(DovetailError, RuntimeError):
+    """A kernel raised an error, or gave a result of another shape or type than the operator's."""
+
+    def __init__(self, backend: str, call: object, problem: str) -> None:
+        super().__init__(f"the backend {backend!r} failed in its kernel of {call}: {problem}")
+
+
 class UnsupportedGraph(DovetailError, RuntimeError):
     """A captured graph holds something dovetail cannot express; it goes to PyTorch whole."""
 

@@ -60,6 +60,7 @@ class GraphLinker:
             check=options.debug,
             profile=options.profile,
             check_weights=options.check_weights,
+            compare=options.check,
         )
 
     def _compile_anew(self, backend: Backend, segment: Segment) -> Blob:

@@ -114,6 +114,9 @@ class Options:
     check_weights: bool = _option(False, FLAG, env="DOVETAIL_CHECK_WEIGHTS")
     """Compare the contents of all weights at each call; warn of writes that nothing else shows."""
 
+    check: bool = _option(False, FLAG, env="DOVETAIL_CHECK")
+    """Run every segment a second time on PyTorch's operators; name the first call that is wrong."""
+
     debug: bool = _option(False, FLAG, env="DOVETAIL_DEBUG")
     """Verify what every pass and every stage makes: graphs, segments, plans, kernels, programs."""
 

@@ -28,6 +28,7 @@ def record_part(record: Compilation, part: LinkedPart) -> None:
             each.backend,
             each.compiled.failures,
             each.executable.transfers() if each.backend.transfer is not None else None,
+            each.executable.kept(),
             each.executable.measured,
         )
         for each in part.segments

@@ -184,7 +184,7 @@ def mutated(chosen, x):
     return y.mul_(0.5) if chosen.random() < 0.5 else y
 
 
-def check(seed: int, backend: str = "cpu") -> str:
+def check(seed: int, backend: str = "cpu", options: dict | None = None) -> str:
     """What differs from eager for one seed; empty when nothing does.
 
     The choices are made before Dynamo sees the program: tracing them is most of the time.
@@ -196,7 +196,7 @@ def check(seed: int, backend: str = "cpu") -> str:
         exact = written(*(x.double() for x in program.inputs()))  # no rounding on the way
         given, mine = program.inputs(), program.inputs()
         expected = program(*given)
-        actual = torch.compile(written, backend=backend, dynamic=False)(*mine)
+        actual = torch.compile(written, backend=backend, dynamic=False, options=options)(*mine)
     triples = zip((*expected, *given), (*actual, *mine), (*exact, *given), strict=True)
     for place, (a, b, c) in enumerate(triples):
         if a.shape != b.shape or a.dtype != b.dtype:

@@ -13,17 +13,30 @@ does not take runs on the next backend, and the report says why.
 
 from __future__ import annotations
 
+import functools
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from difflib import get_close_matches
+from itertools import chain
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
-from dovetail.backend import Backend, Blob, Executable, Support
+from dovetail.backend import Availability, Backend, Blob, Executable, Support, torch_available
 from dovetail.constraints import Constraints
-from dovetail.errors import BackendNameTaken, BackendNotCallable, UnknownOption
+from dovetail.errors import (
+    BackendNameTaken,
+    BackendNotCallable,
+    DovetailError,
+    KernelFailed,
+    UnknownOperator,
+    UnknownOption,
+)
+from dovetail.ir import TensorDesc
 from dovetail.ir.encode import segment_from_bytes, segment_to_bytes
 
 if TYPE_CHECKING:
     from dovetail.ir import Arg, OpCall, Segment
+    from dovetail.ir.tensor import Desc
 
 Fn = TypeVar("Fn", bound=Callable[..., Any])
 _MARK = "__dovetail_kernels__"
@@ -49,6 +62,8 @@ def kernel(op: str, **constraints: Any) -> Callable[[Fn], Fn]:
     if not isinstance(op, str):
         raise BackendNotCallable(op)
     declared = Constraints(**constraints)
+    if "torch" in sys.modules:  # else when the backend is first used
+        check_declaration(op, declared)
 
     def mark(fn: Fn) -> Fn:
         held = getattr(fn, _MARK, ())
@@ -73,8 +88,21 @@ class KernelBackend(Backend):
                 found[each.op] = (*found.get(each.op, ()), each)
         cls.kernels = found
 
+    def available(self) -> Availability:
+        """Wherever PyTorch is; what the kernels are declared for must exist."""
+        answer = torch_available()
+        if answer:
+            for each in chain.from_iterable(self.kernels.values()):
+                check_declaration(each.op, each.constraints)
+        return answer
+
     def supports(self, call: OpCall) -> Support:
         """Whether one of the operator's kernels takes the call; else why the last does not."""
+        for desc in (*call.inputs, *call.outputs):
+            if _kind_of(desc.device) != _kind_of(self.device):
+                return Support.no(
+                    f"a tensor is on {desc.device}, and its kernels run on {self.device}"
+                )
         answer = Support.no(f"no kernel for {call.op}")
         for each in self.kernels.get(call.op, ()):
             answer = each.constraints.check(call, arguments_by_name)
@@ -93,11 +121,85 @@ class KernelBackend(Backend):
         return Interpreter(segment_from_bytes(blob.data), choose=self.choose)
 
     def choose(self, call: OpCall) -> Callable[..., Any] | None:
-        """The first kernel that takes a call."""
+        """The first kernel that takes a call; what it gives is held against the call's results."""
         for each in self.kernels.get(call.op, ()):
             if each.constraints.check(call, arguments_by_name):
-                return each.fn
+                return _guarded(self.name, call, each.fn)
         return None
+
+
+def _kind_of(device: str) -> str:
+    return device.partition(":")[0]
+
+
+def _guarded(backend: str, call: OpCall, fn: Callable[..., Any]) -> Callable[..., Any]:
+    """The kernel, whose errors name it, and whose results are what the operator gives."""
+
+    @functools.wraps(fn)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        try:
+            result = fn(*args, **kwargs)
+        except DovetailError:
+            raise
+        except Exception as error:
+            given = ", ".join(_given(value) for value in (*args, *kwargs.values()))
+            problem = f"{type(error).__name__}: {error}"
+            raise KernelFailed(backend, f"{call.op} on {given}", problem) from error
+        problem = _misfit(call.output, result)
+        if problem:
+            raise KernelFailed(backend, str(call), problem)
+        return result
+
+    return run
+
+
+def _given(value: Any) -> str:
+    if hasattr(value, "dtype") and hasattr(value, "shape"):
+        return f"{str(value.dtype).removeprefix('torch.')}{list(value.shape)}"
+    return repr(value)
+
+
+def _misfit(desc: Desc, value: Any) -> str:
+    """How a result differs from what the operator gives, as far as sizes are numbers."""
+    if isinstance(desc, tuple):
+        if not isinstance(value, tuple | list) or len(value) != len(desc):
+            return f"it gave {type(value).__name__}, not {len(desc)} results"
+        return next(filter(None, map(_misfit, desc, value)), "")
+    if not isinstance(desc, TensorDesc):
+        return ""
+    if not hasattr(value, "dtype") or not hasattr(value, "shape"):
+        return f"it gave a {type(value).__name__}, not a tensor"
+    sizes = zip(desc.shape, value.shape, strict=False)
+    fits = len(value.shape) == desc.rank and all(
+        not isinstance(size, int) or size == given for size, given in sizes
+    )
+    if fits and str(value.dtype).removeprefix("torch.") == desc.dtype:
+        return ""
+    return f"it gave {_given(value)}, and the operator gives {desc}"
+
+
+@functools.cache
+def _checked(op: str, attributes: tuple[str, ...]) -> None:
+    from dovetail.capture._torch.operators import known_operators, plain_arguments
+
+    namespace, *rest = op.split(".")
+    known = known_operators(namespace)
+    if not known:  # a library of operators that may yet be loaded
+        return
+    if op not in known:
+        overloads = [name for name in known if name.startswith(f"{op}.")]
+        near = overloads or get_close_matches(op, known, 3)
+        raise UnknownOperator("operator", op, near if rest else ())
+    arguments = plain_arguments(op)
+    for name in attributes:
+        if name not in arguments:
+            near = get_close_matches(name, arguments, 2) or arguments
+            raise UnknownOperator("argument", name, near, f" of {op} that is no tensor")
+
+
+def check_declaration(op: str, constraints: Constraints) -> None:
+    """UnknownOperator where PyTorch has no such operator, or it has no such argument."""
+    _checked(op, tuple(sorted(constraints.attributes)))
 
 
 def arguments_by_name(call: OpCall) -> dict[str, Arg]:

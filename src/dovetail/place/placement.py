@@ -58,7 +58,7 @@ def place(
     settle_views(calls, uses, choices, backends, costs)
     kept = frozenset(reader.constants) | {i.name for i in reader.inputs if i.kind == "constant"}
     weigher = Weigher(calls, uses, choices, backends, outputs, kept, costs)
-    groups = weigher.group() if keep_small else weigher.settle()
+    groups = weigher.computing() if keep_small else weigher.settle()
     cutter = Cutter(reader.inputs, reader.constants, outputs)
     segments = cutter.cut(calls, uses, groups, _runners(groups, choices, backends))
     names = [backend.name for backend in backends]

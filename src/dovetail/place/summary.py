@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from dovetail.backend import Backend
 from dovetail.history import Copies, Details, GraphRecord, Measured, SegmentRecord
-from dovetail.ir import Desc, OpCall, Segment, TensorDesc
+from dovetail.ir import Desc, OpCall, Ref, Segment, TensorDesc
 from dovetail.ir.segment import ValueKey
 from dovetail.place.cost import Costs, total
 from dovetail.place.verdicts import Verdict
@@ -25,6 +25,7 @@ class Ran(NamedTuple):
     backend: Backend
     failures: tuple[tuple[str, str], ...]  # backend, reason: who failed to compile it
     transfers: tuple[Sequence[int], Sequence[int]] | None  # inputs sent, outputs fetched; all
+    kept: frozenset[int]  # outputs that stay where they are for the segments that read them there
     measured: Measured | None
 
 
@@ -112,6 +113,8 @@ def _copies(
         there = [key for key in there if (name, key) not in sent]
         descs = {k: i.desc for k, i in zip(ran.sources, segment.inputs, strict=True)}
         sent |= {(name, key) for key in there}
+        outputs = [segment.outputs[n] for n in ran.kept]
+        sent |= {(name, (out.name, out.path)) for out in outputs if isinstance(out, Ref)}
         if there:
             size = sum(costs.span(descs[key]) for key in there)
             yield Copies(HOST, name, len(there), size)

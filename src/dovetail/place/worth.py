@@ -12,11 +12,13 @@ from dovetail.backend import Backend
 from dovetail.ir import Arg, Desc, OpCall, Ref
 from dovetail.ir.call import leaves
 from dovetail.ir.segment import ValueKey
-from dovetail.place.cost import Costs
+from dovetail.place.cost import Costs, is_free
 from dovetail.place.stages import Group, group
 from dovetail.place.uses import Uses
 from dovetail.place.verdicts import Choice
 
+# Operators that copy elements to another layout, where no view has it.
+MOVES = frozenset({"aten.clone.default", "aten.reshape.default", "aten.contiguous.default"})
 ROUNDS = 8  # gains become small after two or three
 
 
@@ -40,13 +42,24 @@ class Weigher:
         }
         self.made = {call.name: n for n, call in enumerate(calls)}
 
+    def computing(self) -> list[Group]:
+        """Segments that compute something: one that only changes a layout pays for no copy."""
+        groups = self.group()
+        for _ in range(ROUNDS):
+            if not self._give_back(groups, [self._only_moves(g) for g in groups]):
+                break
+            groups = self.group()
+        return groups
+
     def settle(self) -> list[Group]:
         """Segments that pay for themselves."""
-        groups = self.group()
+        groups = self.computing()
         if not any(map(self._copies_cost, self.backends)):
             return groups
         for _ in range(ROUNDS):
-            if not self._give_back(groups):
+            borders = self._borders(groups)
+            objections = [self._objection(g, b) for g, b in zip(groups, borders, strict=True)]
+            if not self._give_back(groups, objections):
                 break
             groups = self.group()
         return groups
@@ -58,9 +71,16 @@ class Weigher:
     def _copies_cost(self, backend: Backend) -> bool:
         return backend.transfer is not None and backend.transfer.seconds(1, 1) > 0
 
-    def _give_back(self, groups: Sequence[Group]) -> bool:
-        borders = self._borders(groups)
-        reasons = [self._objection(g, border) for g, border in zip(groups, borders, strict=True)]
+    def _only_moves(self, segment: Group) -> str:
+        """Why a segment of a backend with its own memory should not be one; empty: it may be."""
+        position, members = segment
+        if self.backends[position].transfer is None:
+            return ""
+        return (
+            "" if any(not is_move(self.calls[n]) for n in members) else "it only changes a layout"
+        )
+
+    def _give_back(self, groups: Sequence[Group], reasons: Sequence[str]) -> bool:
         for (_, members), reason in zip(groups, reasons, strict=True):
             for position in members if reason else ():
                 choice = self.choices[position]
@@ -111,6 +131,11 @@ class Weigher:
                 desc = _element(self.calls[source].output, path)
                 borders[owner[source]][name, path] = desc
         return borders
+
+
+def is_move(call: OpCall) -> bool:
+    """Whether a call gives the elements that it is given, at most in another order or layout."""
+    return is_free(call.op) or call.op in MOVES
 
 
 def _element(desc: Desc, path: tuple[int, ...]) -> Desc:

@@ -14,6 +14,7 @@ from dovetail.backend import Backend, Blob, Executable, Fallback, FunctionExecut
 from dovetail.compiled.graph import Calls, CompiledGraph, CompiledPart, CompiledSegment
 from dovetail.errors import BackendContract, BackendFailed, CompileFailed, VerificationFailed
 from dovetail.ir.segment import Segment
+from dovetail.registry import LAST_BACKEND
 from dovetail.runtime.frozen import Bind, FrozenRunner
 from dovetail.runtime.runner import Timed, binder_for, runner_for
 
@@ -61,6 +62,7 @@ class Linker:
     check: bool = False
     profile: bool = False
     check_weights: bool = False
+    compare: bool = False
 
     def link(self, graph: CompiledGraph) -> Linked:
         """The graph as a function of one list of inputs, which it empties."""
@@ -126,6 +128,12 @@ class Linker:
         executable = loaded if isinstance(loaded, Executable) else FunctionExecutable(loaded)
         if self.instead is not None and not self.strict:
             executable.fall_back_on(self.instead(compiled.calls, backend.name))
+        if self.compare and backend.name != LAST_BACKEND:
+            from dovetail.runtime.compared import Compared, can_compare
+
+            segment = compiled.calls.segment
+            if can_compare(segment):
+                executable = Compared(executable, segment, backend, self.compile)
         return Timed(executable) if self.profile else executable
 
 

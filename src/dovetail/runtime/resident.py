@@ -91,7 +91,10 @@ def keep_between(part: CompiledPart, executables: Sequence[Executable], run: Any
                 for n, key in enumerate(placed.results)
                 if any(each is not None and memory.reaches(each) for each in readers.get(key, ()))
             ]
-            _keep(run, executable, [placed.results[n] for n in here], here)
+            elsewhere = [
+                n for n in here if not all(r is memory for r in readers[placed.results[n]])
+            ]
+            _keep(run, executable, [placed.results[n] for n in here], here, elsewhere)
 
 
 def keep_state(linked: Linked, writes: Mapping[int, int]) -> frozenset[int]:
@@ -128,9 +131,13 @@ def keep_state(linked: Linked, writes: Mapping[int, int]) -> frozenset[int]:
 
 
 def _keep(
-    run: Any, executable: Executable, keys: Sequence[ValueKey], outputs: Sequence[int]
+    run: Any,
+    executable: Executable,
+    keys: Sequence[ValueKey],
+    outputs: Sequence[int],
+    fetched: Sequence[int] = (),
 ) -> None:
-    executable.keep(frozenset(outputs))
+    executable.keep(frozenset(outputs), frozenset(fetched))
     if isinstance(run, Runner):
         run.fetches(keys, on_host)
 

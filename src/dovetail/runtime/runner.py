@@ -223,9 +223,13 @@ class Timed(Executable):
         """The executable's own."""
         return self.executable.memory
 
-    def keep(self, outputs: frozenset[int]) -> None:
+    def keep(self, outputs: frozenset[int], fetched: frozenset[int] = frozenset()) -> None:
         """Have the executable do so."""
-        self.executable.keep(outputs)
+        self.executable.keep(outputs, fetched)
+
+    def kept(self) -> frozenset[int]:
+        """The executable's own."""
+        return self.executable.kept()
 
 
 def _timed(run: Run, measured: Measured) -> Run:
@@ -269,10 +273,11 @@ class _SegmentStep:
         self.fetch: Callable[[Any], Any] | None = None
 
     def __call__(self, registers: Registers) -> None:
-        if self.fetch is not None:
-            for slot in self.fetched:
-                registers[slot] = self.fetch(registers[slot])
         inputs = [registers[slot] for slot in self.taken]
+        if self.fetch is not None:  # for this one alone: others may read it where it is
+            for n, slot in enumerate(self.taken):
+                if slot in self.fetched:
+                    inputs[n] = self.fetch(inputs[n])
         for slot in self.frees:
             registers[slot] = None
         results = self.executable(inputs)

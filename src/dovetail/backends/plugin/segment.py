@@ -38,6 +38,7 @@ class PluginSegment(Executable):
         self._back = [_is_from(out, on_host) for out in segment.outputs]
         self._views = _views_of_inputs(segment, on_host)
         self._kept: frozenset[int] = frozenset()  # outputs that stay, among those of kernels
+        self._fetched: frozenset[int] = frozenset()  # and that the host reads too
         self.sent = _inputs_used(segment, on_host, self.kernels)
         kept = ("constant", "shared")
         self._constant = {n for n, i in enumerate(segment.inputs) if i.kind in kept}
@@ -67,17 +68,26 @@ class PluginSegment(Executable):
 
     def transfers(self) -> tuple[list[int], list[int]]:
         """Positions of the inputs that are sent and of the outputs that are fetched."""
-        return list(self.sent), [n for n, host in enumerate(self._back) if not host]
+        stay = self.kept() - self._fetched
+        return list(self.sent), [
+            n for n, host in enumerate(self._back) if not host and n not in stay
+        ]
 
     @property
     def memory(self) -> Library:  # type: ignore[override]
         """The device's."""
         return self.library
 
-    def keep(self, outputs: frozenset[int]) -> None:
+    def keep(self, outputs: frozenset[int], fetched: frozenset[int] = frozenset()) -> None:
         """Leave these on the device; what is a view of an input is where that is."""
+        self._fetched |= fetched
         made = [n for n, host in enumerate(self._back) if not host]
         self._kept |= {made.index(n) for n in outputs if n in made}
+
+    def kept(self) -> frozenset[int]:
+        """Positions of the outputs that stay on the device."""
+        made = [n for n, host in enumerate(self._back) if not host]
+        return frozenset(made[n] for n in self._kept)
 
     def __call__(self, inputs: list[Any]) -> list[Any]:
         """Send what is needed, run, and fetch the results; the list is emptied."""
