@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.differential import needs_code
+
 SCRIPT = """
 import torch
 def f(x, w):
@@ -53,6 +55,21 @@ def test_tlparse_reads_our_trace(traced, tmp_path):
     assert any("aten.gelu" in text for text in shown.values())
     index = (report / "index.html").read_text()
     assert "dovetail_forward_graph" in index
+
+
+@pytest.mark.e2e
+@pytest.mark.xdist_group("tracing")
+@needs_code
+def test_torch_logs_takes_inductors_names(traced):
+    text = run_script(TORCH_LOGS="output_code,fusion,post_grad_graphs,schedule,kernel_code")
+    for name in ("output_code", "fusion", "post_grad_graphs", "schedule", "kernel_code"):
+        assert f"[__{name}]" in text
+        assert f"[__{name}]" not in traced[1]
+    assert "define" in text  # LLVM's text
+    assert "schedule x86-64" in text or "schedule armv8" in text
+    assert "computes " in text
+    assert "kernel %" in text  # the program
+    assert "inference graph, segment_0 on cpu" in text
 
 
 @pytest.mark.e2e

@@ -12,6 +12,7 @@ from __future__ import annotations
 import re as _re
 import sys as _sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from dovetail import registry as _registry  # underscored: a backend may be called "registry"
@@ -100,7 +101,8 @@ def _compile(
         chosen = Options.resolve(options, mode)
         backends = priority_list(chosen, first)
         if not (is_precompiling() or is_aot_compiling()):
-            return compile_dynamo(gm, example_inputs, backends, chosen)
+            with _logs():
+                return compile_dynamo(gm, example_inputs, backends, chosen)
         from dovetail.precompile.keep import compile_kept
 
         return compile_kept(
@@ -108,6 +110,17 @@ def _compile(
         )
     except DovetailError as error:
         raise pass_through_dynamo(error) from error.__cause__
+
+
+def _logs() -> AbstractContextManager[None]:
+    """What writes the logs that TORCH_LOGS asks for, imported where it does."""
+    from dovetail.capture._torch.logs import wanted_artifacts
+
+    if not wanted_artifacts():
+        return nullcontext()
+    from dovetail.report.logs import logged
+
+    return logged()
 
 
 def _import_lookup() -> None:

@@ -246,6 +246,11 @@ def observed_by(observer: Observer) -> Iterator[None]:
         _observer.reset(token)
 
 
+def is_observed() -> bool:
+    """Whether compilations that begin now are shown to somebody."""
+    return _observer.get() is not None
+
+
 def discard(compilation: Compilation) -> None:
     """Forget a compilation that came to nothing (Dynamo may start over with other assumptions)."""
     with _lock, contextlib.suppress(ValueError):

@@ -138,6 +138,14 @@ def _about(call: OpCall, graph: _Graph | None) -> Data:
     return {"text": str(call), **found}
 
 
+def read_segment(
+    each: LinkedSegment, hints: Mapping[str, int]
+) -> tuple[Data | None, Mapping[str, Any]]:
+    """What a segment runs, or None where that cannot be read, and its generated kernels by name."""
+    program, origins = _program(each, hints, None)
+    return program, origins.kernels
+
+
 def _program(
     each: LinkedSegment, hints: Mapping[str, int], limits: Data | None
 ) -> tuple[Data | None, Origins]:

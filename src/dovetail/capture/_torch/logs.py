@@ -19,6 +19,24 @@ def trace_artifact(name: str, text: Callable[[], str]) -> None:
     )
 
 
+# Names that TORCH_LOGS takes for Inductor and that mean the same of us.
+ARTIFACTS = ("post_grad_graphs", "fusion", "schedule", "output_code", "kernel_code")
+
+
+def wanted_artifacts() -> frozenset[str]:
+    """Those of ``ARTIFACTS`` that ``TORCH_LOGS`` or ``torch._logging.set_logs`` asks for."""
+    from torch._logging._internal import log_state
+
+    return frozenset(name for name in ARTIFACTS if log_state.is_artifact_enabled(name))
+
+
+def log_artifact(name: str, text: str) -> None:
+    """Write a text to the log of that name, as PyTorch's own parts do."""
+    from torch._logging import getArtifactLogger
+
+    getArtifactLogger("torch.dovetail", name).debug("%s", text)
+
+
 @functools.cache
 def skip_unread_text() -> None:
     """Have AOTAutograd write training graphs as text for readers alone, from now on.
