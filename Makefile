@@ -14,6 +14,7 @@
 # make attack  hostile calls of every PyTorch operator that untrusted files may call (takes long)
 # make tsan    the runtime used by several threads at once, under the thread sanitizer
 # make arm     generated code for AArch64, run under qemu's emulation
+# make docs    the documentation site, in build/site
 # make bench   the benchmarks of benchmarks/
 # make install the C runtime as a library, below DESTDIR and PREFIX (/usr/local); needs no Python
 #
@@ -104,6 +105,12 @@ format: $(INSTALLED)
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 	$(BIN)/clang-format -i $(C_SOURCE)
+
+# Strict: a link that leads nowhere is an error.
+.PHONY: docs
+docs: $(INSTALLED)
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build -q --strict
+	@echo "the site: build/site/index.html"
 
 bench: $(INSTALLED)
 	@for script in $(filter-out %/common.py %/compare_trees.py,$(wildcard benchmarks/*.py)); do \

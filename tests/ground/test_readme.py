@@ -1,4 +1,4 @@
-"""The examples of the README and the docs run as they stand."""
+"""The examples of the README run as they stand."""
 
 import re
 
@@ -7,7 +7,7 @@ import pytest
 from tests.ground.environments import PLUGINS, ROOT
 
 README = (ROOT / "README.md").read_text()
-TEXTS = [README, *((ROOT / "docs" / f"{n}.md").read_text() for n in ("passes", "renderers"))]
+TEXTS = [README]  # those of the docs: tests/docs
 EXAMPLES = [e for text in TEXTS for e in re.findall(r"```python\n(.*?)```", text, re.DOTALL)]
 
 

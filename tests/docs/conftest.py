@@ -1,0 +1,3 @@
+from tests.ground.conftest import here
+
+__all__ = ["here"]
