@@ -11,17 +11,18 @@ PyObject *watch_profiler(PyObject *module, PyObject *args)
 {
     (void)module;
     PyObject *namespace, *name, *make;
-    if (!PyArg_ParseTuple(args, "O!UO:watch_profiler", &PyDict_Type, &namespace, &name, &make))
+    if (!PyArg_ParseTuple(args, "OUO:watch_profiler", &namespace, &name, &make))
         return NULL;
-    Py_INCREF(namespace);
-    Py_INCREF(name);
-    Py_INCREF(make);
-    Py_XDECREF(flags);
-    Py_XDECREF(flag);
-    Py_XDECREF(ranges);
-    flags = namespace;
-    flag = name;
-    ranges = make;
+    if (namespace != Py_None && !PyDict_Check(namespace)) {
+        PyErr_SetString(PyExc_TypeError, "a namespace is a dict, or None");
+        return NULL;
+    }
+    PyObject *before[] = {flags, flag, ranges};
+    flags = namespace == Py_None ? NULL : Py_NewRef(namespace);
+    flag = Py_NewRef(name);
+    ranges = Py_NewRef(make);
+    for (size_t i = 0; i < sizeof before / sizeof *before; i++)
+        Py_XDECREF(before[i]);
     Py_RETURN_NONE;
 }
 

@@ -11,7 +11,7 @@ typedef struct {
 } tracing;
 
 /* watch_profiler(namespace, flag, make): while namespace[flag] is True, runs enter a context
- * make(name) for each instruction. */
+ * make(name) for each instruction. None instead of a namespace: they look at nothing. */
 PyObject *watch_profiler(PyObject *module, PyObject *args);
 /* Whether it is True; needs the interpreter. */
 bool profiler_runs(void);
