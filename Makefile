@@ -1,4 +1,4 @@
-# make demo    compile a small transformer and compare it with eager
+# make demo    compile a small language model and compare it with eager and Inductor
 # make test    the whole test suite
 # make check   formatter, linter, types, import contracts, generated headers, C warnings
 # make generate   the C headers that repeat tables of src/dovetail/ir

@@ -96,8 +96,8 @@ def unobserved() -> Iterator[None]:
         mock.patch.object(history.Compilation, "stage", stage),
         mock.patch.object(history.Compilation, "stages_within", nothing),
         mock.patch.object(history, "step", nothing),
-        mock.patch.object(linking, "record_part", lambda *_: None),
-        mock.patch.object(logs, "trace_artifact", lambda *_: None),
+        mock.patch.object(linking, "record_part", return_value=None),
+        mock.patch.object(logs, "trace_artifact", return_value=None),
         mock.patch.object(dynamo, "_logs", contextlib.nullcontext),
     ):
         yield
