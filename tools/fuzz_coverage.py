@@ -25,6 +25,7 @@ HELD = (
         "artifact.c",
         "generated.c",
         "decode.c",
+        "layout.c",
         "flow.c",
         "frame.c",
         "run.c",

@@ -82,6 +82,7 @@ class CRenderer(SourceRenderer):
 
     names = NAMES
     pointers = {dtype: f"{{}}{name} *" for dtype, name in _STORED.items()}  # noqa: RUF012
+    half = ("from_half({0}[{1}])", "{0}[{1}] = to_half({2});")
     prelude = PRELUDE
 
     def begin(self) -> None:
@@ -100,15 +101,3 @@ class CRenderer(SourceRenderer):
     def function(self, name: str, dtype: str) -> str:
         """The math library's name for the type."""
         return f"{name}f" if dtype == "float32" else name
-
-    def load(self, buffer: str, place: str, dtype: str) -> str:
-        """Half precision is converted."""
-        if dtype == "float16":
-            return f"from_half(p_{buffer}[{place}])"
-        return super().load(buffer, place, dtype)
-
-    def store(self, buffer: str, place: str, value: str, dtype: str) -> str:
-        """Half precision is converted."""
-        if dtype == "float16":
-            return f"p_{buffer}[{place}] = to_half({value});"
-        return super().store(buffer, place, value, dtype)

@@ -54,6 +54,8 @@ class SourceRenderer(SourceOperations):
 
     prelude: ClassVar[str] = ""  # what stands once at the top of a file
     pointers: ClassVar[Mapping[str, str]] = {}  # a storage type → what a pointer to it is called
+    # How half precision is read from a place of a buffer, and written there.
+    half: ClassVar[tuple[str, str]] = ("{0}[{1}]", "{0}[{1}] = {2};")
 
     def __init__(self, kernel: Kernel) -> None:
         kernel = verify_stage("codegen", expand(kernel, self.has), verify_kernel)
@@ -104,12 +106,16 @@ class SourceRenderer(SourceOperations):
             return f"(p_{buffer}[{place}] != 0)"
         if dtype == "bfloat16":
             return f"from_bfloat16(p_{buffer}[{place}])"
+        if dtype == "float16":
+            return self.half[0].format(f"p_{buffer}", place)
         return f"p_{buffer}[{place}]"
 
     def store(self, buffer: str, place: str, value: str, dtype: str) -> str:
         """A statement that writes an element."""
         if dtype == "bfloat16":
             return f"p_{buffer}[{place}] = to_bfloat16({value});"
+        if dtype == "float16":
+            return self.half[1].format(f"p_{buffer}", place, value)
         return f"p_{buffer}[{place}] = {value};"
 
     # ---- structure -------------------------------------------------------------------------

@@ -114,6 +114,15 @@ def join(lower: Lower, whole: Reduction, found: Sequence[Value]) -> Value:
     return lower.inner(whole.op, whole.dtype, found[0].shape, body, tuple(found))
 
 
+def extents(whole: Reduction) -> tuple[Dim, Dim, bool]:
+    """How many results a reduction has, of how many elements each, and whether down columns."""
+    shape = whole.source_shape
+    kept = [d for d, size in enumerate(shape) if d not in whole.dims and size != 1]
+    long = [d for d in whole.dims if shape[d] != 1]
+    is_column = bool(kept) and (not long or kept[-1] > long[-1])
+    return product(shape[d] for d in kept), product(shape[d] for d in whole.dims), is_column
+
+
 def cut_near(whole: Reduction, total: int, wanted: int) -> tuple[int, int] | None:
     """Where parts have about as many elements as wanted, and best where none is left over."""
     shape = whole.source_shape

@@ -47,6 +47,7 @@ class OpenCLRenderer(SourceRenderer):
 
     names = NAMES
     pointers = {dtype: f"global {{}}{name} *" for dtype, name in _STORED.items()}  # noqa: RUF012
+    half = ("vload_half({1}, {0})", "vstore_half_rte({2}, {1}, {0});")
     prelude = PRELUDE
 
     def begin(self) -> None:
@@ -60,18 +61,6 @@ class OpenCLRenderer(SourceRenderer):
         """Built-in functions are overloaded."""
         del dtype
         return name
-
-    def load(self, buffer: str, place: str, dtype: str) -> str:
-        """Half precision is read by a function."""
-        if dtype == "float16":
-            return f"vload_half({place}, p_{buffer})"
-        return super().load(buffer, place, dtype)
-
-    def store(self, buffer: str, place: str, value: str, dtype: str) -> str:
-        """Half precision is written by a function."""
-        if dtype == "float16":
-            return f"vstore_half_rte({value}, {place}, p_{buffer});"
-        return super().store(buffer, place, value, dtype)
 
 
 def render(kernel: Kernel) -> str:

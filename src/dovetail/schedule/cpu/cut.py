@@ -10,7 +10,7 @@ from dovetail.ir.target import Target
 from dovetail.lower.contraction import Contraction
 from dovetail.lower.expression import ScanStep
 from dovetail.lower.values import Reduction, Scanned, Value
-from dovetail.schedule.parts import Cut, ScanCut, cut_near, cut_symbolic
+from dovetail.schedule.parts import Cut, ScanCut, cut_near, cut_symbolic, extents
 
 # Elements, of float32 on an x86-64-v4 with two threads: where a second step began to pay.
 LONG = 1 << 16  # reduced to one that are worth cutting where few others are reduced
@@ -33,14 +33,9 @@ def place_to_cut(value: Value, target: Target) -> Cut | None:
 
 def where_to_cut(whole: Reduction, target: Target) -> tuple[int, int] | None:
     """A dimension to cut and the length of its parts; None: the reduction is short enough."""
-    shape = whole.source_shape
-    kept = [d for d, size in enumerate(shape) if d not in whole.dims and size != 1]
-    results = product(shape[d] for d in kept)
-    total = product(shape[d] for d in whole.dims)
+    results, total, is_column = extents(whole)
     if REDUCTIONS[whole.op].finds_position or results == 0 or total == 0:
         return None
-    long = [d for d in whole.dims if shape[d] != 1]
-    is_column = bool(kept) and (not long or kept[-1] > long[-1])
     few = isinstance(results, int) and results < target.cores  # too little for threads to share
     if not isinstance(total, int):
         wanted = COLUMN_PART if is_column else LARGEST

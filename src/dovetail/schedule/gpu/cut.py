@@ -6,11 +6,10 @@ as its maximum and its sum of powers.
 
 from __future__ import annotations
 
-from dovetail.ir.affine import product
 from dovetail.ir.ops import REDUCTIONS
 from dovetail.ir.target import Target
 from dovetail.lower.values import Reduction, Value
-from dovetail.schedule.parts import Cut, cut_near, cut_symbolic
+from dovetail.schedule.parts import Cut, cut_near, cut_symbolic, extents
 
 BLOCKS = 4  # for each multiprocessor keep its memory accesses in flight
 LONGEST = 1 << 15  # elements of a row that one block keeps in its registers
@@ -24,15 +23,8 @@ def place_to_cut(value: Value, target: Target) -> Cut | None:
     """A dimension to cut and the length of its parts; None: the value is done in one step."""
     if not isinstance(value, Reduction) or REDUCTIONS[value.op].finds_position:
         return None
-    shape = value.source_shape
-    kept = [d for d, size in enumerate(shape) if d not in value.dims and size != 1]
-    results = product(shape[d] for d in kept)
-    total = product(shape[d] for d in value.dims)
-    if results == 0 or total == 0:
-        return None
-    long = [d for d in value.dims if shape[d] != 1]
-    is_column = bool(kept) and (not long or kept[-1] > long[-1])
-    if not isinstance(results, int):
+    results, total, is_column = extents(value)
+    if results == 0 or total == 0 or not isinstance(results, int):
         return None
     if not isinstance(total, int):
         few = results < target.cores * (COLUMNS if is_column else 1)
