@@ -7,7 +7,7 @@ from torch import nn
 import dovetail
 from dovetail import history
 from dovetail.artifact.save import pack
-from dovetail.compilers.layouts import _Held
+from dovetail.compilers.layouts import GraphConstants
 from dovetail.ir import Input, OpCall, Ref, Segment, TensorDesc
 from dovetail.ir.program import Copy, KernelCall
 from dovetail.place.cut import PlacedSegment
@@ -153,4 +153,4 @@ def test_constants_that_a_graph_may_write_to_are_no_constants():
         segment = Segment("segment_0", inputs, (call,), (Ref(call.name, IMAGE),))
         placed = PlacedSegment(segment, (), (("c", ()), ("x", ())), ((call.name, ()),))
         part = Placement(inputs[1:], held, {}, (placed,), segment.outputs, ())
-        assert bool(_Held(part, set()).inputs(placed)) == fixed
+        assert bool(GraphConstants(part, set()).inputs(placed)) == fixed

@@ -29,7 +29,7 @@ def lay_out(graph: PlacedGraph) -> PlacedGraph:
         return graph
     once = graph.once.placement if graph.once is not None else None
     work = Preparation(once, every) if once is not None else None
-    held = _Held(every, work.names if work is not None else names_of(every))
+    held = GraphConstants(every, work.names if work is not None else names_of(every))
     segments = [_laid_out(placed, work, held) for placed in every.segments]
     if all(new is old for new, old in zip(segments, every.segments, strict=True)):
         return graph
@@ -56,7 +56,9 @@ def with_verdicts(part: Placement) -> Placement:
     return replace(part, verdicts=(*part.verdicts, *added))
 
 
-def _laid_out(placed: PlacedSegment, work: Preparation | None, held: _Held) -> PlacedSegment:
+def _laid_out(
+    placed: PlacedSegment, work: Preparation | None, held: GraphConstants
+) -> PlacedSegment:
     frozen = frozenset(work.constants(placed)) if work is not None else frozenset()
     segment = placed.backends[0].lay_out(placed.segment, frozen | held.inputs(placed).keys())
     if segment is placed.segment:
@@ -79,7 +81,7 @@ def _may_write(placed: PlacedSegment, constants: Mapping[str, Any]) -> bool:
     return any(not isinstance(ref, Ref) or ref.name not in others for ref in targets)
 
 
-class _Held:
+class GraphConstants:
     """The constants that a part of a graph holds itself: tensors that nobody writes to."""
 
     def __init__(self, part: Placement, names: set[str]) -> None:
