@@ -84,7 +84,8 @@ test-fast: $(INSTALLED)
 
 check: $(INSTALLED) $(C_TESTS)
 	$(BIN)/python tools/generate_tables.py --check
-	$(BIN)/python tools/check_abi.py
+	$(BIN)/python tools/check_abi.py $(foreach header,$(wildcard native/abi/*.h),$(header) \
+	    $(header:native/abi/%=native/include/%))
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy

@@ -1,123 +1,224 @@
-"""Compares dovetail_plugin.h with that of the last release; fails on a change that breaks plug-ins.
+"""Compares C headers with copies of the last release: fails where a program would break.
 
-What plug-ins were built against must stay as it is: every field of every structure at its offset
-and of its type, every constant with its value, the table's functions in their order with their
-parameters. Only new names and fields behind the last one may come, and then the minor version of
-the interface must be higher. Both headers are compiled: what counts is what the compiler sees.
+    python tools/check_abi.py native/abi/dovetail.h native/include/dovetail.h
+    python tools/check_abi.py --release native/abi/dovetail.h native/include/dovetail.h
 
-    python tools/check_abi.py [released header] [new header]
+May be added: functions, constants, types, and members at the end of a structure that begins with
+``struct_size``; a header with a minor ABI number must raise it then. Anything else (a function or
+constant that is gone or different, a member that is gone, moved or of another type) is incompatible
+and needs another soname or ABI number. Sizes and places of members are asked of the C compiler
+(``CC``), so that a type that changed behind a name counts too. ``--release`` replaces the copies,
+when a version is released.
 """
 
 from __future__ import annotations
 
+import argparse
+import os
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
+from dataclasses import dataclass, field
 from pathlib import Path
 
-ROOT = Path(__file__).parents[1]
-RELEASED = ROOT / "tests" / "plugin" / "released" / "dovetail_plugin.h"
-CURRENT = ROOT / "native" / "include" / "dovetail_plugin.h"
-_COMMENT = re.compile(r"/\*.*?\*/", re.S)
-_STRUCT = re.compile(r"typedef struct \{(.*?)\n\} (\w+);", re.S)
-_NESTED = re.compile(r"(?:struct|union) \{([^{}]*)\} (\w+);", re.S)
-_FUNCTION = re.compile(r"^\s*([\w\s*]+?)\(\*(\w+)\)\((.*)\)\s*$", re.S)
-_ENUM = re.compile(r"enum \{(.*?)\}", re.S)
-_MACRO = re.compile(r"^#define (DVP_\w+)\s+(.+)$", re.M)
-_PRIVATE = ("DVP_EXPORT", "DVP_STATIC_ASSERT", "DVP_ABI", "DVP_ABI_MINOR", "DVP_PLUGIN_REQUIRED")
+# Constants that say which version a header is of.
+_VERSIONS = re.compile(r"_(MAJOR|MINOR|PATCH|VERSION|VERSION_NUMBER|ABI)$|_VERSION_|_H$")
+_GROWS = "struct_size"
 
 
-def fields(body: str) -> dict[str, str]:
-    """The fields of a structure by name, each with its type; functions with their parameters."""
-    found: dict[str, str] = {}
-    body = _NESTED.sub(lambda m: f"nested {{{' '.join(m[1].split())}}} {m[2]};", body)
-    for part in re.split(r";(?![^{]*\})", body):
-        text = " ".join(part.split())
-        if not text:
-            continue
-        if match := _FUNCTION.match(text):
-            found[match[2]] = f"{match[1].strip()} ({match[3]})"
-        elif text.startswith("nested"):
-            found[text.split()[-1]] = text.rsplit(" ", 1)[0]
-        else:
-            kind, names = re.match(r"((?:const |unsigned )*\w+ )(.*)", text).groups()  # type: ignore[union-attr]
-            for name in names.split(","):
-                stars, own = re.match(
-                    r"((?:[*\s]|const\b)*)(\w+(?:\[\d+\])?)", name.strip()
-                ).groups()  # type: ignore[union-attr]
-                found[own.split("[")[0]] = f"{kind.strip()} {stars.strip()}{own.partition('[')[2]}"
-    return found
-
-
+@dataclass
 class Header:
-    """What a header declares, as text, and what a compiler makes of it."""
+    """What a header declares: each name with its declaration, without names of parameters."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        text = _COMMENT.sub(" ", path.read_text())
-        self.structs = {name: fields(body) for body, name in _STRUCT.findall(text)}
-        names = [
-            name
-            for body in _ENUM.findall(text)
-            for name in re.findall(r"\b(DVP_\w+)\s*(?:=|,|\}|$)", body)
-        ]
-        macros = [name for name, _ in _MACRO.findall(text) if name not in _PRIVATE]
-        self.constants = [*names, *(name for name in macros if "SYMBOL" not in name)]
-        self.numbers = self._compile()
-
-    def _compile(self) -> dict[str, int]:
-        """Sizes and offsets of structures, and values of constants."""
-        asked = [f"sizeof({name})" for name in self.structs]
-        asked += [f"offsetof({s}, {f})" for s, all_ in self.structs.items() for f in all_]
-        asked += [*self.constants, "DVP_ABI_MINOR", "DVP_PLUGIN_REQUIRED"]
-        lines = "\n".join(f'    printf("%s\\t%lld\\n", "{a}", (long long)({a}));' for a in asked)
-        source = f'#include "{self.path}"\n#include <stdio.h>\nint main(void)\n{{\n{lines}\n}}\n'
-        with tempfile.TemporaryDirectory() as folder:
-            program = Path(folder) / "layout"
-            (Path(folder) / "layout.c").write_text(source)
-            subprocess.run(["cc", "-std=c11", "-o", program, f"{program}.c"], check=True)
-            told = subprocess.run([program], check=True, capture_output=True, text=True).stdout
-        return {
-            name: int(value) for name, value in (line.split("\t") for line in told.splitlines())
-        }
+    functions: dict[str, str] = field(default_factory=dict)
+    constants: dict[str, str] = field(default_factory=dict)
+    typedefs: dict[str, str] = field(default_factory=dict)
+    structs: dict[str, list[tuple[str, str]]] = field(default_factory=dict)  # (member, its text)
 
 
-def problems(old: Header, new: Header) -> list[str]:
-    """Every change that breaks a plug-in built against the old header."""
-    found = []
-    for name, value in old.numbers.items():
-        if name.startswith("sizeof") or name == "DVP_ABI_MINOR":
-            continue
-        if name not in new.numbers:
-            found.append(f"{name} is gone")
-        elif new.numbers[name] != value:
-            found.append(f"{name} was {value} and is {new.numbers[name]}")
-    for struct, old_fields in old.structs.items():
-        new_fields = new.structs.get(struct, {})
-        if new.numbers.get(f"sizeof({struct})", 0) < old.numbers[f"sizeof({struct})"]:
-            found.append(f"{struct} became smaller")
-        found += [
-            f"{struct}.{field} was `{kind}` and is `{new_fields[field]}`"
-            for field, kind in old_fields.items()
-            if field in new_fields and new_fields[field] != kind
-        ]
-        if "struct_size" not in old_fields and new_fields and old_fields != new_fields:
-            found.append(f"{struct} has no struct_size and may not change")
-    grown = new.numbers.keys() - old.numbers.keys()
-    if grown and not found and new.numbers["DVP_ABI_MINOR"] <= old.numbers["DVP_ABI_MINOR"]:
-        found.append(f"{min(grown)} is new, and DVP_ABI_MINOR is not higher")
+def read_header(text: str) -> Header:
+    """A header of ours: plain C, one declaration after the other."""
+    found = Header()
+    text = re.sub(r"/\*.*?\*/|//[^\n]*", " ", text, flags=re.S).replace("\\\n", " ")
+    for name, value in re.findall(r"^[ \t]*#[ \t]*define[ \t]+(\w+)[ \t]+(\S[^\n]*)$", text, re.M):
+        found.constants[name] = _plain(value)
+    text = re.sub(r"^[ \t]*#[^\n]*$", " ", text, flags=re.M)
+    text = re.sub(r'extern "C" \{', " ", text)
+    text = re.sub(r"_Static_assert\s*\((?:[^()\"]|\([^()]*\)|\"[^\"]*\")*\)\s*;", " ", text)
+    for declaration in _declarations(text):
+        _read(declaration, found)
     return found
 
 
-def main(arguments: list[str]) -> int:
-    """Say what is incompatible; 1 if anything is."""
-    paths = [Path(a).resolve() for a in arguments] or [RELEASED, CURRENT]
-    found = problems(*map(Header, paths))
-    for each in found:
-        print(f"{paths[1].name}: {each}")
-    return bool(found)
+def _declarations(text: str) -> list[str]:
+    """The text between semicolons that stand in no braces."""
+    made, depth, start = [], 0, 0
+    for at, letter in enumerate(text):
+        depth += (letter == "{") - (letter == "}")
+        if letter == "}" and depth == 0 and text[start:at].lstrip().startswith("static inline"):
+            start = at + 1  # a function that programs bring themselves
+        if letter == ";" and depth == 0:
+            made.append(_plain(text[start:at]))
+            start = at + 1
+    return [each for each in made if each]
+
+
+def _plain(text: str) -> str:
+    return re.sub(r"\s+", " ", text).strip()
+
+
+def _read(text: str, found: Header) -> None:
+    text = re.sub(r"\bDV[TP]_API\b ?", "", text)
+    if match := re.match(r"(?:typedef )?enum (?:\w+ )?\{(.*)\}", text):
+        _read_enum(match[1], found)
+    elif match := re.match(r"(?:typedef )?(?:struct|union) ?(\w*) ?\{(.*)\} ?(\w*)$", text):
+        found.structs[match[3] or f"struct {match[1]}"] = _members(match[2])
+    elif match := re.match(r"typedef (.*\(\*(\w+)\).*)$", text):
+        found.typedefs[match[2]] = _without_names(match[1])
+    elif match := re.match(r"typedef (.*?)(\w+)$", text):
+        found.typedefs[match[2]] = _plain(match[1])
+    elif match := re.match(r"(?:extern )?[\w* ]*?(\w+)\((.*)\)$", text):
+        if not match[1].isupper():  # a macro: static assertions
+            found.functions[match[1]] = _without_names(text)
+
+
+def _read_enum(text: str, found: Header) -> None:
+    value = "-1"
+    for part in filter(None, (_plain(part) for part in text.split(","))):
+        name, _, given = part.partition("=")
+        value = _plain(given) or f"{value} + 1"
+        value = str(int(value[:-4]) + 1) if re.fullmatch(r"-?\d+ \+ 1", value) else value
+        found.constants[name.strip()] = value
+
+
+def _members(text: str) -> list[tuple[str, str]]:
+    """Each member of a structure: what it is called and how it is declared."""
+    made = []
+    for declaration in _declarations(text):
+        if match := re.search(r"\(\*(\w+)\)", declaration):
+            made.append((match[1], _without_names(declaration)))
+        elif match := re.match(r"(.*\}) ?(\w+)$", declaration):
+            made.append((match[2], declaration))
+        else:
+            first, *others = declaration.split(", ")
+            kind, name = re.fullmatch(r"(.*?)(\**\w+(?:\[\w*\])*)", first).groups()  # type: ignore[union-attr]
+            made += [
+                (each.lstrip("*").split("[")[0], _plain(f"{kind} {each}"))
+                for each in [name, *others]
+            ]
+    return made
+
+
+def _without_names(text: str) -> str:
+    """A function's declaration without the names of its parameters, which anybody may change."""
+    start = text.rindex("(", 0, text.rindex("(") + 1)
+    head, inside = text[:start], text[start + 1 : text.rindex(")")]
+    kinds = [re.sub(r"(?<=[\w*\]]) ?\b(?!const\b)\w+(\[\w*\])?$", r"\1", part.strip())
+             if " " in part.strip() else part.strip() for part in inside.split(",")]  # fmt: skip
+    return _plain(f"{head}({', '.join(kinds)})")
+
+
+def compare(old: Header, new: Header) -> list[str]:
+    """What of the old header's is gone or different."""
+    found = []
+    for what in ("functions", "constants", "typedefs"):
+        now = getattr(new, what)
+        for name, text in getattr(old, what).items():
+            if what == "constants" and _VERSIONS.search(name):
+                continue
+            if name not in now:
+                found.append(f"{name} is gone")
+            elif now[name] != text:
+                found.append(f"{name} was `{text}` and is `{now[name]}`")
+    for name, members in old.structs.items():
+        found += _compare_members(name, members, new.structs.get(name))
+    return found or _compare_minor(old, new)
+
+
+def _compare_minor(old: Header, new: Header) -> list[str]:
+    """Where a header has a minor ABI number, what is new must come with a higher one."""
+    numbers = [name for name in old.constants if name.endswith("_ABI_MINOR")]
+    added = [
+        name
+        for what in ("functions", "constants", "typedefs", "structs")
+        for name in getattr(new, what)
+        if name not in getattr(old, what)
+    ]
+    added += [name for name in old.structs if len(new.structs[name]) > len(old.structs[name])]
+    return [
+        f"{added[0]} is new, and {number} is not higher"
+        for number in numbers
+        if added and _number(new.constants[number]) <= _number(old.constants[number])
+    ]
+
+
+def _number(text: str) -> int:
+    return int(text.rstrip("uUlL"), 0)
+
+
+def _compare_members(
+    name: str, old: list[tuple[str, str]], new: list[tuple[str, str]] | None
+) -> list[str]:
+    if new is None:
+        return [f"{name} is gone"]
+    for before, now in zip(old, new, strict=False):
+        if before != now:
+            return [f"{name}: `{before[1]}` became `{now[1]}`; members are added at the end"]
+    if len(new) < len(old):
+        return [f"{name}: `{old[len(new)][1]}` is gone"]
+    if len(new) > len(old) and old[0][0] != _GROWS:
+        return [f"{name} has grown by `{new[len(old)][1]}` and has no {_GROWS} to tell it by"]
+    return []
+
+
+def layout(path: Path, header: Header) -> dict[str, str]:
+    """Where each member of each structure lies and how large it is, as the compiler says."""
+    lines = [f'#include "{path.resolve()}"', "#include <stdio.h>", "int main(void) {"]
+    for name, members in header.structs.items():
+        for member, _ in members:
+            place = f"__builtin_offsetof({name}, {member}), sizeof((({name} *)0)->{member})"
+            lines.append(f'printf("{name}.{member} %zu %zu\\n", {place});')
+    with tempfile.TemporaryDirectory() as folder:
+        source, program = Path(folder) / "layout.c", Path(folder) / "layout"
+        source.write_text("\n".join([*lines, "return 0; }\n"]))
+        compiler = os.environ.get("CC", "cc")
+        subprocess.run([compiler, "-std=c11", "-o", program, source], check=True)
+        said = subprocess.run([program], check=True, capture_output=True, text=True).stdout
+    return dict(line.split(" ", 1) for line in said.splitlines())
+
+
+def check(released: Path, current: Path) -> list[str]:
+    """Everything that would break a program built with the released header."""
+    old, new = (read_header(path.read_text()) for path in (released, current))
+    found = compare(old, new)
+    if not found:
+        before, now = layout(released, old), layout(current, new)
+        found = [
+            f"{member} lay at and took {place} bytes, now {now.get(member)}"
+            for member, place in before.items()
+            if now.get(member) != place
+        ]
+    return [f"{current}: {each}" for each in found]
+
+
+def main() -> None:
+    """Compare each pair, or replace the copies."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--release", action="store_true", help="replace the released copies")
+    parser.add_argument("headers", nargs="+", type=Path, help="released and current, in turns")
+    given = parser.parse_args()
+    pairs = list(zip(given.headers[::2], given.headers[1::2], strict=True))
+    if given.release:
+        for released, current in pairs:
+            shutil.copyfile(current, released)
+        return
+    problems = [problem for pair in pairs for problem in check(*pair)]
+    for problem in problems:
+        print(problem)
+    sys.exit(bool(problems))
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    main()

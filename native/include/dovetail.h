@@ -15,25 +15,31 @@
  *     result->deleter(result);
  *     dvt_close(model);
  *
- * Threads. A function is of one of three kinds; native/tests and docs/deploy.md rely on this
- * list.
+ * Threads. A function is of one of three kinds (a test holds this list to the header):
  *
- * any: any number of threads may call it at one time, with the same objects too.
+ * any: any number of threads may call it at one time, with the same objects too. Runs of one
+ * state wait for each other, and reading, writing or resetting it waits for a run that uses it;
+ * runs of several states do not wait.
+ *
  *     dvt_version dvt_version_text dvt_status_text dvt_find_kernel dvt_builtin_kernel
- *     dvt_register_kernel dvt_threads dvt_processor_number dvt_may_execute dvt_load_plugin
- *     dvt_plugin_name dvt_source_open dvt_source_memory dvt_open_source dvt_open
- * dvt_open_memory dvt_writes_inputs dvt_input_count dvt_output_count dvt_input_info
- * dvt_output_info dvt_find_input dvt_find_output dvt_output_shape dvt_symbol_count
- * dvt_symbol_at dvt_section dvt_host_call_count dvt_host_call_at dvt_device_at dvt_blob_at
- * dvt_signature_state dvt_content_digest dvt_trusted dvt_code_state dvt_code_refusal
- * dvt_memory_used dvt_cleared_bytes dvt_least_time dvt_instruction_count dvt_run dvt_run_named
- * dvt_run_batch dvt_state_count dvt_state_at dvt_state_new dvt_own_state dvt_state_reset
- * dvt_state_read dvt_state_write dvt_size_verify dvt_size_run dvt_sha256 dvt_ed25519_verify
- * dvt_ed25519_public dvt_ed25519_sign Runs of one state wait for each other, and reading,
- * writing or resetting it waits for a run that uses it; runs of several states do not wait.
+ *     dvt_register_kernel dvt_threads dvt_processor_number dvt_may_execute
+ *     dvt_load_plugin dvt_plugin_name dvt_source_open dvt_source_memory dvt_open_source
+ *     dvt_open dvt_open_memory dvt_writes_inputs dvt_input_count dvt_output_count
+ *     dvt_input_info dvt_output_info dvt_find_input dvt_find_output dvt_output_shape
+ *     dvt_symbol_count dvt_symbol_at dvt_section dvt_host_call_count dvt_host_call_at
+ *     dvt_device_at dvt_blob_at dvt_signature_state dvt_content_digest dvt_trusted
+ *     dvt_code_state dvt_code_refusal dvt_memory_used dvt_cleared_bytes dvt_padding_bytes
+ *     dvt_least_time dvt_last_time dvt_instruction_count dvt_instruction_name dvt_run
+ *     dvt_run_named dvt_run_batch dvt_state_count dvt_state_at dvt_state_new
+ *     dvt_own_state dvt_state_reset dvt_state_read dvt_state_write dvt_size_verify
+ *     dvt_size_run dvt_sha256 dvt_ed25519_verify dvt_ed25519_public dvt_ed25519_sign
+ *
  * once: by one thread, when no other uses the object and none will afterwards.
+ *
  *     dvt_close dvt_close_plugin dvt_source_close dvt_state_free
+ *
  * first: before other threads use the object, or the library where there is no object.
+ *
  *     dvt_use_code dvt_measure dvt_set_threads dvt_adopt_openmp dvt_own_threads dvt_set_log
  *
  * Callbacks (dvt_host, dvt_run_options.poll, dvt_allocator, a log function, a deleter) are
@@ -582,9 +588,9 @@ typedef struct {
 } dvt_batch_call;
 /* Many calls that do not depend on each other, each on one thread, as many at a time as there
  * are threads; one after the other, each on all threads, where there are fewer calls than
- * threads, or where they share a state, call the host or run on devices. Every call gets a
- * status; the first that is not DVT_OK, by their order, is returned. Those that were not
- * started when the batch was stopped are DVT_ERROR_CANCELLED. */
+ * threads, or where they share a state, write to inputs, call the host or run on devices. Every
+ * call gets a status; the first that is not DVT_OK, by their order, is returned. Those that
+ * were not started when the batch was stopped are DVT_ERROR_CANCELLED. */
 DVT_API dvt_status dvt_run_batch(dvt_artifact *artifact, const dvt_run_options *options,
                                  dvt_batch_call *calls, size_t count, dvt_error *error);
 

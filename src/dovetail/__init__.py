@@ -150,7 +150,15 @@ def __getattr__(name: str) -> Any:
         return import_module(f"dovetail.{name}")
     if name not in _HOME:
         raise AttributeError(f"module 'dovetail' has no attribute {name!r}")
-    value = getattr(import_module(f"dovetail.{_HOME[name]}"), name)
+    try:
+        value = getattr(import_module(f"dovetail.{_HOME[name]}"), name)
+    except ModuleNotFoundError as error:
+        if not (error.name or "").startswith("dovetail."):
+            raise
+        raise AttributeError(
+            f"dovetail.{name} is not part of dovetail-runtime, which loads and runs files: "
+            "install dovetail"
+        ) from None
     globals()[name] = value
     return value
 
@@ -168,7 +176,12 @@ def _announce() -> None:
     from functools import partial
     from importlib import import_module
 
-    from dovetail.capture._torch.dynamo_registry import announce_backend
+    try:
+        from dovetail.capture._torch.dynamo_registry import announce_backend
+    except ModuleNotFoundError as error:
+        if error.name != "dovetail.capture":
+            raise
+        return  # dovetail-runtime, which compiles nothing
 
     for name in (
         "aten",

@@ -1,5 +1,6 @@
-"""The extension module's binary: what protects it was built in."""
+"""The binaries of the extension module and of the C library: what protects them was built in."""
 
+import shutil
 import struct
 import sys
 from pathlib import Path
@@ -8,7 +9,10 @@ import pytest
 
 from dovetail import _native
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads an ELF file")
+pytestmark = [
+    pytest.mark.xdist_group("c_programs"),
+    pytest.mark.skipif(sys.platform != "linux", reason="reads an ELF file"),
+]
 LOAD, DYNAMIC, GNU_STACK, GNU_RELRO = 1, 2, 0x6474E551, 0x6474E552
 STRTAB, SYMTAB, STRSZ, SYMENT, FLAGS, FLAGS_1 = 5, 6, 10, 11, 30, 0x6FFFFFFB
 EXECUTABLE, WRITABLE = 1, 2
@@ -49,29 +53,34 @@ class Library:
             place += self.dynamic[SYMENT]
 
 
-@pytest.fixture(scope="module")
-def library():
-    return Library(_native.__file__)
+@pytest.fixture(scope="module", params=["extension", "library"])
+def binary(request):
+    if request.param == "extension":
+        return Library(_native.__file__)
+    if shutil.which("cc") is None:
+        pytest.skip("needs a C compiler")
+    return Library(request.getfixturevalue("library") / "lib" / "libdovetail.so")
 
 
-def test_addresses_are_read_only_once_it_is_loaded(library):
-    assert any(h[0] == GNU_RELRO for h in library.headers)
-    now = library.dynamic.get(FLAGS, 0) & 8 or library.dynamic.get(FLAGS_1, 0) & 1
+def test_addresses_are_read_only_once_it_is_loaded(binary):
+    assert any(h[0] == GNU_RELRO for h in binary.headers)
+    now = binary.dynamic.get(FLAGS, 0) & 8 or binary.dynamic.get(FLAGS_1, 0) & 1
     assert now, "bound lazily: the table of addresses stays writable"
 
 
-def test_no_memory_is_writable_and_executable(library):
-    (stack,) = [h[1] for h in library.headers if h[0] == GNU_STACK]
+def test_no_memory_is_writable_and_executable(binary):
+    (stack,) = [h[1] for h in binary.headers if h[0] == GNU_STACK]
     assert not stack & EXECUTABLE
-    loaded = [h[1] for h in library.headers if h[0] == LOAD]
+    loaded = [h[1] for h in binary.headers if h[0] == LOAD]
     assert not any(flags & EXECUTABLE and flags & WRITABLE for flags in loaded)
 
 
-def test_stacks_and_copies_are_guarded(library):
-    imported = {name for name, defined in library.symbols() if not defined}
+def test_stacks_and_copies_are_guarded(binary):
+    imported = {name for name, defined in binary.symbols() if not defined}
     assert "__stack_chk_fail" in imported
     assert "__vsnprintf_chk" in imported
 
 
-def test_only_what_python_needs_is_visible(library):
-    assert {name for name, defined in library.symbols() if defined} == {"PyInit__native"}
+def test_only_what_python_needs_is_visible():
+    symbols = Library(_native.__file__).symbols()
+    assert {name for name, defined in symbols if defined} == {"PyInit__native"}

@@ -5,8 +5,11 @@ import subprocess
 import sys
 
 import pytest
+import torch
 
+import dovetail
 from tests.artifact.files import file_bytes
+from tests.differential import needs_code
 
 TEXT = """\
 program @p
@@ -50,7 +53,7 @@ def test_every_pool_gives_the_same_bits(tmp_path):
     path = tmp_path / "m.dvt"
     path.write_bytes(file_bytes(TEXT))
     found = set()
-    for torch, fork, pool, count in (
+    for framework, fork, pool, count in (
         ("none", "fork", "own", "1"),
         ("none", "fork", "own", "3"),
         ("torch", "fork", "own", "2"),
@@ -58,7 +61,7 @@ def test_every_pool_gives_the_same_bits(tmp_path):
         ("torch", "no", "shared", "5"),
     ):
         ran = subprocess.run(
-            [sys.executable, "-W", "ignore", "-c", CHILD, str(path), torch, fork, pool],
+            [sys.executable, "-W", "ignore", "-c", CHILD, str(path), framework, fork, pool],
             capture_output=True, text=True, timeout=100, check=False,
             env={**os.environ, "DOVETAIL_NUM_THREADS": count},
         )  # fmt: skip
@@ -112,3 +115,49 @@ def has_gomp():
     from pathlib import Path
 
     return "libgomp" in Path("/proc/self/maps").read_text()
+
+
+WITHOUT_TORCH = """
+import os, sys, warnings
+sys.modules["torch"] = sys.modules["llvmlite"] = None
+import numpy as np
+import dovetail
+from dovetail import _native
+warnings.simplefilter("ignore")
+x = np.linspace(-1, 1, 512 * 512, dtype=np.float32).reshape(512, 512)
+grown = []
+for count, path in enumerate(sys.argv[1:], 2):
+    _native.set_threads(count)
+    run = dovetail.load(path, trust="trusted" in path)
+    before = len(os.listdir("/proc/self/task"))
+    several = run(x)
+    grown.append(len(os.listdir("/proc/self/task")) - before)
+    _native.set_threads(1)
+    assert (run(x) == several).all()
+print(grown, "torch" in [name for name, module in sys.modules.items() if module])
+"""
+PRODUCT = TEXT.replace("256", "512")
+
+
+@pytest.mark.e2e
+@needs_code
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_every_kind_of_kernel_runs_on_our_threads_without_torch(tmp_path):
+    """Each file may use one thread more than the one before: the pool grows by it."""
+    (tmp_path / "built_in.dvt").write_bytes(file_bytes(PRODUCT))
+    torch.manual_seed(0)
+    block = torch.nn.Sequential(torch.nn.Linear(512, 512), torch.nn.GELU()).eval()
+    x = torch.randn(512, 512)
+    exported = dovetail.export(block, (x,), backend="cpu")
+    exported.save(tmp_path / "trusted.dvt", without_torch=True)
+    pointwise = dovetail.export(torch.nn.GELU(), (x,), backend="cpu")
+    pointwise.save(tmp_path / "trusted_pointwise.dvt", without_torch=True)
+    pointwise.save(tmp_path / "interpreted.dvt", without_torch=True)
+    names = ["built_in", "trusted", "trusted_pointwise", "interpreted"]
+    ran = subprocess.run(
+        [sys.executable, "-c", WITHOUT_TORCH, *(str(tmp_path / f"{n}.dvt") for n in names)],
+        capture_output=True, text=True, check=False, timeout=120,
+        env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},
+    )  # fmt: skip
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stdout.split("\n")[0] == "[1, 1, 1, 1] False"

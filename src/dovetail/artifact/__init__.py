@@ -15,7 +15,7 @@ __all__ = ["Artifact", "export"]
 
 def __getattr__(name: str) -> Any:
     if name in __all__:
-        from dovetail.artifact import exported
+        from importlib import import_module
 
-        return getattr(exported, name)
+        return getattr(import_module("dovetail.artifact.exported"), name)
     raise AttributeError(f"module 'dovetail.artifact' has no attribute {name!r}")

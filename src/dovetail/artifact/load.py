@@ -61,6 +61,13 @@ def load(
 
 
 def _regenerate(kernel_ir: bytes, trusted: bool) -> tuple[bytes | None, str]:
-    from dovetail.backends.cpu.regenerate import regenerate
-
+    try:
+        from dovetail.backends.cpu.regenerate import regenerate
+    except ModuleNotFoundError as error:
+        if error.name != "dovetail.backends":
+            raise
+        return None, (
+            "dovetail-runtime has no compiler; sign the file (dovetail sign) or vouch for it "
+            "(trust=True), and save it with code for this processor"
+        )
     return regenerate(kernel_ir, trusted)

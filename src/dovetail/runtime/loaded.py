@@ -153,11 +153,22 @@ def _why_not_its_own(native: Any) -> str:
 def _read(source: str | bytes) -> Any:
     try:
         from dovetail import _native
-    except ImportError:
-        raise UnsupportedArtifact(
-            "the C runtime is not built: install dovetail, or run setup.py build_ext --inplace"
-        ) from None
+    except ImportError as error:
+        raise UnsupportedArtifact(_why_no_runtime(error)) from None
     return _native.Source(source)
+
+
+def _why_no_runtime(error: ImportError) -> str:
+    import sysconfig
+
+    if sysconfig.get_config_var("Py_GIL_DISABLED"):
+        return (
+            "dovetail does not support free-threaded Python, which loads no extensions of the "
+            "stable ABI: use the ordinary build of this version"
+        )
+    if "cannot import name" in str(error) or isinstance(error, ModuleNotFoundError):
+        return "the C runtime is not built: install dovetail, or run setup.py build_ext --inplace"
+    return str(error)
 
 
 def _open(
@@ -208,8 +219,12 @@ def _host() -> Any:
     """What calls PyTorch, if PyTorch is here: a process that never imported it stays without."""
     if sys.modules.get("torch") is None:
         return None
-    from dovetail.runtime.host import HostOperators, use_torch_threads
-
+    try:
+        from dovetail.runtime.host import HostOperators, use_torch_threads
+    except ModuleNotFoundError as error:
+        if error.name != "dovetail.runtime.host":
+            raise
+        return None  # dovetail-runtime, which calls no operator of PyTorch
     use_torch_threads()
     return HostOperators()
 

@@ -150,7 +150,12 @@ def brought_plugins(names: Sequence[str], *, trusted: bool) -> list[Library]:
     Importing a package because a file names it is running code by name: only a trusted file may
     have that done. An untrusted one finds the backends that this process has loaded by itself.
     """
-    from dovetail import registry  # reads every installed package's metadata: only on demand
+    try:  # reads every installed package's metadata: only on demand
+        import dovetail.registry as registry
+    except ModuleNotFoundError as error:
+        if error.name != "dovetail.registry":
+            raise
+        return []  # dovetail-runtime, which knows no backends: plug-ins are given by path
 
     found = []
     for name in names:
