@@ -158,6 +158,12 @@ native/build/sanitized/%.o: native/src/%.c $(wildcard native/src/*.h native/incl
 native/build/%: native/tests/%.c native/tests/check.h $(SANITIZED)
 	@$(CC) $(CFLAGS) $(SANITIZE) -Inative/include -Inative/src -o $@ $< $(SANITIZED) -lm
 
+# The simulator, driver and device both, with the sanitizers.
+native/build/sim/libaccel_sim.so: $(wildcard examples/accel_sim/*) native/include/dovetail_plugin.h
+	@mkdir -p $(@D)
+	@CFLAGS="-O1 $(SANITIZE)" $(MAKE) -s -B -C examples/accel_sim FOLDER=$(abspath $(@D))
+native/build/test_device_faults: native/build/sim/libaccel_sim.so
+
 # FUZZ inputs of the stream that SEED begins, in JOBS processes. fuzz-run needs no Python: seeds
 # made on one machine (make fuzz-seeds) may be carried to another in FUZZ_SEEDS.
 FUZZ ?= 50000

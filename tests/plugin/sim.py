@@ -8,11 +8,9 @@ from dovetail.backends.plugin.backend import plugin_backend
 from tests.plugin.conftest import ROOT
 
 
-def build(folder, *flags):
+def build(folder):
     """Build the driver and the device's program with their own Makefile."""
     command = ["make", "-s", "-C", str(ROOT / "examples" / "accel_sim"), f"FOLDER={folder}"]
-    if flags:
-        command.append(f"CFLAGS={' '.join(flags)}")
     subprocess.run(command, check=True, capture_output=True, text=True)
     return folder / "libaccel_sim.so"
 
