@@ -267,7 +267,6 @@ static const dvp_plugin TABLE = {
     .execute = sim_execute,
     .device_describe = device_describe,
     .stream_wait = sim_stream_wait,
-    .event_query = sim_event_query,
     .buffer_copy_peer = sim_buffer_copy_peer,
     .constant_prepare = sim_constant_prepare,
 };

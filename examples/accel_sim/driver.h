@@ -68,7 +68,7 @@ dvp_status sim_fail(dvp_error *error, dvp_status status, const char *format, ...
 #define SIM_FAULTS(X) \
     X(device_open) X(device_get) X(buffer_alloc) X(copy_in) X(copy_out) X(copy_between) \
     X(stream_create) X(stream_sync) X(event_create) X(event_record) X(event_wait) \
-    X(event_query) X(query_op) X(find_kernel) X(execute) X(constant_prepare) \
+    X(query_op) X(find_kernel) X(execute) X(constant_prepare) \
     X(kernel_fails) X(kernel_hangs) X(kernel_dies) X(kernel_lies) X(kernel_slow) \
     X(copy_fails) X(copy_hangs) X(copy_dies)
 /* clang-format on */
@@ -114,8 +114,6 @@ dvp_status sim_event_record(dvp_device *device, dvp_event *event, dvp_stream *st
                             dvp_error *error);
 dvp_status sim_event_wait(dvp_device *device, dvp_stream *stream, dvp_event *event,
                           dvp_error *error);
-dvp_status sim_event_query(dvp_device *device, dvp_event *event, int32_t *done,
-                           dvp_error *error);
 /* Give the device a command; `pending` is its host side, or NULL, and is freed in the end. */
 dvp_status sim_submit(dvp_stream *stream, const sim_command *command, sim_pending *pending,
                       dvp_error *error);

@@ -243,15 +243,3 @@ dvp_status sim_event_wait(dvp_device *device, dvp_stream *stream, dvp_event *eve
         .kind = SIM_WAIT, .stream = event->stream->number, .upto = event->upto};
     return sim_submit(stream, &command, NULL, error);
 }
-
-dvp_status sim_event_query(dvp_device *device, dvp_event *event, int32_t *done,
-                           dvp_error *error)
-{
-    dvp_status status = sim_fault(SIM_AT_event_query, error);
-    if (status != DVP_OK)
-        return status;
-    move_chunks(device);
-    *done = event->stream == NULL ||
-            sim_reached(atomic_load(&event->stream->wire->done), event->upto);
-    return *done ? DVP_OK : sim_alive(device, error);
-}

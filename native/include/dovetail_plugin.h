@@ -261,9 +261,6 @@ typedef struct {
     const int32_t *bases;
     const int32_t *inputs;
     const int32_t *outputs;
-    /* 1.1: host memory of the tensors whose contents are constants, one a tensor (NULL: none),
-     * to fold, pack or quantise; valid during the call. NULL: no contents are known. */
-    const void *const *constants;
 } dvp_segment;
 
 /* Operations lie `struct_size` of the first apart, which need not be this header's sizeof (the
@@ -358,10 +355,6 @@ typedef struct {
     dvp_status (*stream_wait)(dvp_device *device, dvp_stream *stream, uint64_t nanoseconds,
                               dvp_error *error);
 
-    /* Whether what was given before the event was recorded is done. [any] */
-    dvp_status (*event_query)(dvp_device *device, dvp_event *event, int32_t *done,
-                              dvp_error *error);
-
     /* A copy from another device of this plug-in (DVP_DEVICE_TO_DEVICE, the source's memory is
      * `from`'s), on a stream of `device`. The host has waited for what wrote the source.
      * [stream, and memory of `from`] */
@@ -414,8 +407,7 @@ DVP_STATIC_ASSERT(sizeof(dvp_host) >= 72 && offsetof(dvp_host, log) == 16 &&
                       offsetof(dvp_host, alloc) == 24 && offsetof(dvp_host, progress) == 64,
                   "dvp_host");
 DVP_STATIC_ASSERT(sizeof(dvp_copy) >= 48 && offsetof(dvp_copy, bytes) == 40, "dvp_copy");
-DVP_STATIC_ASSERT(sizeof(dvp_segment) >= 88 && offsetof(dvp_segment, outputs) == 72 &&
-                      offsetof(dvp_segment, constants) == 80,
+DVP_STATIC_ASSERT(sizeof(dvp_segment) >= 80 && offsetof(dvp_segment, outputs) == 72,
                   "dvp_segment");
 DVP_STATIC_ASSERT(offsetof(dvp_plugin, get_info) == 8 &&
                       offsetof(dvp_plugin, buffer_alloc) == 48 &&
@@ -423,8 +415,8 @@ DVP_STATIC_ASSERT(offsetof(dvp_plugin, get_info) == 8 &&
                       offsetof(dvp_plugin, query_op) == 128 &&
                       offsetof(dvp_plugin, execute) == 144 && DVP_PLUGIN_REQUIRED == 152 &&
                       offsetof(dvp_plugin, device_describe) == 200 &&
-                      offsetof(dvp_plugin, constant_prepare) == 232 &&
-                      sizeof(dvp_plugin) >= 240,
+                      offsetof(dvp_plugin, constant_prepare) == 224 &&
+                      sizeof(dvp_plugin) >= 232,
                   "dvp_plugin");
 
 #ifdef __cplusplus

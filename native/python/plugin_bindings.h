@@ -20,7 +20,8 @@ void *pool_take(pool **p, size_t count, size_t size);
 void pool_drop(pool **p);
 
 /* Reads (op, inputs, outputs, attributes) into step->op. A tensor is None or (code, bits,
- * shape, strides, slot, offset), an attribute (name, value). 0, or -1 with an exception set. */
+ * shape, strides, slot, offset), an attribute (name, value, type). 0, or -1 with an exception
+ * set. */
 int read_op(pool **p, PyObject *given, plugin_step *step);
 
 PyObject *raise_plugin(const plugin_error *error);

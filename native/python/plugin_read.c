@@ -117,10 +117,10 @@ static int read_list(pool **p, PyObject *tuple, dvp_attribute *attribute)
     return PyErr_Occurred() ? -1 : 0;
 }
 
-static int read_attribute(pool **p, PyObject *given, dvp_attribute *attribute)
+static int read_attribute(pool **p, PyObject *given, dvp_attribute *attribute, uint8_t *type)
 {
     PyObject *name, *value;
-    if (!PyArg_ParseTuple(given, "UO", &name, &value))
+    if (!PyArg_ParseTuple(given, "UO|b", &name, &value, type))
         return -1;
     attribute->name = read_text(p, name);
     attribute->count = 1;
@@ -165,13 +165,15 @@ int read_op(pool **p, PyObject *given, plugin_step *step)
     op->input_flags = step->input_flags;
     op->attribute_count = (uint32_t)PyTuple_Size(attributes);
     dvp_attribute *list = pool_take(p, op->attribute_count, sizeof *list);
-    if (list == NULL)
+    uint8_t *types = list == NULL ? NULL : pool_take(p, op->attribute_count, sizeof *types);
+    if (types == NULL)
         return -1;
     for (uint32_t i = 0; i < op->attribute_count; i++)
-        if (read_attribute(p, PyTuple_GetItem(attributes, i), list + i) != 0)
+        if (read_attribute(p, PyTuple_GetItem(attributes, i), list + i, types + i) != 0)
             return -1;
     op->inputs = step->inputs;
     op->outputs = step->outputs;
     op->attributes = list;
+    op->attribute_types = types;
     return 0;
 }

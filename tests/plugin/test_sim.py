@@ -203,6 +203,17 @@ def test_two_devices_copy_directly(sim, sim_path):
         assert second.counted("index") == 1
         described = second.native.describe()
         assert (described["devices"], described["name"]) == (2, "simulator 1")
+        x, found = torch.randn(1000), torch.empty(1000)
+        sim.reset()
+        first = sim.native.upload(x.data_ptr(), x.nbytes)
+        second.reset()
+        there = first.to(second.native)
+        there.fetch(found.data_ptr(), 0, x.nbytes)
+        assert torch.equal(found, x)
+        assert (sim.moved, second.moved) == ((x.nbytes, 0), (0, x.nbytes))
+        assert second.counted("bytes.between") == x.nbytes
+        assert second.native.counters()["peer_bytes"] >= x.nbytes
+        assert first.to(sim.native) is None  # the same device
 
 
 def test_what_it_says_is_logged_and_its_spans_are_in_profiles(sim, caplog):
@@ -255,3 +266,21 @@ def test_memory_that_runs_out_and_comes_back(sim):
             compiled(x)
         sim.native.set("memory.limit", 8 << 20)
         torch.testing.assert_close(compiled(x), layer(x))
+
+
+def test_attributes_come_in_the_schemas_order_with_their_types():
+    from dovetail.backends.plugin.call import describe
+    from dovetail.ir import Attr, OpCall, Ref, TensorDesc
+
+    x = Ref("x", TensorDesc("float32", (2,), (1,), "cpu"))
+    call = OpCall("y", "aten._to_copy.default", (x,), {"dtype": Attr("dtype", "bfloat16")})
+    _, _, _, attributes = describe(call)
+    assert [(name, kind) for name, _, kind in attributes] == [
+        ("dtype", 2),
+        ("layout", 4),
+        ("device", 3),
+        ("pin_memory", 1),
+        ("non_blocking", 1),
+        ("memory_format", 5),
+    ]
+    assert attributes[0][1] == "bfloat16"

@@ -196,7 +196,8 @@ class _PluginLowering:
         outputs = tuple(self._result(call, path, desc) for path, desc in results(call.output))
         versions = f"{least}-{most}" if most else f"{least}"
         given = tuple(name or "" for name in inputs)
-        launch = Launch(self.device, f"{kernel}@{versions}", call.op, outputs, given, attributes)
+        plain = tuple((name, value) for name, value, _ in attributes)
+        launch = Launch(self.device, f"{kernel}@{versions}", call.op, outputs, given, plain)
         self.lowering.emit(launch)
 
     def _operand(self, ref: Ref) -> str:

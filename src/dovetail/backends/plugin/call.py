@@ -46,7 +46,15 @@ Tensor = tuple[int, int, tuple[int, ...], tuple[int, ...], int, int]
 # How a value and a number of a call are given; the two differ between asking and running.
 GiveTensor = Callable[[Ref], Any]
 GiveNumber = Callable[[Size], Any]
-Description = tuple[str, tuple[Any, ...], tuple[Any, ...], tuple[tuple[str, Any], ...]]
+Description = tuple[str, tuple[Any, ...], tuple[Any, ...], tuple[tuple[str, Any, int], ...]]
+# DVP_TYPE_...: what an attribute is in PyTorch's schema, beside how it is written.
+_ATTRIBUTE_TYPES = {
+    "bool": 1,
+    "ScalarType": 2,
+    "Device": 3,
+    "Layout": 4,
+    "MemoryFormat": 5,
+}
 
 
 def is_view(call: OpCall) -> bool:
@@ -107,7 +115,7 @@ class _Describer:
     def __init__(self, tensor: GiveTensor, number: GiveNumber) -> None:
         self.tensor, self.number = tensor, number
         self.inputs: list[Tensor | None] = []
-        self.attributes: list[tuple[str, Any]] = []
+        self.attributes: list[tuple[str, Any, int]] = []
 
     def argument(self, name: str, kind: str, value: Arg) -> None:
         if isinstance(value, Ref):
@@ -116,9 +124,11 @@ class _Describer:
             self.inputs.append(None)
         elif kind in ("List[Tensor]", "List[Optional[Tensor]]"):
             self.inputs += [None if v is None else self._input(v) for v in value]
-            self.attributes.append((name, len(value)))
+            self.attributes.append((name, len(value), 0))
         else:
-            self.attributes.append((name, self._attribute(name, value)))
+            declared = kind.removeprefix("Optional[").removesuffix("]")
+            number = _ATTRIBUTE_TYPES.get(declared, 0)
+            self.attributes.append((name, self._attribute(name, value), number))
 
     def _input(self, ref: Ref) -> Any:
         if not isinstance(ref.desc, TensorDesc):
@@ -157,7 +167,8 @@ def _schema(op: str) -> tuple[tuple[str, str, Any], ...]:
         raise UnsupportedGraph("it writes to its arguments")
     if is_random(target):
         raise UnsupportedGraph("it draws random numbers, which must be PyTorch's")
-    return tuple((a.name, str(a.type), _default(a)) for a in schema_of(target).arguments)
+    # `real_type` tells a dtype, a device and a layout from the int that `type` has for each.
+    return tuple((a.name, str(a.real_type), _default(a)) for a in schema_of(target).arguments)
 
 
 def _default(argument: Any) -> Any:
