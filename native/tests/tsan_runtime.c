@@ -12,6 +12,7 @@
 #define THREADS 4
 #define ROUNDS  8
 #define FEW     32
+#define CALLS   4 /* of a batch */
 
 typedef struct {
     const char *path;
@@ -36,7 +37,26 @@ static bool make_input(const dvt_tensor_info *info, dvt_tensor *t)
     return t->data != NULL;
 }
 
-static void run_once(dvt_artifact *a, const volatile int32_t *cancel)
+/* The same inputs in several calls at once, one of them on a state of its own. */
+static void run_together(dvt_artifact *a, const dvt_run_options *options,
+                         const dvt_tensor *inputs, size_t given, size_t results)
+{
+    dvt_managed *outputs[CALLS][FEW] = {{NULL}};
+    dvt_batch_call calls[CALLS];
+    for (int i = 0; i < CALLS; i++)
+        calls[i] = (dvt_batch_call){.struct_size = sizeof calls[i],
+                                    .inputs = inputs,
+                                    .input_count = given,
+                                    .outputs = outputs[i],
+                                    .output_count = results,
+                                    .state = i == 0 ? options->state : NULL};
+    dvt_run_batch(a, options, calls, CALLS, NULL);
+    for (int i = 0; i < CALLS; i++)
+        for (size_t n = 0; calls[i].status == DVT_OK && n < results; n++)
+            outputs[i][n]->deleter(outputs[i][n]);
+}
+
+static void run_once(dvt_artifact *a, const volatile int32_t *cancel, dvt_state *state)
 {
     dvt_tensor inputs[FEW] = {{0}};
     dvt_managed *outputs[FEW] = {NULL};
@@ -45,7 +65,9 @@ static void run_once(dvt_artifact *a, const volatile int32_t *cancel)
     bool ready = given <= FEW && results <= FEW;
     for (size_t i = 0; ready && i < given; i++)
         ready = make_input(dvt_input_info(a, i), &inputs[i]);
-    dvt_run_options options = {.struct_size = sizeof options, .cancel = cancel};
+    dvt_run_options options = {.struct_size = sizeof options, .cancel = cancel, .state = state};
+    if (ready)
+        run_together(a, &options, inputs, given, results);
     if (ready && dvt_run(a, &options, inputs, given, outputs, results, &error) == DVT_OK) {
         atomic_fetch_add(&completed, 1);
         for (size_t i = 0; i < results; i++)
@@ -66,14 +88,19 @@ static void *visit(void *argument)
         dvt_memory memory = {.struct_size = sizeof memory};
         dvt_error error;
         if (v->shared != NULL) {
-            run_once(v->shared, NULL);
-            run_once(v->shared, &stopped);
+            dvt_state *state = NULL, *shared = dvt_own_state(v->shared);
+            dvt_state_new(v->shared, shared, &state, &error);
+            run_once(v->shared, NULL, NULL);
+            run_once(v->shared, &stopped, state);
+            if (shared != NULL && v->number == 2)
+                dvt_state_reset(shared, &error);
+            dvt_state_free(state);
             dvt_memory_used(v->shared, &memory);
             dvt_cleared_bytes(v->shared);
         }
         if (dvt_open(v->path, NULL, &own, &error) == DVT_OK) {
             atomic_fetch_add(&opened, 1);
-            run_once(own, NULL);
+            run_once(own, NULL, NULL);
         }
         dvt_close(own);
         dvt_set_threads(1 + (i + v->number) % 3);
