@@ -133,7 +133,7 @@ class _Uploader:
     def __init__(self, opened: Opened) -> None:
         self.opened = opened
 
-    def upload(self, address: int, size: int) -> _Kept:
+    def upload(self, address: int, size: int, _constant: bool = False) -> _Kept:
         memory = self.opened.device.allocate(max(size, 1))
         self.opened.upload(memory, address, size)
         return _Kept(memory)
