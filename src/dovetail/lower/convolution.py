@@ -15,7 +15,7 @@ from dovetail.lower.index_map import Indices
 from dovetail.lower.masks import all_of, between
 from dovetail.lower.norms import optional
 from dovetail.lower.pointwise import element
-from dovetail.lower.pooling import numbers, read_or
+from dovetail.lower.pooling import numbers
 from dovetail.lower.reindex import reshape
 from dovetail.lower.rules import Lower, Refused, compute, rule, static, tensor
 from dovetail.lower.values import Value
@@ -77,6 +77,13 @@ def lower_convolution(lower: Lower, call: OpCall) -> Value:
     return lower.pointwise(call, body, (total, bias))
 
 
+def _element(b: Builder, source: Value, place: Indices, mask: str | None, dtype: str) -> str:
+    """An element of the input, zero where a mask does not hold."""
+    if mask is None:
+        return b.cast(b.read(source, place), dtype)
+    return b.cast(b.masked(mask, lambda: b.read(source, place)), dtype)
+
+
 def taps_of(call: OpCall, first: int, source: Value, weight: Value) -> Taps:
     """Where the taps of a weight meet a tensor, by a call's arguments from the ``first`` on."""
     rank = len(weight.shape) - 2
@@ -107,7 +114,7 @@ def convolved(
         space, (i, *tap) = index[len(kept) - rank : len(kept)], index[len(kept) :]
         place, mask = taps.place(b, space, tuple(tap))
         g = group[0] if group else Affine()
-        x = read_or(b, source, (batch, g.scale(inputs) + i, *place), mask, 0.0, dtype)
+        x = _element(b, source, (batch, g.scale(inputs) + i, *place), mask, dtype)
         at = (g.scale(inputs) + i, channel) if taps.transposed else (g.scale(outputs) + channel, i)
         return (b.apply("mul", dtype, x, b.cast(b.read(weight, (*at, *tap)), dtype)),)
 

@@ -29,7 +29,7 @@ from dovetail.lower.values import (
 )
 from dovetail.schedule.domain import Domain, reduce_flags, refine, refine_kept, scan_flags
 from dovetail.schedule.limits import Limits
-from dovetail.schedule.tiled import is_matrix_product
+from dovetail.schedule.tiled import is_tiled
 
 WIDE = 2.0  # what a function of float64 is beside one of float32
 
@@ -191,7 +191,7 @@ class Clusterer:
         window = self.limits.window
         latest = max(first + window, len(self.clusters) - window)
         near = (*self.clusters[first : first + window], *self.clusters[latest:])
-        for cluster in () if is_matrix_product(value) else near:
+        for cluster in () if is_tiled(value) else near:
             room = len(cluster.members) < self.limits.members and cluster.work.takes(value)
             if cluster.library is None and room and self._join(cluster, value):
                 return
@@ -201,7 +201,7 @@ class Clusterer:
             raise AssertionError(f"{value} fits no cluster of its own")
 
     def _join(self, cluster: Cluster, value: Value, *, alone: bool = False) -> bool:
-        product = bool(cluster.members) and is_matrix_product(cluster.members[0])
+        product = bool(cluster.members) and is_tiled(cluster.members[0])
         fits = _beside_product(cluster, value) if product else self._fits(cluster, value)
         for domain, kind in fits:
             reach = Reach(cluster, domain, self._home_number)

@@ -26,7 +26,8 @@ from dovetail.lower.values import Source, Value, View, root_of
 from dovetail.lower.views import view_offsets
 from dovetail.min_cut import FOREVER, MinCut
 from dovetail.schedule.adapt import adapter
-from dovetail.schedule.cpu.layout import REFORMAT, convolution_seconds
+from dovetail.schedule.cpu.layout import REFORMAT, library_seconds
+from dovetail.schedule.cpu.pack_convolution import own_choice
 from dovetail.schedule.images import (
     is_channels_last,
     is_movable,
@@ -57,6 +58,7 @@ class _Choice:
     """What each call may do, and what it costs."""
 
     segment: Segment
+    target: Target
     adapt: Adapt
     once: frozenset[str]
     seconds: dict[str, tuple[float, float]] = field(default_factory=dict)  # of convolutions
@@ -66,7 +68,7 @@ class _Choice:
     @staticmethod
     def of(segment: Segment, target: Target, once: frozenset[str]) -> _Choice | None:
         """None where there is nothing to choose: no convolution, or sizes that vary."""
-        chosen = _Choice(segment, adapter(target), once)
+        chosen = _Choice(segment, target, adapter(target), once)
         for call in segment.calls:
             seconds = chosen._convolution(call)
             if seconds is not None:
@@ -88,8 +90,12 @@ class _Choice:
         operands = [arg for arg in call.args[:2] if isinstance(arg, Ref)]
         if len(operands) < 2 or all(is_channels_last(ref.desc) for ref in operands):
             return None
-        found = convolution_seconds(call, constant=operands[1].name in self.once)
-        return found if found and self.adapt(lowered_alone(call)).refusal else None
+        constant = operands[1].name in self.once
+        found = library_seconds(call, constant=constant)
+        if found is None or not self.adapt(lowered_alone(call)).refusal:
+            return None
+        own = own_choice(call, self.target, constant=constant)
+        return found if own is None else (found[0], min(found[1], own))
 
     def _role(self, call: OpCall) -> str:
         if call.name in self.seconds:

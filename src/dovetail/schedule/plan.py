@@ -29,7 +29,7 @@ from dovetail.schedule.build import Built, KernelBuilder, NeedsMemory
 from dovetail.schedule.cluster import Cluster, Clusterer, Work, is_expensive, is_serial, reads_of
 from dovetail.schedule.limits import limits_of
 from dovetail.schedule.simplify import simplify
-from dovetail.schedule.tiled import is_matrix_product
+from dovetail.schedule.tiled import is_tiled
 
 
 class Unschedulable(DovetailError):
@@ -142,7 +142,7 @@ class _Storage:
                 if read in self.stored and read not in members and read not in cluster.inlined:
                     continue
                 room = len(seen) < self.limits.values and work.takes(read)
-                again = not is_matrix_product(value) and self._recompute(read, cluster, room=room)
+                again = not is_tiled(value) and self._recompute(read, cluster, room=room)
                 if read in members or read in cluster.inlined or again:
                     stack.append(read)
                 else:
@@ -152,7 +152,7 @@ class _Storage:
         if isinstance(value, Reduction | Scanned) or self._written_between(value, cluster):
             return False
         home = self.clusterer.home[value]
-        if home is not cluster and is_matrix_product(home.members[0]):
+        if home is not cluster and is_tiled(home.members[0]):
             return False  # what is done with a product's sums is done where they are
         if self._cost(value, self.limits.inline) <= self.limits.inline:
             return not self._is_read_often(value, cluster)

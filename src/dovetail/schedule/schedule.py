@@ -106,6 +106,45 @@ class ProductTile:
 
 
 @dataclass(frozen=True, slots=True)
+class ConvolutionTile:
+    """A convolution in tiles of accumulators that stay in registers.
+
+    A tile is some pixels, counted through the axes ``pixels``, by ``vectors`` vectors of columns
+    (channels of the result). A unit of work is ``block`` pixels by the columns of one tile; it is
+    cut into as few tiles as their heights allow, which differ by one pixel at most. Neighbouring
+    units have the same pixels where they go ``by_pixels``, else the same weights.
+    """
+
+    pixels: tuple[str, ...]
+    heights: tuple[int, ...]  # the pixels that a tile may have, the most first
+    vectors: int
+    block: int
+    unroll: int  # channels that are written out
+    apart: int  # loops over taps, the outermost first, whose every step is summed apart
+    chunk: int  # channels summed in registers before their sum enters the total; 0: all of them
+    by_pixels: bool
+
+    def count(self, kernel: Kernel) -> Dim:
+        """How many pixels there are."""
+        return product(a.extent for a in kernel.axes if a.name in self.pixels)
+
+    def tiles(self, pixels: int) -> set[int]:
+        """The heights of the tiles that so many pixels are cut into."""
+        count = -(-pixels // self.heights[0])
+        return {(n + 1) * pixels // count - n * pixels // count for n in range(count)}
+
+    def outer(self, kernel: Kernel, along: str | None) -> list[Axis]:
+        """The axes of units beside those of a tile."""
+        return [a for a in kernel.axes if a.name not in (*self.pixels, along)]
+
+    def units(self, kernel: Kernel, along: str, width: int) -> Dim:
+        """How many units there are; ``width``: columns of a tile."""
+        columns = next(a.extent for a in kernel.axes if a.name == along)
+        blocks = mul(_parts(self.count(kernel), self.block), _parts(columns, width))
+        return mul(product(a.extent for a in self.outer(kernel, along)), blocks)
+
+
+@dataclass(frozen=True, slots=True)
 class Schedule:
     """How a kernel is done. ``target`` is the name of the one it was made for."""
 
@@ -117,6 +156,7 @@ class Schedule:
     steps: Steps | None = None  # along a parallel vector axis, inside a unit
     tile: Tile | None = None
     product: ProductTile | None = None
+    convolution: ConvolutionTile | None = None
     calls: tuple[tuple[str, str], ...] = ()  # functions of vectors, by type, that are called
     erf_plus_one: tuple[str, ...] = ()  # sums computed as one function, to their own accuracy
     cost: int = 0  # picoseconds of one point of the parallel axes, with its loops
@@ -133,6 +173,9 @@ class Schedule:
             outer = product(a.extent for a in p.outer(kernel, self.vector))
             rows = _parts(extents[p.rows], p.block)
             return mul(outer, mul(rows, _parts(extents[str(self.vector)], p.vectors * self.lanes)))
+        if self.convolution is not None:
+            width = self.convolution.vectors * self.lanes
+            return self.convolution.units(kernel, str(self.vector), width)
         outer = product(a.extent for a in kernel.axes if a.name != self.vector)
         along = next((a for a in kernel.axes if a.name == self.vector), None)
         return outer if along is None else mul(outer, _parts(along.extent, self.block))

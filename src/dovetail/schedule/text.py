@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from dovetail.errors import InvalidSchedule
 from dovetail.schedule.schedule import (
     BlockSchedule,
+    ConvolutionTile,
     LoopSchedule,
     ProductTile,
     Schedule,
@@ -83,6 +84,29 @@ def _parse_product(text: str) -> ProductTile:
     return ProductTile(rows, tall, vectors, block, unroll, chunk, depth, packed is not None)
 
 
+_CONVOLUTION = re.compile(
+    r"(\w+(?: \w+)*) by (\d+(?: or \d+)*) of (\d+), (\d+) vectors, "
+    r"unroll (\d+) apart (\d+) chunk (\d+)( by pixels)?"
+)
+
+
+def _print_convolution(t: ConvolutionTile) -> str:
+    heights, order = " or ".join(map(str, t.heights)), " by pixels" if t.by_pixels else ""
+    sums = f"unroll {t.unroll} apart {t.apart} chunk {t.chunk}"
+    return f"{' '.join(t.pixels)} by {heights} of {t.block}, {t.vectors} vectors, {sums}{order}"
+
+
+def _parse_convolution(text: str) -> ConvolutionTile:
+    found = _CONVOLUTION.fullmatch(text)
+    if found is None:
+        raise ValueError(f"cannot read {text!r}")
+    pixels, heights, *numbers, order = found.groups()
+    block, vectors, unroll, apart, chunk = map(int, numbers)
+    tall, axes = tuple(map(int, heights.split(" or "))), tuple(pixels.split(" "))
+    sums = (unroll, apart, chunk, order is not None)
+    return ConvolutionTile(axes, tall, vectors, block, *sums)
+
+
 _COUNT, _WORD = Notation(str, int), Notation(lambda _: "", _parse_nothing)
 _NAMES = Notation(", ".join, lambda text: tuple(text.split(", ")))
 _STEPS = Notation(_print_steps, _parse_steps)
@@ -99,6 +123,7 @@ _SCHEDULE = {
     "tile": _pairs(int),
     "transposed": _pairs(int),
     "product": Notation(_print_product, _parse_product),
+    "convolution": Notation(_print_convolution, _parse_convolution),
     "calls": _pairs(str, " of "),
     "erf_plus_one": _NAMES,
     # Picoseconds of a point, of those that are worth another thread.
@@ -135,6 +160,7 @@ def print_schedule(schedule: Schedule | BlockSchedule) -> str:
         "tile": tile and ((tile.across, tile.rows), (tile.along, tile.columns)),
         "transposed": tile and tile.transposed,
         "product": s.product,
+        "convolution": s.convolution,
         "calls": s.calls,
         "erf_plus_one": s.erf_plus_one,
         "cost": (s.cost, s.grain),

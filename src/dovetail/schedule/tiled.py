@@ -1,8 +1,9 @@
-"""Products of matrices: a kernel of their own, in which only what is done with the sums joins."""
+"""Products of matrices and convolutions: what is done with their sums joins their kernels."""
 
 from __future__ import annotations
 
-from dovetail.lower.contraction import Contraction
+from dovetail.lower.contraction import Contraction, Factor
+from dovetail.lower.index_map import numbered
 from dovetail.lower.values import Value
 
 
@@ -16,3 +17,33 @@ def is_matrix_product(value: Value) -> bool:
     if not all(factor.is_plain for factor in value.factors):
         return False
     return all(value.extent(role) != 1 for role in ("rows", "columns"))
+
+
+def is_convolution(value: Value) -> bool:
+    """Whether a value is a sum of products of pixels and weights, dense along their channels.
+
+    Channels of the image are summed and those of the result are columns: kernels of such values
+    are done in tiles of registers.
+    """
+    if not isinstance(value, Contraction):
+        return False
+    image, weight = value.factors
+    if image.is_plain or any(r.uses for r in value.expression.reads if r.operand == weight.operand):
+        return False
+    return has_dense(value, weight, "columns") and has_dense(value, image, "sum")
+
+
+def has_dense(value: Contraction, factor: Factor, role: str) -> bool:
+    """Whether elements of an operand lie together along a dimension of a role."""
+    operand = value.reads[factor.operand]
+    for place, size, stride in zip(
+        factor.index.results, operand.shape, operand.strides, strict=True
+    ):
+        if stride == 1 and size != 1 and not place.values:
+            return any(value.roles[d] == role for d, factor in numbered(place) if factor == 1)
+    return False
+
+
+def is_tiled(value: Value) -> bool:
+    """Whether a value's kernel is done in tiles of registers."""
+    return is_matrix_product(value) or is_convolution(value)

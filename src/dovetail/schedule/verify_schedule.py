@@ -19,6 +19,7 @@ from dovetail.schedule.cpu import patterns
 from dovetail.schedule.cpu.code_size import FUNCTIONS
 from dovetail.schedule.gpu.verify import verify_blocks
 from dovetail.schedule.schedule import LOOPS, BlockSchedule, LoopSchedule, Schedule, Steps, Tile
+from dovetail.schedule.verify_convolution import verify_convolution
 from dovetail.schedule.verify_product import verify_product
 
 CALLED = FUNCTIONS | {"erf_plus_one"}  # what a renderer can write as a function
@@ -66,12 +67,16 @@ class _Verifier:
             piece = s.block if s.tile is None else s.tile.columns
             if s.product is not None:
                 piece = s.product.vectors * self.lanes
+            if s.convolution is not None:
+                piece = s.convolution.vectors * self.lanes
             self._steps(s.steps, self.axis.extent, piece)
             _require(s.steps.most == 1, "a parallel vector axis goes vector by vector")
         if s.tile is not None:
             self._tile(s.tile)
         if s.product is not None:
             verify_product(kernel, s)
+        if s.convolution is not None:
+            verify_convolution(kernel, s)
         called = {op for op, _ in s.calls}
         _require(called <= CALLED, f"calls of {sorted(called - CALLED)}")
         sums = set(patterns.erf_plus_one(kernel))

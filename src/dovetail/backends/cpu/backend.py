@@ -57,13 +57,15 @@ class CpuBackend(LoweringBackend):
         return Passes(pre_grad=(INSTANCE_NORM,))
 
     def lay_out(self, segment: Segment, once: frozenset[str]) -> Segment:
-        """Images as PyTorch's convolutions run best, constant matrices packed for products."""
+        """Images as convolutions run best, constant weights as kernels read them."""
         from dovetail.file.processors import target_here
+        from dovetail.schedule.cpu.pack_convolution import pack_convolutions
         from dovetail.schedule.cpu.packing import pack_products
         from dovetail.schedule.layout import assign_layouts
 
         target = target_here()
-        return pack_products(assign_layouts(segment, target, once), target, once)
+        segment = pack_convolutions(assign_layouts(segment, target, once), target, once)
+        return pack_products(segment, target, once)
 
     def prepare(self) -> None:
         """Import the code generator and start LLVM."""

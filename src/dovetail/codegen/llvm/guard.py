@@ -110,6 +110,19 @@ def _load_one(r: Renderer, access: Load, place: _Place, mask: Val | None, stored
     return c.select(mask, c.splat(value, r.lanes), Val("zeroinitializer", stored, r.lanes))
 
 
+def run_of(r: Renderer, access: Load, mask: Val | None, count: int, instead: Val) -> Val:
+    """Where ``count`` elements start that are read one after another, if all are the buffer's."""
+    c, reach = r.c, r.reaches[access.buffer]
+    first = _place(r, access).offset
+    last = c.op("add", first, c.const(count - 1, "int64"))
+    below = c.compare("icmp ule", first, last)  # a sum that wraps is none
+    inside = c.op("and", below, c.compare("icmp ult", last, reach))
+    _report_outside(r, inside, mask)
+    readable = inside if mask is None else c.op("and", inside, mask)
+    address = memory.address(c, r.pointers[access.buffer], first, r.dtypes[access.buffer])
+    return c.freeze(c.select(readable, address, instead))
+
+
 def store(r: Renderer, access: Store) -> None:
     """Write a value where its place is one of the buffer's."""
     c, dtype = r.c, r.dtypes[access.buffer]

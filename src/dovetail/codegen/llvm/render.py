@@ -10,7 +10,7 @@ import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from dovetail.codegen.llvm import guard, memory, outline, product, ranges, scalar, tile
+from dovetail.codegen.llvm import convolution, guard, memory, outline, product, ranges, scalar, tile
 from dovetail.codegen.llvm.emit import Code, Val
 from dovetail.codegen.llvm.math import small_division
 from dovetail.codegen.llvm.reduce import Accumulators, met_in_order
@@ -94,6 +94,8 @@ class Renderer:
         unit = self._unit
         if self.schedule.product is not None:
             unit = product.Tiles(self, self.schedule.product).unit
+        if self.schedule.convolution is not None:
+            unit = convolution.PixelTiles(self, self.schedule.convolution).unit
         self.c.each(Val("%begin", "int64"), Val("%end", "int64"), 1, unit)
         c.line("ret void")
         head = f"define internal void @{self.name}(ptr %table, i64 %begin, i64 %end) #0 {{"
@@ -153,16 +155,16 @@ class Renderer:
 
         def whole() -> None:
             assert self.schedule.steps is not None
-            self._run(alike)
+            self.run(alike)
             self.along_vector(low, high, self.schedule.steps, lambda _: self.loops())
 
-        self._scoped(whole)
+        self.scoped(whole)
 
     def _is_in_order(self, i: Instruction) -> bool:
         """Whether an instruction is, or depends on, memory that the kernel writes."""
         return isinstance(i, Store) or i.name in self.ordered
 
-    def _run(self, code: Sequence[Instruction]) -> None:
+    def run(self, code: Sequence[Instruction]) -> None:
         """Write instructions, but for those whose values are there."""
         for instruction in code:
             if instruction.name not in self.values:
@@ -202,7 +204,7 @@ class Renderer:
                 for copy in range(count):
                     shift = c.const(copy * width, "int64")
                     self.axes[name] = c.op("add", i, shift) if copy else i
-                    self._scoped(functools.partial(body, copy))
+                    self.scoped(functools.partial(body, copy))
 
             return run
 
@@ -229,7 +231,7 @@ class Renderer:
             count = c.opaque(count)
         left = c.splat(count, self.lanes)
         self.mask = c.compare("icmp slt", memory.lane_numbers(self.lanes), left)
-        self._scoped(lambda: body(0))
+        self.scoped(lambda: body(0))
         self.mask = None
 
     def _has_one_small_lane(self) -> bool:
@@ -241,7 +243,7 @@ class Renderer:
         one = isinstance(self.axis.extent, int) and self.axis.extent % self.lanes == 1
         return one and any(item_bytes(b.dtype) < 4 for b in self.kernel.buffers)
 
-    def _scoped(self, body: Callable[[], None]) -> None:
+    def scoped(self, body: Callable[[], None]) -> None:
         """Run ``body``; what it defines is not seen afterwards."""
         values, shared = self.values, self.c.shared
         self.values, self.c.shared = dict(values), dict(shared)
@@ -250,13 +252,14 @@ class Renderer:
 
     def loops(self) -> None:
         """The kernel's loops, at the point that ``axes`` says."""
+        is_tiled = self.schedule.product is not None or self.schedule.convolution is not None
         for loop, how in zip(self.kernel.loops, self.schedule.loops, strict=True):
             groups = [_accesses(loop, places) for places in how.interleaved]
             self.groups = {i: group for group in groups for i in group}
-            if loop.axes and self.schedule.product is None:
+            if loop.axes and not is_tiled:
                 self._nest(loop, how)
             elif not loop.axes:
-                self._run(loop.body)
+                self.run(loop.body)
 
     def _nest(self, loop: Loop, how: LoopSchedule) -> None:
         """A loop over its axes; what depends on outer axes only is computed outside."""
@@ -290,7 +293,7 @@ class Renderer:
         if runs is None:
             nest()
         else:
-            self.c.when(runs, lambda: self._scoped(nest))
+            self.c.when(runs, lambda: self.scoped(nest))
 
     def _has_points(self, loop: Loop) -> Val | None:
         """Whether a loop has points; None where it surely has."""
@@ -345,7 +348,7 @@ class Renderer:
 
             def inside(i: Val) -> None:
                 self.axes[axis.name] = i
-                self._scoped(lambda: self._level(loop, how, level + 1, depth, sums))
+                self.scoped(lambda: self._level(loop, how, level + 1, depth, sums))
 
             self.c.each(low, high, 1, inside)
             return
@@ -377,7 +380,7 @@ class Renderer:
 
         def step(i: Val) -> None:
             self.axes[axis.name] = i
-            self._scoped(lambda: run(0))
+            self.scoped(lambda: run(0))
 
         def walk(start: Val, stop: Val) -> None:
             sums.begin()

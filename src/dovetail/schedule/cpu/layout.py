@@ -22,6 +22,28 @@ _HEAVY = 0.85e-9
 _HEAVY_CONSTANT, _HEAVY_VARYING = 1 << 20, 1 << 18
 
 
+# What a library's call costs beside its work: the call itself, and an element of its result that
+# is written, read and written again by what follows.
+_CALL, _PASS = 8e-6, 0.2e-9
+# Multiply-adds of float32 that a library does in a second on one core.
+_RATE = 45e9
+
+
+def library_seconds(call: OpCall, *, constant: bool) -> tuple[float, float] | None:
+    """What a library takes for a convolution, row-major and channels-last; None: it is none."""
+    found = convolution_seconds(call, constant=constant)
+    if found is None:
+        return None
+    weight = call.args[1]
+    assert isinstance(weight, Ref)
+    assert isinstance(weight.desc, TensorDesc)
+    assert isinstance(call.output, TensorDesc)
+    made = math.prod(call.output.shape)  # type: ignore[arg-type]
+    terms = math.prod(weight.desc.shape[1:])  # type: ignore[arg-type]
+    seconds = _CALL + _PASS * made + made * terms / _RATE
+    return found[0] + seconds, found[1] + seconds
+
+
 def convolution_seconds(call: OpCall, *, constant: bool) -> tuple[float, float] | None:
     """What the choice adds to a library convolution's time, row-major and channels-last.
 

@@ -12,7 +12,7 @@ from dovetail.ir.tensor import TensorDesc
 from dovetail.lower.contraction import Contraction
 from dovetail.lower.index_map import variables_of
 from dovetail.schedule.cpu.attention import attention_reason
-from dovetail.schedule.tiled import is_matrix_product
+from dovetail.schedule.tiled import is_convolution, is_matrix_product
 
 # Rows of a product for which its columns are worth copying to where vectors of them are dense: the
 # copy takes about as long as three rows (benchmarks/gemm.py, transposed weights).
@@ -44,7 +44,7 @@ def library_reason(contractions: Sequence[Contraction], target: Target) -> str:
 
 def _reason(value: Contraction, target: Target) -> str:
     if not all(factor.is_plain for factor in value.factors):
-        return "a convolution, which a library is better at"
+        return _convolution_reason(value, target)
     if not all(isinstance(size, int) and size > 0 for size in value.source_shape):
         return "a product whose sizes are not known"
     types = {operand.dtype for operand in value.reads}
@@ -54,6 +54,19 @@ def _reason(value: Contraction, target: Target) -> str:
         return "a product of vectors, which a library is better at"
     if is_matrix_product(value):
         return _matrix_reason(value, target)
+    return ""
+
+
+def _convolution_reason(value: Contraction, target: Target) -> str:
+    """Why a library had better compute a convolution."""
+    if target.kind != "cpu" or "fma" not in target.features:
+        return "a convolution, which a library is better at"
+    if not all(isinstance(size, int) and size > 0 for size in value.source_shape):
+        return "a convolution whose sizes are not known"
+    if any(operand.dtype not in FLOATS for operand in value.reads):
+        return "a convolution that is not of floating-point numbers"
+    if value.extent("rows") == 1 or value.extent("columns") == 1 or not is_convolution(value):
+        return "a convolution whose channels do not lie together"
     return ""
 
 

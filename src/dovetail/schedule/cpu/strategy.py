@@ -27,11 +27,23 @@ from dovetail.ir.size import Dim
 from dovetail.ir.target import Target
 from dovetail.schedule.cpu import patterns
 from dovetail.schedule.cpu.code_size import FUNCTIONS
+from dovetail.schedule.cpu.convolution import (
+    convolution_cost,
+    convolution_of,
+    convolution_tile,
+)
 from dovetail.schedule.cpu.cost import cost, grain
-from dovetail.schedule.cpu.product import lanes_of, product_cost, product_of, product_tile
+from dovetail.schedule.cpu.product import product_cost, product_of, product_tile
 from dovetail.schedule.cpu.tile import tile_of
 from dovetail.schedule.cpu.volume import Budget, Form, Volume, divides, step_counts
-from dovetail.schedule.schedule import LOOPS, LoopSchedule, ProductTile, Schedule, Steps
+from dovetail.schedule.schedule import (
+    LOOPS,
+    ConvolutionTile,
+    LoopSchedule,
+    ProductTile,
+    Schedule,
+    Steps,
+)
 
 _ELEMENT = 4  # bytes, of most
 NARROWEST = 64  # elements of a vector axis in a unit of work, at least: WIDE of the widest vectors
@@ -112,8 +124,10 @@ def is_light(kernel: Kernel) -> bool:
 class _Strategy:
     def __init__(self, kernel: Kernel, target: Target, budget: Budget) -> None:
         self.kernel, self.target, self.budget = kernel, target, budget
-        self.product = product_of(kernel, target)
-        self.axis = vector_axis(kernel) if self.product is None else self.product.columns
+        self.convolution = convolution_of(kernel, target)
+        self.product = product_of(kernel, target) if self.convolution is None else None
+        self.tiled = self.convolution or self.product
+        self.axis = vector_axis(kernel) if self.tiled is None else self.tiled.columns
         self.is_row = self.axis is not None and self.axis not in kernel.axes
         self.name = None if self.axis is None else self.axis.name
         self.vector = LOOPS if self.is_row else self.name
@@ -128,9 +142,10 @@ class _Strategy:
         self.form = volume.form(self.budget)
         is_parallel = self.axis is not None and not self.is_row
         block = block_of(kernel, target) if is_parallel else 0
-        product = self._product()
-        if product is not None:
-            block = product.vectors * self.lanes
+        product, convolution = self._product(), self._convolution()
+        tiles = product or convolution
+        if tiles is not None:
+            block = tiles.vectors * self.lanes
         return Schedule(
             target=target.name,
             vector=vector,
@@ -138,11 +153,12 @@ class _Strategy:
             loops=tuple(map(self._loop, kernel.loops)),
             block=block,
             steps=self._steps(self.axis.extent) if self.axis is not None and block else None,
-            tile=tile_of(kernel, self.axis, block, target) if product is None else None,
+            tile=tile_of(kernel, self.axis, block, target) if tiles is None else None,
             product=product,
+            convolution=convolution,
             calls=tuple(sorted(self.form.called)),
             erf_plus_one=erf_sums,
-            cost=cost(kernel) if self.product is None else product_cost(kernel, self.product),
+            cost=self._cost(),
             grain=grain(target),
         )
 
@@ -151,10 +167,22 @@ class _Strategy:
             return None
         return product_tile(self.kernel, self.product, self.target)
 
+    def _convolution(self) -> ConvolutionTile | None:
+        if self.convolution is None:
+            return None
+        return convolution_tile(self.convolution, self.target)
+
+    def _cost(self) -> int:
+        if self.convolution is not None:
+            return convolution_cost(self.kernel, self.convolution)
+        if self.product is not None:
+            return product_cost(self.kernel, self.product)
+        return cost(self.kernel)
+
     def _lanes(self) -> int:
         """Lanes of a value that varies; a scan of a short axis has no more than it needs."""
-        if self.product is not None:
-            return lanes_of(self.product, self.target)
+        if self.tiled is not None:
+            return self.target.vector_bytes // item_bytes(self.tiled.total.dtype)
         lanes, extent = self.target.lanes, self.axis.extent if self.axis is not None else 1
         scans = any(isinstance(i, Scan) for i in self.kernel.instructions())
         if scans and isinstance(extent, int) and extent < lanes:
@@ -180,7 +208,7 @@ class _Strategy:
         if not loop.axes:
             moving = None if self.is_row else self.name
             return LoopSchedule(interleaved=self._interleaved(loop, moving))
-        if self.product is not None:
+        if self.tiled is not None:
             return LoopSchedule()
         last = loop.axes[-1]
         reduces = any(isinstance(i, Reduce) for i in loop.body)

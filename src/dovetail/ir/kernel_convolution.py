@@ -1,0 +1,141 @@
+"""A kernel that sums products over several axes, seen as a convolution.
+
+What is multiplied is an element of an image at a place that pixel and tap decide, perhaps under a
+mask (zero where there is no such place), and a weight. Dilated, strided, grouped and transposed
+convolutions of every rank are such kernels; so is a matrix product whose rows are two axes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from dovetail.ir.dtypes import FLOATS
+from dovetail.ir.kernel import (
+    Apply,
+    Axis,
+    Const,
+    Instruction,
+    Kernel,
+    Load,
+    Position,
+    Reduce,
+    Store,
+)
+from dovetail.ir.kernel_product import kernel_product
+
+
+@dataclass(frozen=True, slots=True)
+class KernelConvolution:
+    """Σ over taps and channels of ``image`` times ``weight``, at each point of the kernel's axes.
+
+    ``places`` are what the image's mask and gathered index are computed by: they depend on pixels
+    and taps, never on ``channels``, along which the image and the weight are walked.
+    """
+
+    total: Reduce
+    image: Load
+    weight: Load
+    places: tuple[Instruction, ...]
+    pixels: tuple[Axis, ...]  # that the image moves along and the weight does not
+    columns: Axis  # that weights and results are dense along
+    taps: tuple[Axis, ...]
+    channels: Axis
+
+    @property
+    def sums(self) -> tuple[Axis, ...]:
+        """All that is summed over, the innermost last."""
+        return (*self.taps, self.channels)
+
+    @property
+    def is_masked(self) -> bool:
+        """Whether there may be no element of the image at a place."""
+        return self.image.mask is not None
+
+
+def kernel_convolution(kernel: Kernel) -> KernelConvolution | None:
+    """The convolution that a kernel is made of; None where it is none, or more than that.
+
+    A matrix product of one axis of rows is none. All else that such a kernel has is done once for
+    each element of the result.
+    """
+    loops = [loop for loop in kernel.loops if loop.axes]
+    if len(loops) != 1:
+        return None
+    named = {i.name: i for i in loops[0].body}
+    sums = [i for i in loops[0].body if isinstance(i, Reduce)]
+    if len(sums) != 1 or sums[0].op != "sum" or sums[0].dtype not in FLOATS:
+        return None
+    times = named.get(sums[0].args[0])
+    if not isinstance(times, Apply) or times.op != "mul" or times.dtype != sums[0].dtype:
+        return None
+    factors = [named.get(name) for name in times.args]
+    for image, weight in (factors, factors[::-1]):
+        if isinstance(image, Load) and isinstance(weight, Load) and image != weight:
+            places = _places(loops[0].body, image, {sums[0], times, image, weight})
+            if places is not None and _is_plain(kernel, weight) and _is_read(kernel, image):
+                found = _placed(kernel, sums[0], image, weight, places, loops[0].axes)
+                if found is not None and not _is_product(kernel, found):
+                    return found
+    return None
+
+
+def _places(
+    body: tuple[Instruction, ...], image: Load, rest: set[Instruction]
+) -> tuple[Instruction, ...] | None:
+    """What an image's place is computed by; None where a loop has more in it."""
+    found = tuple(i for i in body if i not in rest)
+    if not all(isinstance(i, Apply | Const | Position) for i in found):
+        return None
+    needed = set(image.uses).union(*(i.uses for i in found))
+    return found if {i.name for i in found} <= needed else None
+
+
+def _is_plain(kernel: Kernel, load: Load) -> bool:
+    return _is_read(kernel, load) and load.mask is None and not load.index.values
+
+
+def _is_read(kernel: Kernel, load: Load) -> bool:
+    """Whether a load is of memory that the kernel only reads, with strides that are known."""
+    role = next(b.role for b in kernel.buffers if b.name == load.buffer)
+    return role == "in" and all(isinstance(stride, int) for _, stride in load.index.axes)
+
+
+def _placed(
+    kernel: Kernel,
+    total: Reduce,
+    image: Load,
+    weight: Load,
+    places: tuple[Instruction, ...],
+    sums: tuple[Axis, ...],
+) -> KernelConvolution | None:
+    """The convolution with its axes, by what moves along each."""
+    deciding = {name for i in places for name, _ in _axes(i)}
+    moving = deciding | {name for name, _ in image.index.axes}
+    pixels = tuple(a for a in kernel.axes if a.name in moving and not _moves(weight, a))
+    dense = [a for a in kernel.axes if a.name not in moving and weight.index.stride(a.name) == 1]
+    walked = [a for a in sums if a.name not in deciding and image.index.stride(a.name) == 1]
+    if not pixels or not dense or not walked:
+        return None
+    channels = walked[0]
+    taps = tuple(a for a in sums if a is not channels)
+    columns = next((a for a in dense if _is_stored_along(kernel, a)), dense[0])
+    return KernelConvolution(total, image, weight, places, pixels, columns, taps, channels)
+
+
+def _axes(i: Instruction) -> Iterator[tuple[str, object]]:
+    if isinstance(i, Position):
+        yield from i.index.axes
+
+
+def _moves(load: Load, axis: Axis) -> bool:
+    return load.index.stride(axis.name) != 0
+
+
+def _is_stored_along(kernel: Kernel, axis: Axis) -> bool:
+    stores = (i for i in kernel.instructions() if isinstance(i, Store))
+    return any(s.index.stride(axis.name) == 1 for s in stores)
+
+
+def _is_product(kernel: Kernel, found: KernelConvolution) -> bool:
+    return len(found.pixels) == 1 and kernel_product(kernel) is not None

@@ -1,0 +1,146 @@
+"""Tiles of registers for convolutions, from the target's registers and caches.
+
+A step loads the vectors of a tile's weights once and one element for each of its pixels. Weights
+are read again for each tile, so they stay in the second cache: all of them while pixels go by, or
+one panel of columns while all pixels go over it.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+from dovetail.ir.dtypes import item_bytes
+from dovetail.ir.kernel import Axis, Kernel
+from dovetail.ir.kernel_convolution import KernelConvolution, kernel_convolution
+from dovetail.ir.target import Target
+from dovetail.schedule.cpu.cost import cost
+from dovetail.schedule.cpu.product import CHUNK, LATENCY, MULTIPLY_ADD, PER_CYCLE
+from dovetail.schedule.schedule import ConvolutionTile
+
+UNROLL = 4  # channels that hide the loop's own instructions
+MOST_VECTORS = 4
+MOST_PIXELS = 12  # of a tile: the pointer to each is a register
+L2_BYTES = 32  # that the second cache hands over in a cycle
+WAIT = 0.25  # of the time that takes, beside the multiply-adds that go on
+LOAD = 0.05  # cycles that a load delays all others, where it does not set the pace
+LOOK_UP = 3  # cycles to find a pixel's place at a tap
+FINISH = 6  # cycles that a vector of results takes beside its sum
+SECOND_HEIGHT = 1.02  # what one height is worth: half the code, and half the time it takes LLVM
+BLOCK = 64  # pixels of a unit of work, about
+CLOCK = 3e9  # cycles a second
+LONGEST = 1 << 14  # channels: so many zeros stand for a place outside the image
+
+
+@dataclass(frozen=True, slots=True)
+class TileWork:
+    """What a tile is chosen for."""
+
+    pixels: int
+    columns: int
+    terms: int  # of a sum
+    taps: int  # places of the image that a sum's terms come from
+
+    def cycles(self, height: int, vectors: int, lanes: int) -> float:
+        """Cycles that all tiles of a size take, roughly."""
+        count = -(-self.pixels // height)
+        each, more = divmod(self.pixels, count)
+        total, line = 0.0, WAIT * lanes * 4 / L2_BYTES
+        for rows, times in ((each, count - more), (each + 1, more)):
+            loads = rows + vectors
+            step = max(rows * vectors / PER_CYCLE, loads / PER_CYCLE, LATENCY) + vectors * line
+            outside = rows * (LOOK_UP * self.taps + FINISH * vectors)
+            total += times * (self.terms * (step + LOAD * loads) + outside)
+        panels = -(-self.columns // (vectors * lanes))
+        return panels * total * (SECOND_HEIGHT if more else 1.0)
+
+
+def best_shape(work: TileWork, lanes: int, target: Target) -> tuple[float, int, int]:
+    """Cycles, pixels and vectors of the best tile."""
+    shapes = _shapes(target.vector_registers)
+    cycles, _, height, vectors = min(
+        (work.cycles(*shape, lanes), -math.prod(shape), *shape) for shape in shapes
+    )
+    return cycles, -(-work.pixels // -(-work.pixels // height)), vectors
+
+
+def own_seconds(pixels: int, columns: int, terms: int, taps: int, target: Target) -> float:
+    """What generated code takes for a convolution of float32 on one core."""
+    cycles, _, _ = best_shape(TileWork(pixels, columns, terms, taps), target.lanes, target)
+    return cycles / CLOCK
+
+
+def convolution_of(kernel: Kernel, target: Target) -> KernelConvolution | None:
+    """The convolution to make tiles for; None where they do not suit kernel or target."""
+    found = kernel_convolution(kernel)
+    if found is None or "fma" not in target.features:
+        return None
+    axes = (*kernel.axes, *found.sums)
+    known = all(isinstance(a.extent, int) and a.extent > 0 for a in axes)
+    return found if known and size_of(found.channels) <= LONGEST else None
+
+
+def convolution_tile(found: KernelConvolution, target: Target) -> ConvolutionTile:
+    """The tile for a convolution."""
+    lanes = target.vector_bytes // item_bytes(found.total.dtype)
+    pixels = math.prod(map(size_of, found.pixels))
+    columns, terms = size_of(found.columns), math.prod(map(size_of, found.sums))
+    work = TileWork(pixels, columns, terms, math.prod(map(size_of, found.taps)))
+    _, height, vectors = best_shape(work, lanes, target)
+    weights = columns * terms * item_bytes(found.total.dtype)
+    tile = ConvolutionTile(
+        pixels=tuple(a.name for a in found.pixels),
+        heights=(height,),
+        vectors=vectors,
+        block=_block(pixels, height),
+        unroll=UNROLL,
+        apart=0,
+        chunk=0,
+        by_pixels=weights <= target.l2_bytes // 2,
+    )
+    return _with_heights(_with_parts(tile, found), pixels)
+
+
+def convolution_cost(kernel: Kernel, found: KernelConvolution) -> int:
+    """Picoseconds of one element of the result, with what follows its sum."""
+    rest = replace(kernel, loops=tuple(loop for loop in kernel.loops if not loop.axes))
+    return MULTIPLY_ADD * math.prod(map(size_of, found.sums)) + cost(rest)
+
+
+def size_of(axis: Axis) -> int:
+    """The extent of an axis, which is known."""
+    assert isinstance(axis.extent, int)
+    return axis.extent
+
+
+def _shapes(registers: int) -> list[tuple[int, int]]:
+    """Pixels and vectors of tiles whose accumulators, vectors and one more value fit registers."""
+    return [
+        (pixels, vectors)
+        for vectors in range(1, MOST_VECTORS + 1)
+        for pixels in range(1, MOST_PIXELS + 1)
+        if pixels * vectors + vectors + 1 <= registers
+    ]
+
+
+def _block(pixels: int, height: int) -> int:
+    """Pixels of a unit: whole tiles, in blocks of about one length."""
+    tiles = -(-pixels // height)
+    blocks = -(-tiles // max(1, BLOCK // height))
+    return -(-tiles // blocks) * height
+
+
+def _with_parts(tile: ConvolutionTile, found: KernelConvolution) -> ConvolutionTile:
+    """The tile with sums that leave the registers after CHUNK products at most."""
+    sizes = [*map(size_of, found.sums)]
+    for apart in range(len(sizes)):
+        if math.prod(sizes[apart:]) <= CHUNK:
+            return replace(tile, apart=apart)
+    return replace(tile, apart=len(sizes) - 1, chunk=CHUNK)
+
+
+def _with_heights(tile: ConvolutionTile, pixels: int) -> ConvolutionTile:
+    """The tile with the heights that occur."""
+    lengths = {min(tile.block, pixels), pixels % tile.block} - {0}
+    heights = tuple(sorted(set().union(*map(tile.tiles, lengths)), reverse=True))
+    return replace(tile, heights=heights, unroll=UNROLL if len(heights) == 1 else UNROLL // 2)

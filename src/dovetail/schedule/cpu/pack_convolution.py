@@ -1,0 +1,247 @@
+"""Convolutions of our own: which they are, and their weights as kernels read them.
+
+A kernel reads vectors of weights along the channels of its result, so weights of [O, I, …] are laid
+out as […, I, O]: a tensor of the same shape with other strides, of which a convolution is still one
+of ATen's. Those of constants are made once (``place/prepare.py``). Rows of a power of two get gaps
+between them: a column of them would meet few sets of a cache.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+
+from dovetail.ir.call import Attr, OpCall, Ref
+from dovetail.ir.segment import Segment
+from dovetail.ir.strides import contiguous_strides
+from dovetail.ir.target import Target
+from dovetail.ir.tensor import TensorDesc
+from dovetail.lower.calls import lowered_alone
+from dovetail.schedule.cpu.convolution import own_seconds
+from dovetail.schedule.cpu.layout import REFORMAT, library_seconds
+from dovetail.schedule.cpu.library import library_reason
+from dovetail.schedule.images import channels_last, is_channels_last
+
+_CONVOLUTION = "aten.convolution.default"
+_ROW_MAJOR = {"memory_format": Attr("memory_format", "contiguous_format")}
+_ROW, _GAP = 128, 16  # columns a multiple of which makes rows of a power of two, nearly; a line
+# Channels of an image for which a padded copy is made: taps of fewer are walked together then.
+_FEW_CHANNELS = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Convolution:
+    """A call that may be ours."""
+
+    image: TensorDesc
+    weight: TensorDesc
+    made: TensorDesc
+    steps: tuple[int, ...]
+    pads: tuple[int, ...]
+    holes: tuple[int, ...]
+    transposed: bool
+    groups: int
+
+    @property
+    def outputs(self) -> int:
+        """Channels of the result in a group."""
+        return int(self.made.shape[1]) // self.groups  # type: ignore[arg-type]
+
+    @property
+    def inputs(self) -> int:
+        """Channels of the image in a group."""
+        return int(self.image.shape[1]) // self.groups  # type: ignore[arg-type]
+
+    @property
+    def taps(self) -> int:
+        """Positions of the weight."""
+        return math.prod(map(int, self.weight.shape[2:]))  # type: ignore[arg-type]
+
+    @property
+    def pixels(self) -> int:
+        """Positions of the result."""
+        return math.prod(map(int, (self.made.shape[0], *self.made.shape[2:])))  # type: ignore[arg-type]
+
+
+def convolution_of_call(call: OpCall, target: Target) -> Convolution | None:
+    """A convolution that generated code could compute; None for any other call."""
+    if call.op != _CONVOLUTION or len(call.args) != 9 or "fma" not in target.features:
+        return None
+    image, weight = (arg.desc if isinstance(arg, Ref) else None for arg in call.args[:2])
+    made = call.output
+    for desc in (image, weight, made):
+        if not isinstance(desc, TensorDesc) or desc.rank != 4 or not desc.is_static:
+            return None
+        if desc.dtype != "float32" or 0 in desc.shape:
+            return None
+    assert isinstance(image, TensorDesc)
+    assert isinstance(weight, TensorDesc)
+    assert isinstance(made, TensorDesc)
+    steps, pads, holes = (_numbers(arg, 2) for arg in call.args[3:6])
+    found = Convolution(
+        image,
+        weight,
+        made,
+        steps,
+        pads,
+        holes,
+        bool(call.args[6]),
+        int(call.args[8]),
+    )
+    return found if found.outputs > 1 and found.pixels > 1 else None
+
+
+def _numbers(given: object, rank: int) -> tuple[int, ...]:
+    listed = tuple(given) if isinstance(given, tuple) else (given,)
+    return tuple(map(int, listed * rank if len(listed) == 1 else listed))
+
+
+def own_choice(call: OpCall, target: Target, *, constant: bool) -> float | None:
+    """Seconds that generated code takes for a channels-last convolution; None: it had better not.
+
+    ``constant``: its weights are laid out once.
+    """
+    found = convolution_of_call(call, target)
+    if found is None:
+        return None
+    wasted = math.prod(found.steps) if found.transposed else 1
+    sums = found.inputs * found.taps * wasted
+    seconds = found.groups * own_seconds(found.pixels, found.outputs, sums, found.taps, target)
+    if not constant:
+        seconds += REFORMAT * math.prod(map(int, found.weight.shape))  # type: ignore[arg-type]
+    return seconds
+
+
+def pack_convolutions(segment: Segment, target: Target, once: frozenset[str]) -> Segment:
+    """The segment with weights laid out for the convolutions that are ours."""
+    packer = _WeightPacker(segment, target, once)
+    calls = tuple(made for call in segment.calls for made in packer.rewritten(call))
+    return replace(segment, calls=calls) if packer.packed else segment
+
+
+@dataclass
+class _WeightPacker:
+    segment: Segment
+    target: Target
+    once: frozenset[str]
+    packed: dict[Ref, Ref] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.names = {i.name for i in self.segment.inputs} | {c.name for c in self.segment.calls}
+        # Weights that were laid out for a library a moment ago.
+        clones = [c for c in self.segment.calls if c.op == "aten.clone.default"]
+        self.sources = {c.name: c.args[0] for c in clones if isinstance(c.args[0], Ref)}
+
+    def rewritten(self, call: OpCall) -> Iterator[OpCall]:
+        """A call, or what stands for it."""
+        found = convolution_of_call(call, self.target)
+        if found is None or not self._is_ours(call, found):
+            yield call
+            return
+        image, weight = call.args[:2]
+        assert isinstance(image, Ref)
+        assert isinstance(weight, Ref)
+        if weight not in self.packed:
+            source = self.sources.get(weight.name, weight)
+            made = [*self._pack(source, transposed=found.transposed)]
+            self.packed[weight] = _ref(made[-1])
+            yield from made
+        pads: object = call.args[4]
+        if any(found.pads) and found.inputs < _FEW_CHANNELS and not found.transposed:
+            padded = self._padded(image, found.pads)
+            yield padded
+            image, pads = _ref(padded), (0,) * len(found.pads)
+        given = (image, self.packed[weight], *call.args[2:4], pads, *call.args[5:])
+        yield replace(call, args=given)
+
+    def _is_ours(self, call: OpCall, found: Convolution) -> bool:
+        if not is_channels_last(found.image) or not is_channels_last(found.made):
+            return False
+        if not self._is_left(call):  # its weights lie so already
+            return False
+        weight = call.args[1]
+        assert isinstance(weight, Ref)
+        constant = self.sources.get(weight.name, weight).name in self.once
+        seconds = own_choice(call, self.target, constant=constant)
+        known = library_seconds(call, constant=constant)
+        if seconds is None or known is None or seconds > known[1]:
+            return False
+        desc = replace(found.weight, strides=_packed_strides(found.weight, found.transposed))
+        there = replace(call, args=(call.args[0], replace(weight, desc=desc), *call.args[2:]))
+        return not self._is_left(there)
+
+    def _is_left(self, call: OpCall) -> bool:
+        """Whether a library computes a call."""
+        lowered = lowered_alone(call)
+        return bool(lowered.refusal or library_reason(lowered.contractions, self.target))
+
+    def _pack(self, weight: Ref, *, transposed: bool) -> Iterator[OpCall]:
+        """The same weights, dense along the channels of the result."""
+        desc, stem = _tensor(weight.desc), f"{weight.name}_packed"
+        order = _order(desc.rank, transposed)
+        back = tuple(order.index(axis) for axis in range(desc.rank))
+        turned = _permuted(desc, order)
+        first = self._call(stem, "aten.permute.default", (weight, order), turned)
+        columns = int(turned.shape[-1])  # type: ignore[arg-type]
+        dense = replace(turned, strides=contiguous_strides(turned.shape))
+        if columns % _ROW:
+            copy = self._call(stem, "aten.clone.default", (_ref(first),), dense)
+            copy = replace(copy, kwargs=_ROW_MAJOR)
+            yield from (first, copy)
+        else:
+            shape = (*turned.shape[:-1], columns + _GAP)
+            wide = replace(turned, shape=shape, strides=contiguous_strides(shape))
+            args = (_ref(first), (0, _GAP), 0.0)
+            pad = self._call(stem, "aten.constant_pad_nd.default", args, wide)
+            part = replace(dense, strides=wide.strides)
+            rest = (_ref(pad), desc.rank - 1, 0, columns)
+            copy = self._call(stem, "aten.slice.Tensor", rest, part)
+            yield from (first, pad, copy)
+        laid = _permuted(_tensor(copy.output), back)
+        yield self._call(stem, "aten.permute.default", (_ref(copy), back), laid)
+
+    def _padded(self, image: Ref, pads: tuple[int, ...]) -> OpCall:
+        """An image with zeros around it."""
+        desc = _tensor(image.desc)
+        spaces = zip(desc.shape[2:], pads, strict=True)
+        shape = (*desc.shape[:2], *(int(size) + 2 * pad for size, pad in spaces))  # type: ignore[arg-type]
+        wide = replace(desc, shape=shape, strides=channels_last(shape))
+        around = tuple(pad for pad in reversed(pads) for _ in range(2))
+        args = (image, around, 0.0)
+        return self._call(f"{image.name}_padded", "aten.constant_pad_nd.default", args, wide)
+
+    def _call(self, stem: str, op: str, args: tuple[object, ...], output: TensorDesc) -> OpCall:
+        name = stem
+        while name in self.names:
+            name += "_"
+        self.names.add(name)
+        return OpCall(name, op, args, {}, output)
+
+
+def _order(rank: int, transposed: bool) -> tuple[int, ...]:
+    """The axes of weights, those of the taps first and the result's channels last."""
+    return (*range(2, rank), 0, 1) if transposed else (*range(2, rank), 1, 0)
+
+
+def _packed_strides(desc: TensorDesc, transposed: bool) -> tuple[int, ...]:
+    order = _order(desc.rank, transposed)
+    dense = contiguous_strides([desc.shape[axis] for axis in order])
+    return tuple(int(dense[order.index(axis)]) for axis in range(desc.rank))  # type: ignore[arg-type]
+
+
+def _permuted(desc: TensorDesc, order: tuple[int, ...]) -> TensorDesc:
+    return replace(
+        desc,
+        shape=tuple(desc.shape[d] for d in order),
+        strides=tuple(desc.strides[d] for d in order),
+    )
+
+
+def _tensor(desc: object) -> TensorDesc:
+    assert isinstance(desc, TensorDesc)
+    return desc
+
+
+def _ref(call: OpCall) -> Ref:
+    return Ref(call.name, call.output)
