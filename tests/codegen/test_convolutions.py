@@ -82,9 +82,9 @@ class Case:
         )
         return Segment("s", inputs, calls, (Ref("z", y),))
 
-    def packed(self):
+    def packed(self, error=0.0):
         """With weights as kernels read them, whatever that costs."""
-        segment = pack_convolutions(self.segment(), AVX512, frozenset("wb"))
+        segment = pack_convolutions(self.segment(), AVX512, frozenset("wb"), error)
         verify_segment(segment)
         return segment
 

@@ -270,6 +270,10 @@ class _Packer:
                 self.lowering.call(call)
         else:
             self.lowering.segment(compiled, linked.backend)
+        # A result that was laid out anew has another name inside its segment.
+        for out, key in zip(compiled.segment.outputs, compiled.results, strict=True):
+            if isinstance(out, Ref) and (out.name, out.path) in values:
+                values.setdefault(key, values[out.name, out.path])
 
     def _check_native(self) -> None:
         """CannotSave where a call would be left to PyTorch."""

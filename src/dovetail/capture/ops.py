@@ -63,6 +63,14 @@ _PYTHON |= {
     ]
     if hasattr(torch, name)
 }
+
+
+def _winograd_convolution(*args: Any) -> Any:
+    """``aten.convolution``; transformed weights and the size of tiles are for generated code."""
+    return torch.ops.aten.convolution.default(*args[:9])
+
+
+_PYTHON["winograd_convolution"] = _winograd_convolution
 _PYTHON_NAMES = {fn: name for name, fn in _PYTHON.items()}
 _PREFIXES = ("python", "higher_order")
 

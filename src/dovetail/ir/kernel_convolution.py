@@ -8,7 +8,8 @@ convolutions of every rank are such kernels; so is a matrix product whose rows a
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import pairwise
 
 from dovetail.ir.dtypes import FLOATS
 from dovetail.ir.kernel import (
@@ -18,6 +19,7 @@ from dovetail.ir.kernel import (
     Instruction,
     Kernel,
     Load,
+    Loop,
     Position,
     Reduce,
     Store,
@@ -41,6 +43,15 @@ class KernelConvolution:
     columns: Axis  # that weights and results are dense along
     taps: tuple[Axis, ...]
     channels: Axis
+    # Sums of a kernel that has several of the same kind, the first among them; places in both
+    # operands are as far from each other for all that follow one another.
+    more: tuple[Reduce, ...] = ()
+    apart: tuple[int, int] = (0, 0)  # elements of the image, and of the weights
+
+    @property
+    def totals(self) -> tuple[Reduce, ...]:
+        """All sums."""
+        return self.more or (self.total,)
 
     @property
     def sums(self) -> tuple[Axis, ...]:
@@ -53,6 +64,12 @@ class KernelConvolution:
         return self.image.mask is not None
 
 
+def size_of(axis: Axis) -> int:
+    """The extent of an axis, which is known."""
+    assert isinstance(axis.extent, int)
+    return axis.extent
+
+
 def kernel_convolution(kernel: Kernel) -> KernelConvolution | None:
     """The convolution that a kernel is made of; None where it is none, or more than that.
 
@@ -62,6 +79,9 @@ def kernel_convolution(kernel: Kernel) -> KernelConvolution | None:
     loops = [loop for loop in kernel.loops if loop.axes]
     if len(loops) != 1:
         return None
+    several = _several(kernel, loops[0])
+    if several is not None:
+        return several
     named = {i.name: i for i in loops[0].body}
     sums = [i for i in loops[0].body if isinstance(i, Reduce)]
     if len(sums) != 1 or sums[0].op != "sum" or sums[0].dtype not in FLOATS:
@@ -78,6 +98,45 @@ def kernel_convolution(kernel: Kernel) -> KernelConvolution | None:
                 if found is not None and not _is_product(kernel, found):
                     return found
     return None
+
+
+def _several(kernel: Kernel, loop: Loop) -> KernelConvolution | None:
+    """Several sums of products at places that follow each other; None: there is one, or none."""
+    sums = [i for i in loop.body if isinstance(i, Reduce)]
+    if len(sums) < 2 or len(loop.body) != 4 * len(sums) or len(loop.axes) != 1:
+        return None
+    named, factors = {i.name: i for i in loop.body}, list[tuple[Load, Load]]()
+    for total in sums:
+        times = named.get(total.args[0])
+        if (total.op, total.dtype) != ("sum", "float32") or not isinstance(times, Apply):
+            return None
+        image, weight = (named.get(name) for name in times.args)
+        if times.op != "mul" or not isinstance(image, Load) or not isinstance(weight, Load):
+            return None
+        if not _is_plain(kernel, image) or not _is_plain(kernel, weight):
+            return None
+        factors.append((image, weight))
+    (image, weight), apart = factors[0], _apart(factors)
+    if apart is None:
+        return None
+    found = _placed(kernel, sums[0], image, weight, (), loop.axes)
+    return None if found is None else replace(found, more=tuple(sums), apart=apart)
+
+
+def _apart(factors: list[tuple[Load, Load]]) -> tuple[int, int] | None:
+    """How far loads are from those before them, where that is always the same."""
+    found = []
+    for loads in zip(*factors, strict=True):
+        if len({(i.buffer, frozenset(i.index.axes)) for i in loads}) != 1:
+            return None
+        offsets = [i.index.offset for i in loads]
+        if not all(isinstance(n, int) for n in offsets):
+            return None
+        gaps = {b - a for a, b in pairwise(offsets)}
+        if len(gaps) != 1:
+            return None
+        found.append(gaps.pop())
+    return found[0], found[1]
 
 
 def _places(

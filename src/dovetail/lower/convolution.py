@@ -19,6 +19,7 @@ from dovetail.lower.pooling import numbers
 from dovetail.lower.reindex import reshape
 from dovetail.lower.rules import Lower, Refused, compute, rule, static, tensor
 from dovetail.lower.values import Value
+from dovetail.lower.winograd import NAME, WinogradContraction
 
 
 @dataclass(frozen=True)
@@ -56,7 +57,7 @@ class Taps:
         return Affine.value(b.apply("floordiv", "int64", at, by)), [rest]
 
 
-@rule("convolution.default")
+@rule("convolution.default", NAME)
 def lower_convolution(lower: Lower, call: OpCall) -> Value:
     """Sums over the channels of a group and the taps of its weight, plus a bias."""
     source, weight = (lower.value(a) for a in call.args[:2])
@@ -65,7 +66,8 @@ def lower_convolution(lower: Lower, call: OpCall) -> Value:
         raise Refused("a convolution without a batch")
     groups = static(call.args[8], "the number of groups")
     taps = replace(taps_of(call, 3, source, weight), transposed=bool(call.args[6]))
-    total = convolved(lower, source, weight, taps, tensor(call.output).shape, groups)
+    more = (lower.value(call.args[9]), int(call.args[10])) if call.op == NAME else None
+    total = convolved(lower, source, weight, taps, tensor(call.output).shape, groups, more)
     dtype, result = compute(source.dtype), compute(tensor(call.output).dtype)
 
     def body(b: Builder, index: Indices) -> str:
@@ -101,6 +103,7 @@ def convolved(
     taps: Taps,
     made: Sequence[Dim],
     groups: int,
+    transformed: tuple[Value, int] | None = None,
 ) -> Value:
     """The sums, in the result's shape; dimensions: batch, group, channel, space, input, taps."""
     dtype, rank = compute(source.dtype), len(taps.steps)
@@ -120,7 +123,13 @@ def convolved(
 
     shape = (*kept, inputs, *weight.shape[2:])
     dims = range(len(kept), len(shape))
-    total = Contraction(lower.fresh("product"), shape, dims, body, (source, weight), dtype)
+    name = lower.fresh("product")
+    if transformed is not None:
+        operand, size = transformed
+        extents = tuple(static(n, "the size of an image") for n in taps.extents)
+        geometry, operands = (size, taps.pads, extents), (source, weight, operand)
+        return WinogradContraction(name, shape, dims, body, operands, dtype, geometry)
+    total = Contraction(name, shape, dims, body, (source, weight), dtype)
     if groups == 1:
         return total
     strides = contiguous_strides(tuple(made))

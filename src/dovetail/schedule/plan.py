@@ -30,6 +30,7 @@ from dovetail.schedule.cluster import Cluster, Clusterer, Work, is_expensive, is
 from dovetail.schedule.limits import limits_of
 from dovetail.schedule.simplify import simplify
 from dovetail.schedule.tiled import is_tiled
+from dovetail.schedule.winograd import winograd
 
 
 class Unschedulable(DovetailError):
@@ -103,7 +104,7 @@ class _Storage:
             else:
                 built = self._kernel(cluster)
                 if built is not None:
-                    found.append(built)
+                    found += reversed(winograd(built, cluster.members))
         return found[::-1]
 
     def _kernel(self, cluster: Cluster) -> Built | None:

@@ -27,7 +27,13 @@ def verify_convolution(kernel: Kernel, schedule: Schedule) -> None:
     lengths = _lengths(tile, tile.count(kernel))
     met = {height for length in lengths for height in tile.tiles(length)}
     _require(met <= set(tile.heights), f"tiles of {sorted(met)} pixels")
-    size = tile.heights[0] * tile.vectors * schedule.lanes * item_bytes(found.total.dtype)
+    size = (
+        len(found.totals)
+        * tile.heights[0]
+        * tile.vectors
+        * schedule.lanes
+        * item_bytes(found.total.dtype)
+    )
     _require(size <= STACK_BYTES, f"{size} bytes on the stack")
 
 

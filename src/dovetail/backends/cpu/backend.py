@@ -25,9 +25,18 @@ class CpuBackend(LoweringBackend):
     device: ClassVar[str] = "cpu"
     effort: ClassVar[int] = 1  # of LLVM's four levels; what there is to gain is gained before it
 
+    def __init__(self, *, convolution_error: float = 2e-5) -> None:
+        """``convolution_error``: the largest error of a convolution's result that may be.
+
+        That is against float64 and beside the root mean square of all results, and for frozen
+        weights alone: less than 2e-5 rules out Winograd's algorithm in tiles of 4 by 4, less than
+        4e-6 in any (docs/decisions/0102).
+        """
+        self.convolution_error = convolution_error
+
     def quick(self) -> Backend | None:
         """The same kernels, left to LLVM as they are: a third of the time to compile."""
-        return _QuickCpu()
+        return _QuickCpu(convolution_error=self.convolution_error)
 
     def available(self) -> Availability:
         """Code generation needs llvmlite."""
@@ -64,7 +73,9 @@ class CpuBackend(LoweringBackend):
         from dovetail.schedule.layout import assign_layouts
 
         target = target_here()
-        segment = pack_convolutions(assign_layouts(segment, target, once), target, once)
+        segment = pack_convolutions(
+            assign_layouts(segment, target, once), target, once, self.convolution_error
+        )
         return pack_products(segment, target, once)
 
     def prepare(self) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from dovetail.codegen.llvm import guard, memory
@@ -17,13 +18,14 @@ from dovetail.codegen.llvm.columns import array, moved, stored_type
 from dovetail.codegen.llvm.emit import TYPES, Val, vector_type
 from dovetail.codegen.llvm.tile import Span, span
 from dovetail.ir.dtypes import item_bytes
-from dovetail.ir.kernel import Axis
-from dovetail.ir.kernel_convolution import kernel_convolution
+from dovetail.ir.kernel import Axis, Load
+from dovetail.ir.kernel_convolution import kernel_convolution, size_of
 from dovetail.schedule.schedule import ConvolutionTile
 
 if TYPE_CHECKING:
     from dovetail.codegen.llvm.render import Renderer
 
+TERM = "term"  # the axis of several sums
 Point = tuple[Val, ...]  # where a pixel is along each of its axes
 Sums = list[list[str]]  # slots of accumulators: a list a pixel
 
@@ -35,16 +37,21 @@ class PixelTiles:
         found = kernel_convolution(r.kernel)
         assert found is not None
         self.r, self.c, self.tile, self.of = r, r.c, tile, found
+        self.image, self.weight = (
+            _with_terms(load, gap)
+            for load, gap in zip((found.image, found.weight), found.apart, strict=True)
+        )
         self.dtype, self.lanes = found.total.dtype, r.lanes
         self.width = tile.vectors * r.lanes
-        self.extents = [_known(axis) for axis in found.pixels]
-        self.totals = array(r.c, "totals", tile.heights[0] * self.width, self.dtype)
+        self.extents = [size_of(axis) for axis in found.pixels]
+        self.held = tile.heights[0] * self.width  # totals of one sum
+        self.totals = array(r.c, "totals", len(found.totals) * self.held, self.dtype)
         self.nothing = self._zeros() if guard.is_open(found.image) else None
 
     def _zeros(self) -> Val:
         """What is read where there is no image."""
         kind = TYPES[stored_type(self.r, self.of.image)]
-        count = _known(self.of.channels)
+        count = size_of(self.of.channels)
         name = f"zeros{count}_{kind}"
         self.c.globals[name] = f"@{name} = internal constant [{count} x {kind}] zeroinitializer"
         return Val(f"@{name}", "ptr")
@@ -95,7 +102,7 @@ class PixelTiles:
         for h, label in zip(heights, labels, strict=True):
             c.start(label)
             shared, c.shared = c.shared, dict(c.shared)
-            self._sum(self._points(pixels[0], h), columns)
+            self._terms(self._points(pixels[0], h), columns)
             c.shared = shared
             c.line(f"br label %{done}")
         c.start(done)
@@ -125,13 +132,27 @@ class PixelTiles:
 
     # ---- sums ------------------------------------------------------------------------------
 
-    def _sum(self, points: Sequence[Point], columns: Span) -> None:
+    def _terms(self, points: Sequence[Point], columns: Span) -> None:
+        """The sums of a tile, one after the other where a kernel has several."""
+        c, count = self.c, len(self.of.totals)
+        if count == 1:
+            self._sum(points, columns, self.totals)
+            return
+
+        def term(n: Val) -> None:
+            self.r.axes[TERM] = n
+            place = c.op("mul", n, self._index(self.held))
+            self._sum(points, columns, memory.address(c, self.totals, place, self.dtype))
+
+        c.each(self._index(0), self._index(count), 1, term)
+
+    def _sum(self, points: Sequence[Point], columns: Span, totals: Val) -> None:
         """All taps and channels of a tile."""
         c, tile = self.c, self.tile
         once = not tile.apart and not tile.chunk
         sums = [[c.slot(self.dtype, self.lanes) for _ in range(tile.vectors)] for _ in points]
         if not once:
-            self._each_sum(sums, lambda _, place: self._keep(place, self._zero()))
+            self._each_sum(sums, totals, lambda _, place: self._keep(place, self._zero()))
 
         def collect(slot: str, place: Val) -> None:
             value = c.get(slot, self.dtype, self.lanes)
@@ -139,15 +160,17 @@ class PixelTiles:
 
         def level(number: int) -> None:
             if number == tile.apart and not tile.chunk:
-                self._each_sum(sums, lambda slot, _: c.put(slot, self._zero()))
+                self._each_sum(sums, totals, lambda slot, _: c.put(slot, self._zero()))
                 walk(number)
-                self._each_sum(sums, collect)
+                self._each_sum(sums, totals, collect)
             else:
                 walk(number)
 
         def walk(number: int) -> None:
             if number == len(self.of.taps):
-                self._channels(points, columns, sums, collect)
+                self._channels(
+                    points, columns, sums, partial(self._each_sum, sums, totals, collect)
+                )
                 return
             axis = self.of.taps[number]
 
@@ -155,7 +178,7 @@ class PixelTiles:
                 self.r.axes[axis.name] = i
                 level(number + 1)
 
-            c.each(self._index(0), self._index(_known(axis)), 1, tap)
+            c.each(self._index(0), self._index(size_of(axis)), 1, tap)
 
         level(0)
 
@@ -164,10 +187,10 @@ class PixelTiles:
         points: Sequence[Point],
         columns: Span,
         sums: Sums,
-        collect: Callable[[str, Val], None],
+        collect: Callable[[], None],
     ) -> None:
         """The products of one tap."""
-        c, count, chunk = self.c, _known(self.of.channels), self.tile.chunk
+        c, count, chunk = self.c, size_of(self.of.channels), self.tile.chunk
         places = [self._image(point) for point in points]
         if not chunk:
             self._run(places, columns, sums, self._index(0), self._index(count))
@@ -175,15 +198,16 @@ class PixelTiles:
 
         def part(start: Val) -> None:
             stop = c.intrinsic("smin", c.op("add", start, self._index(chunk)), self._index(count))
-            self._each_sum(sums, lambda slot, _: c.put(slot, self._zero()))
+            for slot in (s for row in sums for s in row):
+                c.put(slot, self._zero())
             self._run(places, columns, sums, start, stop)
-            self._each_sum(sums, collect)
+            collect()
 
         c.each(self._index(0), self._index(count), chunk, part)
 
     def _image(self, point: Point) -> Val:
         """Where a pixel's channels are at the present tap, or zeros."""
-        r, c, image = self.r, self.c, self.of.image
+        r, c, image = self.r, self.c, self.image
         found: list[Val] = []
         for axis, place in zip(self.of.pixels, point, strict=True):
             r.axes[axis.name] = place
@@ -193,7 +217,7 @@ class PixelTiles:
             r.run(self.of.places)
             mask = None if image.mask is None else r.values[image.mask]
             if r.guarded and self.nothing is not None:
-                found.append(guard.run_of(r, image, mask, _known(self.of.channels), self.nothing))
+                found.append(guard.run_of(r, image, mask, size_of(self.of.channels), self.nothing))
                 return
             place = memory.base(r, image.buffer, replace(image.index, values=()), "")
             gathered = memory.gathered(r, image.index)
@@ -208,7 +232,7 @@ class PixelTiles:
 
     def _run(self, places: list[Val], columns: Span, sums: Sums, start: Val, stop: Val) -> None:
         """Products of some channels, added to sums in registers."""
-        c, r, weight = self.c, self.r, self.of.weight
+        c, r, weight = self.c, self.r, self.weight
         r.axes[self.of.columns.name], r.axes[self.of.channels.name] = columns[0], start
         base = c.freeze(memory.base(r, weight.buffer, weight.index, ""))
         along, masks = c.slot("ptr", 1), self._masks(columns)
@@ -231,7 +255,7 @@ class PixelTiles:
 
     def _parts(self) -> tuple[int, bool]:
         """Steps that are written out, and whether some may be left."""
-        count, tile = _known(self.of.channels), self.tile
+        count, tile = size_of(self.of.channels), self.tile
         lengths = {count} if not tile.chunk else {tile.chunk, count % tile.chunk}
         return tile.unroll, any(length % tile.unroll for length in lengths)
 
@@ -263,7 +287,7 @@ class PixelTiles:
     def _masks(self, columns: Span) -> list[Val | None]:
         """The lanes of each vector that are columns; None where all are."""
         c, lanes = self.c, self.lanes
-        if _known(self.of.columns) % self.width == 0:
+        if size_of(self.of.columns) % self.width == 0:
             return [None] * self.tile.vectors
         count = c.op("sub", columns[1], columns[0])
         found: list[Val | None] = []
@@ -274,12 +298,12 @@ class PixelTiles:
 
     # ---- totals ----------------------------------------------------------------------------
 
-    def _each_sum(self, sums: Sums, body: Callable[[str, Val], None]) -> None:
+    def _each_sum(self, sums: Sums, totals: Val, body: Callable[[str, Val], None]) -> None:
         """Each accumulator, and where its total lies."""
         for i, row in enumerate(sums):
             for j, slot in enumerate(row):
                 place = self._index(i * self.width + j * self.lanes)
-                body(slot, memory.address(self.c, self.totals, place, self.dtype))
+                body(slot, memory.address(self.c, totals, place, self.dtype))
 
     def _zero(self) -> Val:
         return self.c.const(0.0, self.dtype, self.lanes)
@@ -309,7 +333,9 @@ class PixelTiles:
 
             def vector(_: int) -> None:
                 place = memory.address(c, start, r.axes[of.columns.name], self.dtype)
-                r.values[of.total.name] = memory.load_dense(c, self.dtype, place, None, r.lanes)
+                for n, total in enumerate(of.totals):
+                    here = memory.address(c, place, self._index(n * self.held), self.dtype)
+                    r.values[total.name] = memory.load_dense(c, self.dtype, here, None, r.lanes)
                 r.loops()
 
             r.along_vector(*columns, steps, vector)
@@ -317,6 +343,10 @@ class PixelTiles:
         c.each(*pixels, 1, pixel)
 
 
-def _known(axis: Axis) -> int:
-    assert isinstance(axis.extent, int)
-    return axis.extent
+def _with_terms(load: Load, gap: int) -> Load:
+    """A load that moves with the number of a sum."""
+    return (
+        replace(load, index=replace(load.index, axes=(*load.index.axes, (TERM, gap))))
+        if gap
+        else load
+    )

@@ -11,12 +11,12 @@ import math
 from dataclasses import dataclass, replace
 
 from dovetail.ir.dtypes import item_bytes
-from dovetail.ir.kernel import Axis, Kernel
-from dovetail.ir.kernel_convolution import KernelConvolution, kernel_convolution
+from dovetail.ir.kernel import Kernel
+from dovetail.ir.kernel_convolution import KernelConvolution, kernel_convolution, size_of
 from dovetail.ir.target import Target
 from dovetail.schedule.cpu.cost import cost
 from dovetail.schedule.cpu.product import CHUNK, LATENCY, MULTIPLY_ADD, PER_CYCLE
-from dovetail.schedule.schedule import ConvolutionTile
+from dovetail.schedule.schedule import STACK_BYTES, ConvolutionTile
 
 UNROLL = 4  # channels that hide the loop's own instructions
 MOST_VECTORS = 4
@@ -29,6 +29,10 @@ FINISH = 6  # cycles that a vector of results takes beside its sum
 SECOND_HEIGHT = 1.02  # what one height is worth: half the code, and half the time it takes LLVM
 BLOCK = 64  # pixels of a unit of work, about
 CLOCK = 3e9  # cycles a second
+STREAM = 2e10  # bytes that a core reads from beyond its second cache in a second
+# Cycles that Winograd's transformations of a tile take for a vector of channels, there and back.
+MIXED_CHUNK = 64  # products summed in registers where sums are mixed later, which adds their errors
+TRANSFORM = {2: (70, 50), 4: (300, 250)}
 LONGEST = 1 << 14  # channels: so many zeros stand for a place outside the image
 
 
@@ -55,9 +59,11 @@ class TileWork:
         return panels * total * (SECOND_HEIGHT if more else 1.0)
 
 
-def best_shape(work: TileWork, lanes: int, target: Target) -> tuple[float, int, int]:
-    """Cycles, pixels and vectors of the best tile."""
-    shapes = _shapes(target.vector_registers)
+def best_shape(
+    work: TileWork, lanes: int, target: Target, most: int = MOST_PIXELS * MOST_VECTORS
+) -> tuple[float, int, int]:
+    """Cycles, pixels and vectors of the best tile of no more than ``most`` accumulators."""
+    shapes = [s for s in _shapes(target.vector_registers) if math.prod(s) <= most]
     cycles, _, height, vectors = min(
         (work.cycles(*shape, lanes), -math.prod(shape), *shape) for shape in shapes
     )
@@ -67,7 +73,22 @@ def best_shape(work: TileWork, lanes: int, target: Target) -> tuple[float, int, 
 def own_seconds(pixels: int, columns: int, terms: int, taps: int, target: Target) -> float:
     """What generated code takes for a convolution of float32 on one core."""
     cycles, _, _ = best_shape(TileWork(pixels, columns, terms, taps), target.lanes, target)
-    return cycles / CLOCK
+    return cycles / CLOCK + _streamed(columns * terms, target)
+
+
+def _streamed(weights: int, target: Target) -> float:
+    """Seconds to read weights that the second cache does not keep."""
+    return 0.0 if 4 * weights <= target.l2_bytes else 4 * weights / STREAM
+
+
+def winograd_seconds(size: int, tiles: int, outputs: int, inputs: int, target: Target) -> float:
+    """What generated code takes by Winograd's algorithm, in tiles of a size, on one core."""
+    work = TileWork(tiles, outputs, inputs, 1)
+    cycles, _, _ = best_shape(work, target.lanes, target)
+    there, back = TRANSFORM[size]
+    vectors = (inputs * there + outputs * back) / target.lanes
+    every = (size + 2) ** 2
+    return (every * cycles + tiles * vectors) / CLOCK + _streamed(every * inputs * outputs, target)
 
 
 def convolution_of(kernel: Kernel, target: Target) -> KernelConvolution | None:
@@ -86,8 +107,9 @@ def convolution_tile(found: KernelConvolution, target: Target) -> ConvolutionTil
     pixels = math.prod(map(size_of, found.pixels))
     columns, terms = size_of(found.columns), math.prod(map(size_of, found.sums))
     work = TileWork(pixels, columns, terms, math.prod(map(size_of, found.taps)))
-    _, height, vectors = best_shape(work, lanes, target)
-    weights = columns * terms * item_bytes(found.total.dtype)
+    size = len(found.totals) * item_bytes(found.total.dtype) * lanes
+    _, height, vectors = best_shape(work, lanes, target, STACK_BYTES // size)
+    weights = len(found.totals) * columns * terms * item_bytes(found.total.dtype)
     tile = ConvolutionTile(
         pixels=tuple(a.name for a in found.pixels),
         heights=(height,),
@@ -104,13 +126,8 @@ def convolution_tile(found: KernelConvolution, target: Target) -> ConvolutionTil
 def convolution_cost(kernel: Kernel, found: KernelConvolution) -> int:
     """Picoseconds of one element of the result, with what follows its sum."""
     rest = replace(kernel, loops=tuple(loop for loop in kernel.loops if not loop.axes))
-    return MULTIPLY_ADD * math.prod(map(size_of, found.sums)) + cost(rest)
-
-
-def size_of(axis: Axis) -> int:
-    """The extent of an axis, which is known."""
-    assert isinstance(axis.extent, int)
-    return axis.extent
+    products = len(found.totals) * math.prod(map(size_of, found.sums))
+    return MULTIPLY_ADD * products + cost(rest)
 
 
 def _shapes(registers: int) -> list[tuple[int, int]]:
@@ -132,11 +149,11 @@ def _block(pixels: int, height: int) -> int:
 
 def _with_parts(tile: ConvolutionTile, found: KernelConvolution) -> ConvolutionTile:
     """The tile with sums that leave the registers after CHUNK products at most."""
-    sizes = [*map(size_of, found.sums)]
+    sizes, most = [*map(size_of, found.sums)], MIXED_CHUNK if found.more else CHUNK
     for apart in range(len(sizes)):
-        if math.prod(sizes[apart:]) <= CHUNK:
+        if math.prod(sizes[apart:]) <= most:
             return replace(tile, apart=apart)
-    return replace(tile, apart=len(sizes) - 1, chunk=CHUNK)
+    return replace(tile, apart=len(sizes) - 1, chunk=most)
 
 
 def _with_heights(tile: ConvolutionTile, pixels: int) -> ConvolutionTile:

@@ -12,20 +12,26 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
-from dovetail.ir.call import Attr, OpCall, Ref
+from dovetail.ir.call import Attr, OpCall, Ref, leaves
 from dovetail.ir.segment import Segment
 from dovetail.ir.strides import contiguous_strides
 from dovetail.ir.target import Target
 from dovetail.ir.tensor import TensorDesc
 from dovetail.lower.calls import lowered_alone
-from dovetail.schedule.cpu.convolution import own_seconds
+from dovetail.lower.winograd import NAME as WINOGRAD
+from dovetail.schedule.cpu.convolution import own_seconds, winograd_seconds
 from dovetail.schedule.cpu.layout import REFORMAT, library_seconds
 from dovetail.schedule.cpu.library import library_reason
+from dovetail.schedule.cpu.transform_weights import WeightTransform
 from dovetail.schedule.images import channels_last, is_channels_last
 
 _CONVOLUTION = "aten.convolution.default"
 _ROW_MAJOR = {"memory_format": Attr("memory_format", "contiguous_format")}
+# The largest error of a result by Winograd's algorithm, by the side of its tiles, against float64
+# and beside the root mean square of all results, for images and weights of any one scale.
+WINOGRAD_ERRORS = {2: 4e-6, 4: 2e-5}
 _ROW, _GAP = 128, 16  # columns a multiple of which makes rows of a power of two, nearly; a line
+_MANY_CHANNELS = 32  # from which on transformations are little beside products
 # Channels of an image for which a padded copy is made: taps of fewer are walked together then.
 _FEW_CHANNELS = 16
 
@@ -113,11 +119,36 @@ def own_choice(call: OpCall, target: Target, *, constant: bool) -> float | None:
     return seconds
 
 
-def pack_convolutions(segment: Segment, target: Target, once: frozenset[str]) -> Segment:
-    """The segment with weights laid out for the convolutions that are ours."""
-    packer = _WeightPacker(segment, target, once)
-    calls = tuple(made for call in segment.calls for made in packer.rewritten(call))
-    return replace(segment, calls=calls) if packer.packed else segment
+def winograd_size(found: Convolution, target: Target, error: float) -> int:
+    """The side of tiles for which Winograd's algorithm is fastest; 0: for none."""
+    plain = not found.transposed and found.groups == 1 and found.weight.shape[2:] == (3, 3)
+    if not plain or {*found.steps, *found.holes} != {1}:
+        return 0
+    images, _, *sides = map(int, found.made.shape)  # type: ignore[arg-type]
+    best = own_seconds(found.pixels, found.outputs, found.inputs * 9, 9, target), 0
+    for size, bound in WINOGRAD_ERRORS.items():
+        tiles = images * math.prod(-(-side // size) for side in sides)
+        if bound <= error and min(found.inputs, found.outputs) >= _MANY_CHANNELS:
+            seconds = winograd_seconds(size, tiles, found.outputs, found.inputs, target)
+            best = min(best, (seconds, size))
+    return best[1]
+
+
+def pack_convolutions(
+    segment: Segment, target: Target, once: frozenset[str], error: float = 0.0
+) -> Segment:
+    """The segment with weights laid out for the convolutions that are ours.
+
+    Winograd's algorithm may be used where its ``error`` is no more than this (WINOGRAD_ERRORS).
+    """
+    packer = _WeightPacker(segment, target, once, error)
+    calls = [made for call in segment.calls for made in packer.rewritten(call)]
+    if not packer.packed:
+        return segment
+    used = {ref.name for call in calls for ref in call.refs()}
+    used |= {leaf.name for leaf in leaves(segment.outputs) if isinstance(leaf, Ref)}
+    replaced = {weight.name for weight in packer.packed if weight.name in packer.sources} - used
+    return replace(segment, calls=tuple(call for call in calls if call.name not in replaced))
 
 
 @dataclass
@@ -125,7 +156,9 @@ class _WeightPacker:
     segment: Segment
     target: Target
     once: frozenset[str]
+    error: float = 0.0
     packed: dict[Ref, Ref] = field(default_factory=dict)
+    transformed: dict[tuple[Ref, int], Ref] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.names = {i.name for i in self.segment.inputs} | {c.name for c in self.segment.calls}
@@ -153,7 +186,17 @@ class _WeightPacker:
             yield padded
             image, pads = _ref(padded), (0,) * len(found.pads)
         given = (image, self.packed[weight], *call.args[2:4], pads, *call.args[5:])
-        yield replace(call, args=given)
+        source = self.sources.get(weight.name, weight)
+        size = winograd_size(found, self.target, self.error) if source.name in self.once else 0
+        if not size:
+            yield replace(call, args=given)
+            return
+        if (source, size) not in self.transformed:
+            transform = WeightTransform(source, size, self._call)
+            self.transformed[source, size] = transform.result
+            yield from transform.calls
+        more = self.transformed[source, size], size
+        yield replace(call, op=WINOGRAD, args=(*given, *more))
 
     def _is_ours(self, call: OpCall, found: Convolution) -> bool:
         if not is_channels_last(found.image) or not is_channels_last(found.made):
