@@ -9,6 +9,8 @@ from torch import nn
 from dovetail.backends.cpu.backend import CpuBackend
 from dovetail.min_cut import FOREVER, MinCut
 from dovetail.report.stages import cpu_segments
+from dovetail.schedule import layout
+from dovetail.schedule.cpu import pack_convolution
 from dovetail.schedule.images import is_channels_last
 from tests.differential import BACKENDS, assert_same, needs_code
 
@@ -86,7 +88,10 @@ def test_heavy_weights_pay_for_large_images():
 
 
 @pytest.mark.parametrize(("channels", "copies"), [(256, 1), (384, 0)])
-def test_constant_weights_are_laid_out_once_unless_they_are_heavy(channels, copies):
+def test_constant_weights_are_laid_out_once_unless_they_are_heavy(channels, copies, monkeypatch):
+    """Of convolutions that are a library's."""
+    for module in (layout, pack_convolution):
+        monkeypatch.setattr(module, "own_choice", lambda *_, **__: None)
     x, w = torch.randn(1, channels, 7, 7), torch.randn(channels, channels, 3, 3)
     *once, every = cpu_segments(Function(wide, w), (x,))
     assert reformats(every) == copies  # of the image

@@ -126,7 +126,7 @@ def _both_ways(b: _Body, grid: Grid, change: Callable[[_Body, Sequence[str]], li
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
+class _Tiling:
     """What a convolution's kernel says of its image."""
 
     of: KernelConvolution
@@ -181,7 +181,7 @@ def winograd(built: Built, members: Sequence[Value]) -> tuple[Built, ...]:
     return first, _products(built, place, image, sums), _rest(built, place, sums)
 
 
-def _place(of: KernelConvolution, value: WinogradContraction) -> _Place | None:
+def _place(of: KernelConvolution, value: WinogradContraction) -> _Tiling | None:
     """Where pixels and taps move alike: tiles are made of those."""
     if [a.extent for a in of.taps] != [3, 3] or of.more:
         return None
@@ -197,7 +197,7 @@ def _place(of: KernelConvolution, value: WinogradContraction) -> _Place | None:
     if rows != [int(n) for n in value.shape[-2:]]:  # type: ignore[arg-type]
         return None
     batch = tuple(a for a in of.pixels if a not in (down, across))
-    return _Place(of, value, down, across, batch)
+    return _Tiling(of, value, down, across, batch)
 
 
 def _dense(axes: Sequence[Axis], buffer_offset: int = 0) -> Index:
@@ -209,7 +209,7 @@ def _dense(axes: Sequence[Axis], buffer_offset: int = 0) -> Index:
     return Index(buffer_offset, tuple(reversed(strides)))
 
 
-def _transform(built: Built, p: _Place, made: Value) -> Built:
+def _transform(built: Built, p: _Tiling, made: Value) -> Built:
     """The image's tiles at the points."""
     b, of, size = _Body(), p.of, p.value.size
     index, down, across = of.image.index, p.down.name, p.across.name
@@ -245,7 +245,7 @@ def _transform(built: Built, p: _Place, made: Value) -> Built:
     return Built(kernel, {of.image.buffer: built.buffers[of.image.buffer], out: made})
 
 
-def _products(built: Built, p: _Place, image: Value, sums: Value | None = None) -> Built:
+def _products(built: Built, p: _Tiling, image: Value, sums: Value | None = None) -> Built:
     """Sums of products, transformed back, and what the kernel does with each; or sums alone."""
     of, weights = p.of, p.value.transformed
     tile = (*p.rows, of.channels)
@@ -290,7 +290,7 @@ def _is_used(built: Built, buffer: str) -> bool:
     return any(isinstance(i, Load | Store) and i.buffer == buffer for i in rest)
 
 
-def _stores(p: _Place, back: Grid) -> list[Instruction]:
+def _stores(p: _Tiling, back: Grid) -> list[Instruction]:
     """Each result to its place in a padded image."""
     size = p.value.size
     wide = [Axis(a.name, size * size_of(a)) for a in p.tiles]
@@ -300,7 +300,7 @@ def _stores(p: _Place, back: Grid) -> list[Instruction]:
     ]
 
 
-def _moved(index: Index, p: _Place, i: int, j: int) -> Index:
+def _moved(index: Index, p: _Tiling, i: int, j: int) -> Index:
     """An index of pixels as one of tiles, at one of their results."""
     down, across = index.stride(p.down.name), index.stride(p.across.name)
     size = p.value.size
@@ -309,7 +309,7 @@ def _moved(index: Index, p: _Place, i: int, j: int) -> Index:
     return Index(index.offset + i * down + j * across, axes, index.values)  # type: ignore[operator]
 
 
-def _repeated(kernel: Kernel, p: _Place, back: Grid) -> list[Instruction]:
+def _repeated(kernel: Kernel, p: _Tiling, back: Grid) -> list[Instruction]:
     """The rest of a kernel at each result of a tile."""
     size, found = p.value.size, list[Instruction]()
     rest = [i for loop in kernel.loops if not loop.axes for i in loop.body]
@@ -323,7 +323,7 @@ def _repeated(kernel: Kernel, p: _Place, back: Grid) -> list[Instruction]:
     return found
 
 
-def _renamed(code: Instruction, names: dict[str, str], p: _Place, i: int, j: int) -> Instruction:
+def _renamed(code: Instruction, names: dict[str, str], p: _Tiling, i: int, j: int) -> Instruction:
     def new(name: str) -> str:
         return names.get(name, name)
 
@@ -342,7 +342,7 @@ def _renamed(code: Instruction, names: dict[str, str], p: _Place, i: int, j: int
     return replace(code, **changes)  # type: ignore[arg-type]
 
 
-def _rest(built: Built, p: _Place, sums: Value) -> Built:
+def _rest(built: Built, p: _Tiling, sums: Value) -> Built:
     """What the kernel does with each sum, which it reads from a padded image."""
     kernel, size = built.kernel, p.value.size
     wide = [Axis(a.name, size * size_of(a)) for a in p.tiles]
