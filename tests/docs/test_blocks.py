@@ -104,9 +104,9 @@ def test_the_site_builds_without_a_warning(here, tmp_path):
         "-d", str(tmp_path / "site"), NO_MKDOCS_2_WARNING="1",
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    assert "dovetail_plugin_query" in (tmp_path / "site/abi/index.html").read_text()
-    assert "format 1" in (tmp_path / "site/format/index.html").read_text()
-    api = (tmp_path / "site/api/index.html").read_text()
+    assert "dovetail_plugin_query" in (tmp_path / "site/abi.html").read_text()
+    assert "format 1" in (tmp_path / "site/format.html").read_text()
+    api = (tmp_path / "site/api.html").read_text()
     for name in ("explain", "Backend", "KernelBackend", "load", "UnknownOption"):
         assert name in api
     pages = list((tmp_path / "site").rglob("*.html"))
