@@ -83,10 +83,9 @@ static double load_e4m3(uint8_t bits)
 static uint8_t store_e4m3(double value)
 {
     uint8_t sign = signbit(value) ? 0x80 : 0;
-    if (isnan(value) || fabs(value) >= 480) /* 464 is the tie, which goes to the even 448 */
+    if (isnan(value))
         return sign | 0x7F;
-    uint32_t bits = encode(value, 4, 3, 7);
-    return (bits & 0x7F) > 0x7E ? sign | 0x7F : (uint8_t)bits;
+    return fabs(value) >= 448 ? sign | 0x7E : (uint8_t)encode(value, 4, 3, 7); /* no infinity */
 }
 
 static double load_e5m2(uint8_t bits)

@@ -18,7 +18,7 @@ DYNAMIC = -(2**63)  # DVP_DYNAMIC
 PLUGIN_DTYPES: Mapping[str, tuple[int, int]] = {
     name: (row.dlpack, row.bits)
     for name, row in DTYPES.items()
-    if row.compute or row.kind == "complex"
+    if row.compute or row.kind == "complex" or name in ("float8_e4m3fn", "float8_e5m2")
 }
 # Operators whose result is its argument's memory, seen differently.
 _VIEWS = frozenset(
