@@ -12,6 +12,7 @@ from hashlib import sha256
 from dovetail.errors import CannotSave
 from dovetail.file.kernel_encode import encode_kernel
 from dovetail.ir import kernel as kernel_ir
+from dovetail.ir.affine import add, mul
 from dovetail.ir.call import Arg, Ref, leaves, tensors
 from dovetail.ir.dtypes import DTYPES
 from dovetail.ir.kernel_call import call_inputs, call_outputs, call_sizes
@@ -30,6 +31,7 @@ from dovetail.lower.views import view_offsets
 from dovetail.schedule.build import Built
 from dovetail.schedule.cpu.library import fills
 from dovetail.schedule.plan import Plan, Unschedulable
+from dovetail.schedule.starts import share_starts
 
 PREFIX = "generated."  # of the names of generated kernels
 _DIGITS = 16  # of a digest: 64 bits
@@ -127,7 +129,7 @@ class PlanWriter:
     def write(self, handed_out: frozenset[Value] = frozenset()) -> None:
         """Append every step. Roots in ``handed_out`` are outputs of the program."""
         self.handed_out = handed_out
-        for step in self.plan.steps:
+        for step in share_starts(self.plan.steps):
             if isinstance(step, Built):
                 self._kernel(step)
             elif is_write(step.call):
@@ -206,7 +208,7 @@ class PlanWriter:
 
     def _kernel(self, built: Built) -> None:
         kernel = built.kernel
-        named = {n: self.buffer(root_of(v)) for n, v in built.buffers.items()}
+        named = {n: self.buffer(v) for n, v in built.buffers.items()}
         sizes = call_sizes(kernel)
         self._dims(sizes)
         call = f"{self.kernels.add(kernel)}@1"
@@ -227,7 +229,32 @@ class PlanWriter:
     def _value(self, arg: Arg) -> Value | None:
         return self.plan.values.get((arg.name, arg.path)) if isinstance(arg, Ref) else None
 
+    def _join(self, step: LibraryCall) -> bool:
+        """A cat as copies, piece by piece; False where it is more than that."""
+        if step.call.op != "aten.cat.default":
+            return False
+        listed, *given = step.call.args
+        (result,), dim = step.results, given[0] if given else step.call.kwargs.get("dim", 0)
+        if not isinstance(listed, tuple) or not isinstance(dim, int):
+            return False
+        pieces = [self._value(arg) for arg in listed]
+        rank = len(result.shape)
+        start: Dim = 0
+        windows: list[tuple[View, Value]] = []
+        for piece in pieces:
+            if piece is None or piece.dtype != result.dtype or len(piece.shape) != rank:
+                return False
+            offset: Dim = mul(start, result.strides[dim])
+            part = View(f"{result.name}_part", result, piece.shape, result.strides, offset, None)
+            windows.append((part, piece))
+            start = add(start, piece.shape[dim])
+        for part, piece in windows:
+            self.lowering.emit(Copy(self.buffer(part), self.buffer(piece)))
+        return True
+
     def _library(self, step: LibraryCall) -> None:
+        if self._join(step):
+            return
         call = step.call
         args = tuple(self._argument(a) for a in call.args)
         kwargs = {k: self._argument(a) for k, a in call.kwargs.items()}
