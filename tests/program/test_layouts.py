@@ -5,9 +5,12 @@ from dataclasses import replace
 
 import pytest
 import torch
+from torch import nn
 from torch.nn.functional import pad
 
+import dovetail
 from dovetail import errors
+from dovetail.artifact.save import pack
 from dovetail.file import container
 from dovetail.file.decode import decode_artifact
 from dovetail.file.encode import encode_program
@@ -23,6 +26,7 @@ from dovetail.ir.tensor import TensorDesc
 from dovetail.page.program import program_data
 from dovetail.runtime.loaded import open_native
 from tests.artifact.files import file_bytes, floats
+from tests.differential import needs_code
 from tests.native.seeds_programs import LAYOUTS
 
 CONTENTS = {"w": floats(*range(24)), "v": floats(*range(36))}
@@ -202,3 +206,16 @@ def test_places_that_are_one_are_refused(stride, fits):
         return
     with pytest.raises(errors.InvalidArtifact, match="'h' has not the memory"):
         native(torch.randn(2, 4))
+
+
+@needs_code
+def test_an_image_that_a_convolution_reads_with_zeros_around_it_says_so(tmp_path):
+    model, x = nn.Conv2d(3, 64, 7, stride=2, padding=3).eval(), torch.randn(1, 3, 64, 64)
+    exported = dovetail.export(model, (x,), backend="cpu", options={"cache": False})
+    program = pack(exported.interface, exported.linked).program
+    exported.save(tmp_path / "model.dvt")
+    (held,) = [b.desc.layout for b in program.buffers if b.kind == "temporary" and b.desc.layout]
+    assert (held.shape, held.before, held.padding) == (x.shape, (0, 0, 3, 3), 3 * (70**2 - 64**2))
+    assert plan_memory(program).padding == 4 * held.padding
+    loaded = dovetail.load(tmp_path / "model.dvt")
+    torch.testing.assert_close(loaded(x), model(x), atol=1e-4, rtol=1e-4)

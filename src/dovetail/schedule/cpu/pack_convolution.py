@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 from dovetail.ir.call import Attr, OpCall, Ref, leaves
+from dovetail.ir.layout import Layout
 from dovetail.ir.segment import Segment
 from dovetail.ir.strides import contiguous_strides
 from dovetail.ir.target import Target
@@ -249,7 +250,10 @@ class _WeightPacker:
         desc = _tensor(image.desc)
         spaces = zip(desc.shape[2:], pads, strict=True)
         shape = (*desc.shape[:2], *(int(size) + 2 * pad for size, pad in spaces))  # type: ignore[arg-type]
-        wide = replace(desc, shape=shape, strides=channels_last(shape))
+        wide = replace(desc, shape=shape, strides=channels_last(shape), layout=None)
+        order = [(axis, 1) for axis in range(desc.rank)]
+        halo = Layout.in_memory(desc.shape, (0, 0, *pads), order, wide)
+        wide = replace(wide, layout=halo)
         around = tuple(pad for pad in reversed(pads) for _ in range(2))
         args = (image, around, 0.0)
         return self._call(f"{image.name}_padded", "aten.constant_pad_nd.default", args, wide)
