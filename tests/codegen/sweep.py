@@ -21,10 +21,9 @@ CASES = (
     ("bfloat16", False),
     ("int64", False),
 )
-SAMPLES = 2
-# Of types other than float32; the long forms (make sweep, make test-backends) take as many.
+# Of each case; the long forms (make sweep, make test-backends) take two.
 LONG = os.environ.get("DOVETAIL_OP_DB") == "alone" or "DOVETAIL_BACKENDS" in os.environ
-OTHER_SAMPLES = SAMPLES if LONG else 1
+SAMPLES = 2 if LONG else 1
 # Results that are not determined: uninitialised memory, random draws without a seed of their own.
 UNDETERMINED = {"empty", "empty_like", "empty_strided", "empty_permuted", "new_empty"}
 UNDETERMINED |= {"new_empty_strided", "nn.functional.alpha_dropout", "nn.functional.dropout"}
@@ -45,7 +44,7 @@ def samples(op, dtype, grad):
     found = []
     for sample in op.sample_inputs("cpu", kind, requires_grad=grad):
         found.append(sample)
-        if len(found) == (SAMPLES if dtype == "float32" else OTHER_SAMPLES):
+        if len(found) == SAMPLES:
             break
     return found
 
@@ -214,8 +213,8 @@ def main():
     warnings.simplefilter("ignore")
     given = dict(enumerate(sys.argv[1:]))
     first, step = int(given.get(0, 0)), int(given.get(1, 1))
-    global SAMPLES, OTHER_SAMPLES, CASES
-    SAMPLES = OTHER_SAMPLES = int(given.get(2, SAMPLES))
+    global SAMPLES, CASES
+    SAMPLES = int(given.get(2, 2))
     if 3 in given:
         CASES = tuple((dtype, False) for dtype in given[3].split(","))
     total = 0
