@@ -13,6 +13,7 @@ from dovetail.errors import InvalidSchedule
 from dovetail.ir import Input, Segment
 from dovetail.ir.call import OpCall, Ref
 from dovetail.ir.kernel_convolution import kernel_convolution
+from dovetail.ir.kernel_depthwise import kernel_depthwise
 from dovetail.ir.kernel_product import kernel_product
 from dovetail.ir.segment_verify import verify_segment
 from dovetail.ir.target import TARGETS
@@ -55,8 +56,10 @@ class Case:
         """Any that has a result."""
         r = random.Random(seed)
         while True:
-            groups, transposed = r.choice([1, 1, 2, 3]), r.random() < 0.25
+            groups, transposed = r.choice([1, 1, 2, 3, 16, 37]), r.random() < 0.25
             inputs, outputs = r.choice([1, 2, 5, 17, 20]), r.choice([2, 7, 16, 33])
+            if groups > 3:
+                inputs = outputs = 1
             size, taps = (r.randint(1, 9), r.randint(1, 9)), (r.randint(1, 3), r.randint(1, 3))
             pair = (inputs * groups, outputs) if transposed else (outputs * groups, inputs)
             step, pad, hole = r.randint(1, 3), r.randint(0, 2), r.randint(1, 2)
@@ -92,7 +95,8 @@ class Case:
         """The kernel of the convolution."""
         steps = make_plan(self.packed(), AVX512).steps
         kernels = [s.kernel for s in steps if isinstance(s, Built)]
-        found = [k for k in kernels if kernel_convolution(k) or kernel_product(k)]
+        kinds = kernel_convolution, kernel_product, kernel_depthwise
+        found = [k for k in kernels if any(kind(k) for kind in kinds)]
         assert len(found) == 1
         assert all(isinstance(s, Built) for s in steps)
         return found[0]
@@ -127,6 +131,10 @@ CASES = {
     "dilated": Case((1, 4, 9, 9), (18, 4, 3, 3), pad=2, hole=2),
     "grouped": Case((1, 12, 6, 6), (40, 6, 3, 3), pad=1, groups=2),
     "transposed": Case((1, 6, 5, 4), (6, 20, 3, 3), step=2, pad=1, transposed=True),
+    "depthwise": Case((2, 24, 6, 9), (24, 1, 3, 3), pad=1, groups=24),
+    "depthwise_stride": Case((1, 33, 11, 10), (33, 1, 5, 3), step=2, pad=1, groups=33),
+    "depthwise_dilated": Case((1, 16, 9, 9), (16, 1, 3, 3), pad=2, hole=2, groups=16),
+    "depthwise_no_padding": Case((1, 48, 7, 7), (48, 1, 3, 3), groups=48),
     "long": Case((1, 300, 3, 3), (17, 300, 3, 3), pad=1),
     "long_run": Case((1, 20, 4, 40), (17, 20, 2, 30)),
 }
@@ -138,7 +146,8 @@ def test_kernels_on_every_target(name):
     for target in targets():
         schedule = make_schedule(kernel, target)
         if "fma" in target.features and name != "1x1":  # that is a product of matrices
-            assert schedule.convolution is not None
+            made = schedule.depthwise if "depthwise" in name else schedule.convolution
+            assert made is not None
         assert parse_schedule(print_schedule(schedule)) == schedule
         check_schedule(kernel, schedule, target, integers(kernel))
 
@@ -216,6 +225,18 @@ def test_any_schedule_that_is_accepted_gives_the_same():
         for schedule in (fitting[n] for n in chosen):
             assert parse_schedule(print_schedule(schedule)) == schedule
             check_schedule(kernel, schedule, target, integers(kernel))
+
+
+def test_tiles_of_channels_that_leave_something_out_are_refused():
+    kernel = CASES["depthwise_stride"].kernel()
+    schedule = make_schedule(kernel, AVX512)
+    assert parse_schedule(print_schedule(schedule)) == schedule
+    for heights in ((), (3, 4), (0,), (4,), (700,)):
+        tile = replace(schedule.depthwise, heights=heights)
+        with pytest.raises((InvalidSchedule, ValueError, IndexError)):
+            verify_schedule(kernel, replace(schedule, depthwise=tile), AVX512)
+    with pytest.raises(InvalidSchedule):
+        verify_schedule(kernel, replace(schedule, block=16), AVX512)
 
 
 def test_schedules_that_leave_something_out_are_refused():

@@ -92,8 +92,8 @@ def kernel_convolution(kernel: Kernel) -> KernelConvolution | None:
     factors = [named.get(name) for name in times.args]
     for image, weight in (factors, factors[::-1]):
         if isinstance(image, Load) and isinstance(weight, Load) and image != weight:
-            places = _places(loops[0].body, image, {sums[0], times, image, weight})
-            if places is not None and _is_plain(kernel, weight) and _is_read(kernel, image):
+            places = places_of(loops[0].body, image, {sums[0], times, image, weight})
+            if places is not None and is_plain(kernel, weight) and is_read(kernel, image):
                 found = _placed(kernel, sums[0], image, weight, places, loops[0].axes)
                 if found is not None and not _is_product(kernel, found):
                     return found
@@ -113,7 +113,7 @@ def _several(kernel: Kernel, loop: Loop) -> KernelConvolution | None:
         image, weight = (named.get(name) for name in times.args)
         if times.op != "mul" or not isinstance(image, Load) or not isinstance(weight, Load):
             return None
-        if not _is_plain(kernel, image) or not _is_plain(kernel, weight):
+        if not is_plain(kernel, image) or not is_plain(kernel, weight):
             return None
         factors.append((image, weight))
     (image, weight), apart = factors[0], _apart(factors)
@@ -139,7 +139,7 @@ def _apart(factors: list[tuple[Load, Load]]) -> tuple[int, int] | None:
     return found[0], found[1]
 
 
-def _places(
+def places_of(
     body: tuple[Instruction, ...], image: Load, rest: set[Instruction]
 ) -> tuple[Instruction, ...] | None:
     """What an image's place is computed by; None where a loop has more in it."""
@@ -150,11 +150,12 @@ def _places(
     return found if {i.name for i in found} <= needed else None
 
 
-def _is_plain(kernel: Kernel, load: Load) -> bool:
-    return _is_read(kernel, load) and load.mask is None and not load.index.values
+def is_plain(kernel: Kernel, load: Load) -> bool:
+    """Whether a load is of memory that is only read, at a place that its index alone says."""
+    return is_read(kernel, load) and load.mask is None and not load.index.values
 
 
-def _is_read(kernel: Kernel, load: Load) -> bool:
+def is_read(kernel: Kernel, load: Load) -> bool:
     """Whether a load is of memory that the kernel only reads, with strides that are known."""
     role = next(b.role for b in kernel.buffers if b.name == load.buffer)
     return role == "in" and all(isinstance(stride, int) for _, stride in load.index.axes)

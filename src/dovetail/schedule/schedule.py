@@ -145,6 +145,22 @@ class ConvolutionTile:
 
 
 @dataclass(frozen=True, slots=True)
+class DepthwiseTile:
+    """A convolution of each channel by itself: some pixels of a row by vectors of channels.
+
+    A unit of work is a row of the axis ``pixels`` with all channels; it is cut into as few tiles as
+    their heights allow, which differ by one pixel at most.
+    """
+
+    pixels: str
+    heights: tuple[int, ...]  # the pixels that a tile may have, the most first
+
+    def units(self, kernel: Kernel, along: str) -> Dim:
+        """How many rows there are."""
+        return product(a.extent for a in kernel.axes if a.name not in (self.pixels, along))
+
+
+@dataclass(frozen=True, slots=True)
 class Schedule:
     """How a kernel is done. ``target`` is the name of the one it was made for."""
 
@@ -157,6 +173,7 @@ class Schedule:
     tile: Tile | None = None
     product: ProductTile | None = None
     convolution: ConvolutionTile | None = None
+    depthwise: DepthwiseTile | None = None
     calls: tuple[tuple[str, str], ...] = ()  # functions of vectors, by type, that are called
     erf_plus_one: tuple[str, ...] = ()  # sums computed as one function, to their own accuracy
     cost: int = 0  # picoseconds of one point of the parallel axes, with its loops
@@ -176,6 +193,8 @@ class Schedule:
         if self.convolution is not None:
             width = self.convolution.vectors * self.lanes
             return self.convolution.units(kernel, str(self.vector), width)
+        if self.depthwise is not None:
+            return self.depthwise.units(kernel, str(self.vector))
         outer = product(a.extent for a in kernel.axes if a.name != self.vector)
         along = next((a for a in kernel.axes if a.name == self.vector), None)
         return outer if along is None else mul(outer, _parts(along.extent, self.block))

@@ -10,6 +10,7 @@ from dovetail.errors import InvalidSchedule
 from dovetail.schedule.schedule import (
     BlockSchedule,
     ConvolutionTile,
+    DepthwiseTile,
     LoopSchedule,
     ProductTile,
     Schedule,
@@ -107,6 +108,15 @@ def _parse_convolution(text: str) -> ConvolutionTile:
     return ConvolutionTile(axes, tall, vectors, block, *sums)
 
 
+def _print_depthwise(t: DepthwiseTile) -> str:
+    return f"{t.pixels} by {' or '.join(map(str, t.heights))}"
+
+
+def _parse_depthwise(text: str) -> DepthwiseTile:
+    pixels, heights = text.split(" by ")
+    return DepthwiseTile(pixels, tuple(map(int, heights.split(" or "))))
+
+
 _COUNT, _WORD = Notation(str, int), Notation(lambda _: "", _parse_nothing)
 _NAMES = Notation(", ".join, lambda text: tuple(text.split(", ")))
 _STEPS = Notation(_print_steps, _parse_steps)
@@ -124,6 +134,7 @@ _SCHEDULE = {
     "transposed": _pairs(int),
     "product": Notation(_print_product, _parse_product),
     "convolution": Notation(_print_convolution, _parse_convolution),
+    "depthwise": Notation(_print_depthwise, _parse_depthwise),
     "calls": _pairs(str, " of "),
     "erf_plus_one": _NAMES,
     # Picoseconds of a point, of those that are worth another thread.
@@ -161,6 +172,7 @@ def print_schedule(schedule: Schedule | BlockSchedule) -> str:
         "transposed": tile and tile.transposed,
         "product": s.product,
         "convolution": s.convolution,
+        "depthwise": s.depthwise,
         "calls": s.calls,
         "erf_plus_one": s.erf_plus_one,
         "cost": (s.cost, s.grain),

@@ -44,6 +44,17 @@ def has_dense(value: Contraction, factor: Factor, role: str) -> bool:
     return False
 
 
+def is_depthwise(value: Value) -> bool:
+    """Whether a value is a convolution of each channel by itself, dense along the channels."""
+    if not isinstance(value, Contraction):
+        return False
+    image, weight = value.factors
+    if image.is_plain or any(r.uses for r in value.expression.reads if r.operand == weight.operand):
+        return False
+    alone = value.extent("columns") == 1 and value.extent("rows") != 1
+    return alone and has_dense(value, weight, "batch") and has_dense(value, image, "batch")
+
+
 def is_tiled(value: Value) -> bool:
     """Whether a value's kernel is done in tiles of registers."""
-    return is_matrix_product(value) or is_convolution(value)
+    return is_matrix_product(value) or is_convolution(value) or is_depthwise(value)

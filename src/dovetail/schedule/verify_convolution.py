@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
+
 from dovetail.errors import InvalidSchedule
 from dovetail.ir.dtypes import item_bytes
 from dovetail.ir.kernel import Axis, Kernel
 from dovetail.ir.kernel_convolution import KernelConvolution, kernel_convolution
+from dovetail.ir.kernel_depthwise import kernel_depthwise
 from dovetail.ir.verify import requirement
 from dovetail.schedule.schedule import STACK_BYTES, ConvolutionTile, Schedule
 
@@ -35,6 +38,27 @@ def verify_convolution(kernel: Kernel, schedule: Schedule) -> None:
         * item_bytes(found.total.dtype)
     )
     _require(size <= STACK_BYTES, f"{size} bytes on the stack")
+
+
+def verify_depthwise(kernel: Kernel, schedule: Schedule) -> None:
+    """Raise InvalidSchedule unless a kernel can be done in rows of such tiles."""
+    found, tile = kernel_depthwise(kernel), schedule.depthwise
+    others = schedule.tile, schedule.product, schedule.convolution
+    _require(found is not None and others == (None,) * 3, "tiles of channels of another kernel")
+    assert found is not None
+    assert tile is not None
+    _require(found.pixels.name == tile.pixels, f"tiles along {tile.pixels}")
+    _require(found.channels.name == schedule.vector, f"vectors along {schedule.vector}")
+    pixels, channels = _size(found.pixels), _size(found.channels)
+    _require(min(pixels, channels, *tile.heights, len(tile.heights)) > 0, "an empty tile")
+    _require(list(tile.heights) == sorted(set(tile.heights), reverse=True), "heights in disorder")
+    _require(channels <= _ZEROS, "a long row of zeros")
+    _require(schedule.block >= channels, "a unit that has some channels only")
+    count = -(-pixels // tile.heights[0])
+    met = {(n + 1) * pixels // count - n * pixels // count for n in range(count)}
+    _require(met <= set(tile.heights), f"tiles of {sorted(met)} pixels")
+    code = sum(tile.heights) * math.prod(map(_size, found.taps))
+    _require(code <= _MOST, f"{code} multiply-adds written out")
 
 
 def _numbers(tile: ConvolutionTile, found: KernelConvolution) -> None:

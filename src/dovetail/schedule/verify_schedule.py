@@ -19,7 +19,7 @@ from dovetail.schedule.cpu import patterns
 from dovetail.schedule.cpu.code_size import FUNCTIONS
 from dovetail.schedule.gpu.verify import verify_blocks
 from dovetail.schedule.schedule import LOOPS, BlockSchedule, LoopSchedule, Schedule, Steps, Tile
-from dovetail.schedule.verify_convolution import verify_convolution
+from dovetail.schedule.verify_convolution import verify_convolution, verify_depthwise
 from dovetail.schedule.verify_product import verify_product
 
 CALLED = FUNCTIONS | {"erf_plus_one"}  # what a renderer can write as a function
@@ -77,6 +77,8 @@ class _Verifier:
             verify_product(kernel, s)
         if s.convolution is not None:
             verify_convolution(kernel, s)
+        if s.depthwise is not None:
+            verify_depthwise(kernel, s)
         called = {op for op, _ in s.calls}
         _require(called <= CALLED, f"calls of {sorted(called - CALLED)}")
         sums = set(patterns.erf_plus_one(kernel))

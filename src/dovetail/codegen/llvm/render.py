@@ -10,7 +10,17 @@ import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from dovetail.codegen.llvm import convolution, guard, memory, outline, product, ranges, scalar, tile
+from dovetail.codegen.llvm import (
+    convolution,
+    depthwise,
+    guard,
+    memory,
+    outline,
+    product,
+    ranges,
+    scalar,
+    tile,
+)
 from dovetail.codegen.llvm.emit import Code, Val
 from dovetail.codegen.llvm.math import small_division
 from dovetail.codegen.llvm.reduce import Accumulators, met_in_order
@@ -96,6 +106,8 @@ class Renderer:
             unit = product.Tiles(self, self.schedule.product).unit
         if self.schedule.convolution is not None:
             unit = convolution.PixelTiles(self, self.schedule.convolution).unit
+        if self.schedule.depthwise is not None:
+            unit = depthwise.ChannelTiles(self, self.schedule.depthwise).unit
         self.c.each(Val("%begin", "int64"), Val("%end", "int64"), 1, unit)
         c.line("ret void")
         head = f"define internal void @{self.name}(ptr %table, i64 %begin, i64 %end) #0 {{"
@@ -252,7 +264,8 @@ class Renderer:
 
     def loops(self) -> None:
         """The kernel's loops, at the point that ``axes`` says."""
-        is_tiled = self.schedule.product is not None or self.schedule.convolution is not None
+        s = self.schedule
+        is_tiled = any(t is not None for t in (s.product, s.convolution, s.depthwise))
         for loop, how in zip(self.kernel.loops, self.schedule.loops, strict=True):
             groups = [_accesses(loop, places) for places in how.interleaved]
             self.groups = {i: group for group in groups for i in group}

@@ -12,7 +12,7 @@ from dovetail.ir.tensor import TensorDesc
 from dovetail.lower.contraction import Contraction
 from dovetail.lower.index_map import variables_of
 from dovetail.schedule.cpu.attention import attention_reason
-from dovetail.schedule.tiled import is_convolution, is_matrix_product
+from dovetail.schedule.tiled import is_convolution, is_depthwise, is_matrix_product
 
 # Rows of a product for which its columns are worth copying to where vectors of them are dense: the
 # copy takes about as long as three rows (benchmarks/gemm.py, transposed weights).
@@ -65,6 +65,8 @@ def _convolution_reason(value: Contraction, target: Target) -> str:
         return "a convolution whose sizes are not known"
     if any(operand.dtype not in FLOATS for operand in value.reads):
         return "a convolution that is not of floating-point numbers"
+    if is_depthwise(value):
+        return ""
     if value.extent("rows") == 1 or value.extent("columns") == 1 or not is_convolution(value):
         return "a convolution whose channels do not lie together"
     return ""

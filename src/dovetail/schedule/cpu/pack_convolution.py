@@ -21,6 +21,7 @@ from dovetail.ir.tensor import TensorDesc
 from dovetail.lower.calls import lowered_alone
 from dovetail.lower.winograd import NAME as WINOGRAD
 from dovetail.schedule.cpu.convolution import own_seconds, winograd_seconds
+from dovetail.schedule.cpu.depthwise import depthwise_seconds
 from dovetail.schedule.cpu.layout import REFORMAT, library_seconds
 from dovetail.schedule.cpu.library import library_reason
 from dovetail.schedule.cpu.transform_weights import WeightTransform
@@ -32,6 +33,7 @@ _ROW_MAJOR = {"memory_format": Attr("memory_format", "contiguous_format")}
 # and beside the root mean square of all results, for images and weights of any one scale.
 WINOGRAD_ERRORS = {2: 4e-6, 4: 2e-5}
 _ROW, _GAP = 128, 16  # columns a multiple of which makes rows of a power of two, nearly; a line
+_GROUPS = 16  # channels of a convolution of each by itself: a vector of every processor
 _MANY_CHANNELS = 32  # from which on transformations are little beside products
 # Channels of an image for which a padded copy is made: taps of fewer are walked together then.
 _FEW_CHANNELS = 16
@@ -59,6 +61,15 @@ class Convolution:
     def inputs(self) -> int:
         """Channels of the image in a group."""
         return int(self.image.shape[1]) // self.groups  # type: ignore[arg-type]
+
+    @property
+    def is_depthwise(self) -> bool:
+        """Whether each channel is convolved by itself."""
+        return self.groups >= _GROUPS and (self.inputs, self.outputs, self.transposed) == (
+            1,
+            1,
+            False,
+        )
 
     @property
     def taps(self) -> int:
@@ -96,7 +107,7 @@ def convolution_of_call(call: OpCall, target: Target) -> Convolution | None:
         bool(call.args[6]),
         int(call.args[8]),
     )
-    return found if found.outputs > 1 and found.pixels > 1 else None
+    return found if (found.outputs > 1 or found.is_depthwise) and found.pixels > 1 else None
 
 
 def _numbers(given: object, rank: int) -> tuple[int, ...]:
@@ -112,6 +123,8 @@ def own_choice(call: OpCall, target: Target, *, constant: bool) -> float | None:
     found = convolution_of_call(call, target)
     if found is None:
         return None
+    if found.is_depthwise:
+        return depthwise_seconds(found.pixels, found.groups, found.taps, target)
     wasted = math.prod(found.steps) if found.transposed else 1
     sums = found.inputs * found.taps * wasted
     seconds = found.groups * own_seconds(found.pixels, found.outputs, sums, found.taps, target)
@@ -182,7 +195,8 @@ class _WeightPacker:
             self.packed[weight] = _ref(made[-1])
             yield from made
         pads: object = call.args[4]
-        if any(found.pads) and found.inputs < _FEW_CHANNELS and not found.transposed:
+        few = found.inputs < _FEW_CHANNELS and found.groups == 1 and not found.transposed
+        if any(found.pads) and few:
             padded = self._padded(image, found.pads)
             yield padded
             image, pads = _ref(padded), (0,) * len(found.pads)

@@ -22,6 +22,7 @@ from dovetail.ir.kernel import (
     Store,
 )
 from dovetail.ir.kernel_analysis import varying, without_idle_axes
+from dovetail.ir.kernel_convolution import size_of
 from dovetail.ir.ops import CHECKS
 from dovetail.ir.size import Dim
 from dovetail.ir.target import Target
@@ -33,12 +34,14 @@ from dovetail.schedule.cpu.convolution import (
     convolution_tile,
 )
 from dovetail.schedule.cpu.cost import cost, grain
+from dovetail.schedule.cpu.depthwise import depthwise_of, depthwise_tile
 from dovetail.schedule.cpu.product import product_cost, product_of, product_tile
 from dovetail.schedule.cpu.tile import tile_of
 from dovetail.schedule.cpu.volume import Budget, Form, Volume, divides, step_counts
 from dovetail.schedule.schedule import (
     LOOPS,
     ConvolutionTile,
+    DepthwiseTile,
     LoopSchedule,
     ProductTile,
     Schedule,
@@ -126,13 +129,22 @@ class _Strategy:
         self.kernel, self.target, self.budget = kernel, target, budget
         self.convolution = convolution_of(kernel, target)
         self.product = product_of(kernel, target) if self.convolution is None else None
-        self.tiled = self.convolution or self.product
-        self.axis = vector_axis(kernel) if self.tiled is None else self.tiled.columns
+        tiled = self.convolution or self.product
+        self.depthwise = depthwise_of(kernel, target) if tiled is None else None
+        self.tiled = tiled or self.depthwise
+        self.axis = self._axis()
         self.is_row = self.axis is not None and self.axis not in kernel.axes
         self.name = None if self.axis is None else self.axis.name
         self.vector = LOOPS if self.is_row else self.name
         self.lanes = self._lanes() if self.axis is not None else 1
         self.form = Form()
+
+    def _axis(self) -> Axis | None:
+        """What vectors go along."""
+        if self.depthwise is not None:
+            return self.depthwise.channels
+        tiled = self.convolution or self.product
+        return vector_axis(self.kernel) if tiled is None else tiled.columns
 
     def schedule(self) -> Schedule:
         kernel, target, vector = self.kernel, self.target, self.vector
@@ -146,6 +158,9 @@ class _Strategy:
         tiles = product or convolution
         if tiles is not None:
             block = tiles.vectors * self.lanes
+        depthwise = self._depthwise()
+        if depthwise is not None and self.depthwise is not None:
+            block = size_of(self.depthwise.channels)
         return Schedule(
             target=target.name,
             vector=vector,
@@ -153,9 +168,10 @@ class _Strategy:
             loops=tuple(map(self._loop, kernel.loops)),
             block=block,
             steps=self._steps(self.axis.extent) if self.axis is not None and block else None,
-            tile=tile_of(kernel, self.axis, block, target) if tiles is None else None,
+            tile=tile_of(kernel, self.axis, block, target) if self.tiled is None else None,
             product=product,
             convolution=convolution,
+            depthwise=depthwise,
             calls=tuple(sorted(self.form.called)),
             erf_plus_one=erf_sums,
             cost=self._cost(),
@@ -171,6 +187,11 @@ class _Strategy:
         if self.convolution is None:
             return None
         return convolution_tile(self.convolution, self.target)
+
+    def _depthwise(self) -> DepthwiseTile | None:
+        if self.depthwise is None:
+            return None
+        return depthwise_tile(self.depthwise, self.target)
 
     def _cost(self) -> int:
         if self.convolution is not None:

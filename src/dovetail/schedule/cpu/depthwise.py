@@ -1,0 +1,52 @@
+"""Tiles for convolutions of each channel by itself: neighbours that have most places in common."""
+
+from __future__ import annotations
+
+import math
+
+from dovetail.ir.dtypes import item_bytes
+from dovetail.ir.kernel import Kernel
+from dovetail.ir.kernel_convolution import size_of
+from dovetail.ir.kernel_depthwise import KernelDepthwise, kernel_depthwise
+from dovetail.ir.target import Target
+from dovetail.schedule.cpu.convolution import CLOCK, LONGEST
+from dovetail.schedule.schedule import DepthwiseTile
+
+_HEIGHTS = (
+    8,
+    7,
+    6,
+    5,
+    4,
+)  # pixels of a tile, the best first: sums that wait for none of the others
+_FEW = 4  # where registers or taps are so many that more would be much code
+_MANY_TAPS = 25
+# Cycles of a tap and of a result, for one vector of channels.
+_TAP, _RESULT = 0.75, 6.0
+
+
+def depthwise_of(kernel: Kernel, target: Target) -> KernelDepthwise | None:
+    """The convolution to make tiles for; None where they do not suit kernel or target."""
+    found = kernel_depthwise(kernel)
+    if found is None or "fma" not in target.features:
+        return None
+    known = all(isinstance(a.extent, int) and a.extent > 0 for a in kernel.axes)
+    many = known and target.vector_bytes // item_bytes(found.total.dtype) <= size_of(found.channels)
+    return found if many and size_of(found.channels) <= LONGEST else None
+
+
+def depthwise_tile(found: KernelDepthwise, target: Target) -> DepthwiseTile:
+    """The tile: of one height, if the row has a divisor that will do."""
+    pixels, taps = size_of(found.pixels), math.prod(map(size_of, found.taps))
+    narrow = target.vector_registers < 32 or taps > _MANY_TAPS
+    heights = [h for h in _HEIGHTS if h <= _FEW or not narrow]
+    height = next((h for h in heights if pixels % h == 0), min(heights[0], pixels))
+    count = -(-pixels // height)
+    met = {(n + 1) * pixels // count - n * pixels // count for n in range(count)}
+    return DepthwiseTile(found.pixels.name, tuple(sorted(met, reverse=True)))
+
+
+def depthwise_seconds(pixels: int, channels: int, taps: int, target: Target) -> float:
+    """What generated code takes for such a convolution of float32 on one core."""
+    vectors = -(-channels // target.lanes)
+    return pixels * vectors * (_TAP * taps + _RESULT) / CLOCK
