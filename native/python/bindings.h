@@ -30,6 +30,9 @@ typedef struct {
 /* The exchange interface of a type, or NULL without an error set. */
 const exchange_api *exchange_of(PyTypeObject *type);
 
+/* Whether a tensor's memory holds the negatives of its values; -1 with an error set. */
+int is_negated(PyObject *object);
+
 /* One argument of a call, readable as a tensor for as long as it is not released. */
 typedef struct {
     dvt_tensor tensor;

@@ -1,6 +1,7 @@
 /* dovetail._native: the runtime as a Python extension, on the stable ABI (3.11). */
 #include "aten.h"
 #include "bindings.h"
+#include "gpu.h"
 #include "plugin_bindings.h"
 #include "trace.h"
 
@@ -169,7 +170,8 @@ static int module_exec(PyObject *module)
                    add_type(module, &artifact_spec, "Artifact", NULL) ||
                    add_type(module, &plugin_spec, "Plugin", &plugin_type) ||
                    add_type(module, &device_buffer_spec, "DeviceBuffer", &device_buffer_type) ||
-                   add_type(module, &plugin_program_spec, "PluginProgram", NULL)
+                   add_type(module, &plugin_program_spec, "PluginProgram", NULL) ||
+                   add_type(module, &gpu_program_spec, "GpuProgram", NULL)
                ? -1
                : 0;
 }
@@ -327,6 +329,8 @@ static PyMethodDef functions[] = {
      "listen(log, begin, end, progress): who hears of what plug-ins say"},
     {"hold", hold_tensor, METH_O,
      "hold(tensor) -> Tensor of the same memory, which programs read faster as an argument"},
+    {"gpu_products", gpu_products, METH_O,
+     "gpu_products(on_gpu) -> names of the products that a GpuProgram can call"},
     {"prefers_onednn", prefers_onednn, METH_NOARGS,
      "whether PyTorch's large matrix products are faster by oneDNN on this processor"},
     {NULL, NULL, 0, NULL},

@@ -472,6 +472,12 @@ static int has_bit(PyObject *object, PyObject *method)
     return set;
 }
 
+int is_negated(PyObject *object)
+{
+    const known_type *found = known(Py_TYPE(object));
+    return found != NULL ? has_bit(object, found->is_neg) : 0;
+}
+
 static int read_framework(PyObject *object, const known_type *type, argument *a, bool plain)
 {
     if (a->api->tensor_from_object(object, &a->tensor) != 0)

@@ -155,6 +155,9 @@ class Executable(ABC):
     def fall_back_on(self, fallback: Fallback) -> None:  # noqa: B027  # a default, not a stub
         """Run this instead where inputs are not as described; ignored unless overridden."""
 
+    def replay(self) -> None:  # noqa: B027  # a default, not a stub
+        """Record calls and replay them, as CUDA graphs do; ignored unless overridden."""
+
     def picking(self, positions: Sequence[int]) -> Run | None:  # noqa: ARG002
         """The same function of a longer list, whose ``positions`` hold the segment's inputs.
 

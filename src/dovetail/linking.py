@@ -61,6 +61,7 @@ class GraphLinker:
             profile=options.profile,
             check_weights=options.check_weights,
             compare=options.check,
+            replay=options.cuda_graphs,
         )
 
     def _compile_anew(self, backend: Backend, segment: Segment) -> Blob:

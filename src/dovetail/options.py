@@ -111,6 +111,9 @@ class Options:
     freeze: bool = _option(False, FLAG, env="DOVETAIL_FREEZE", key=True)
     """Treat parameters as constants in inference; a change of one is noticed at the next call."""
 
+    cuda_graphs: bool = _option(False, FLAG, env="DOVETAIL_CUDA_GRAPHS")
+    """Record what runs on a GPU in inference as CUDA graphs, and replay them."""
+
     check_weights: bool = _option(False, FLAG, env="DOVETAIL_CHECK_WEIGHTS")
     """Compare the contents of all weights at each call; warn of writes that nothing else shows."""
 

@@ -37,7 +37,7 @@ def segment(*calls, inputs):
 
 def perceptron(device="cuda:0"):
     """Two products, each with the same activation behind it."""
-    x, w = (Ref(name, desc(64, 64, device=device)) for name in ("x", "w"))
+    x, w = (Ref(name, desc(128, 128, device=device)) for name in ("x", "w"))
     first = call("a", "mm.default", x, w, out=x.desc)
     second = call("b", "tanh.default", Ref("a", x.desc), out=x.desc)
     third = call("c", "mm.default", Ref("b", x.desc), w, out=x.desc)
@@ -55,6 +55,16 @@ def test_products_are_calls_between_launches():
     ]
 
 
+def test_small_products_are_kernels_with_what_is_done_to_their_sums():
+    x = Ref("x", desc(64, 32))
+    w, bias = Ref("w", desc(32, 32)), Ref("bias", desc(32))
+    product = call("a", "addmm.default", bias, x, w, out=x.desc)
+    after = call("b", "relu.default", Ref("a", x.desc), out=x.desc)
+    given = {"x": x.desc, "w": w.desc, "bias": bias.desc}
+    (step,) = CudaProgram(segment(product, after, inputs=given), GPU).steps
+    assert isinstance(step, BlockLaunch)
+
+
 def test_kernels_that_are_alike_are_compiled_once():
     program = CudaProgram(perceptron(), GPU)
     assert len(program.kernels) == 1
@@ -63,7 +73,7 @@ def test_kernels_that_are_alike_are_compiled_once():
 
 def test_kernels_that_differ_in_the_sign_of_zero_have_code_of_their_own():
     """In one segment: sums of 0.0 and of -0.0, apart by a product."""
-    x, w = (Ref(name, desc(64, 64)) for name in ("x", "w"))
+    x, w = (Ref(name, desc(128, 128)) for name in ("x", "w"))
     first = call("a", "add.Tensor", x, 0.0, out=x.desc)
     between = call("b", "mm.default", Ref("a", x.desc), w, out=x.desc)
     last = call("c", "add.Tensor", Ref("b", x.desc), -0.0, out=x.desc)

@@ -63,11 +63,16 @@ class Linker:
     profile: bool = False
     check_weights: bool = False
     compare: bool = False
+    replay: bool = False
 
     def link(self, graph: CompiledGraph) -> Linked:
         """The graph as a function of one list of inputs, which it empties."""
         parts = tuple(self.part(kind, part) for kind, part in graph.parts())
         run = parts[-1].run
+        if self.replay and graph.kind == "inference":
+            for each in parts[-1].segments:
+                if not each.compiled.calls.draws:
+                    each.executable.replay()
         if graph.once is not None:
             run = FrozenRunner(parts[0].run, run, graph.frozen, self.binder(parts[-1]))
         if self.check_weights:

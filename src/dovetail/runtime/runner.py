@@ -204,6 +204,10 @@ class Timed(Executable):
         """Have the executable do so: its time counts all the same."""
         self.executable.fall_back_on(fallback)
 
+    def replay(self) -> None:
+        """Have the executable do so."""
+        self.executable.replay()
+
     def picking(self, positions: Sequence[int]) -> Run | None:
         """The executable's own, timed."""
         picked = self.executable.picking(positions)

@@ -2,28 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
 
 import torch
 
-from dovetail.backend import Executable
-from dovetail.backends.cuda.driver import LoadedKernel
-from dovetail.backends.cuda.program import BlockLaunch, CudaProgram
-from dovetail.capture.ops import resolve_op
-from dovetail.capture.to_fx import to_torch
-from dovetail.ir import Arg, Attr, Ref, Size
-from dovetail.ir.tensor import ScalarDesc, TensorDesc
-from dovetail.lower.values import LibraryCall, Source, Value, View, root_of
+from dovetail import _native
+from dovetail.backend import Executable, Run
+from dovetail.backends.cuda import driver
+from dovetail.backends.cuda.program import CudaProgram
+from dovetail.backends.cuda.replay import Call, Recorder
+from dovetail.backends.cuda.steps import Getter, SizedSteps, native_program
+from dovetail.capture._torch.cuda import current_device_reader, memory_maker
+from dovetail.ir.segment import is_write
+from dovetail.ir.tensor import TensorDesc
+from dovetail.lower.values import LibraryCall
 from dovetail.runtime.interpreter import Interpreter
-from dovetail.runtime.layouts import copy_with_strides, has_strides
-from dovetail.runtime.sized import TensorLayout, bind_sizes, fitted
+from dovetail.runtime.sized import bind_sizes
 
 MAX_SIZES = 64  # sets of sizes that are kept
-_ALIGNED = 15  # bits of an address that are zero where accesses can be 16 bytes wide
-
-Tensors = dict[Value, Any]
 
 
 class CudaExecutable(Executable):
@@ -32,28 +30,19 @@ class CudaExecutable(Executable):
     def __init__(self, program: CudaProgram) -> None:
         self.program = program
         inputs = program.segment.inputs
-        self.position = {given.name: n for n, given in enumerate(inputs)}
         self.numbers = [n for n, given in enumerate(inputs) if given.kind == "size"]
         self.dynamic = [
             n
             for n, given in enumerate(inputs)
             if isinstance(given.desc, TensorDesc) and given.desc.symbols()
         ]
-        self.sources = [
-            (value, n)
-            for n, given in enumerate(inputs)
-            if isinstance(value := program.values.get((given.name, ())), Source)
-        ]
-        self.sized: dict[Any, SizedSteps] = {}
+        self.sized: dict[Any, Call] = {}
+        self.empty, self.current_device = memory_maker(), current_device_reader()
+        self.alone = torch.cuda.device_count() == 1
+        self.replays = False
         with torch.cuda.device(program.index):
             torch.cuda.current_stream()  # so that there is a context
-            count = {s.name: len(s.buffers) + len(s.sizes) for s in self._launches()}
-            self.functions = {
-                name: LoadedKernel(cubin, count[name]) for name, cubin in program.code.items()
-            }
-
-    def _launches(self) -> list[BlockLaunch]:
-        return [s for s in self.program.steps if isinstance(s, BlockLaunch)]
+            self.functions = {name: driver.load(code) for name, code in program.code.items()}
 
     @cached_property
     def call_by_call(self) -> Interpreter:
@@ -62,24 +51,36 @@ class CudaExecutable(Executable):
 
     def __call__(self, inputs: list[Any]) -> list[Any]:
         """Run with the segment's inputs; the list is emptied."""
-        if torch.cuda.current_device() == self.program.index:
+        if self.alone or self.current_device() == self.program.index:
             return self._run(inputs)
         with torch.cuda.device(self.program.index):
             return self._run(inputs)
 
-    def _run(self, inputs: list[Any]) -> list[Any]:
-        sized = self._sized(inputs)
-        made: Tensors = {source: inputs[n] for source, n in self.sources}
-        if not sized.fits(made):
-            return self.call_by_call(inputs)
-        values = list(inputs)
-        inputs.clear()
-        stream = torch.cuda.current_stream().cuda_stream
-        for step in sized.steps:
-            step(made, stream)
-        return [self._output(out, sized, values, made) for out in self.program.outputs]
+    def replay(self) -> None:
+        """Record calls as CUDA graphs from now on, unless some of them write to an input."""
+        self.replays = not any(
+            is_write(step.call) for step in self.program.steps if isinstance(step, LibraryCall)
+        )
+        self.sized.clear()
 
-    def _sized(self, values: Sequence[Any]) -> SizedSteps:
+    def picking(self, positions: Sequence[int]) -> Run | None:
+        """The same, where the segment's inputs are the first ones in their order."""
+        count = len(self.program.segment.inputs)
+        if list(positions) != list(range(count)):
+            return None
+
+        def run(inputs: list[Any]) -> list[Any]:
+            own = inputs[:count]
+            inputs.clear()
+            return self(own)
+
+        return run
+
+    def _run(self, inputs: list[Any]) -> list[Any]:
+        made = self._sized(inputs)(inputs)
+        return self.call_by_call(inputs) if made is None else made
+
+    def _sized(self, values: Sequence[Any]) -> Call:
         """What depends on the sizes of this call."""
         key = (
             *(values[n] for n in self.numbers),
@@ -89,152 +90,25 @@ class CudaExecutable(Executable):
         if found is None:
             if len(self.sized) >= MAX_SIZES:
                 self.sized.pop(next(iter(self.sized)))
-            found = self.sized[key] = SizedSteps(self, values)
+            found = self.sized[key] = self._make(values)
         return found
 
-    def _output(self, out: Any, sized: SizedSteps, values: Sequence[Any], made: Tensors) -> Any:
-        if isinstance(out, Ref):
-            return values[self.position[out.name]]
-        if isinstance(out, Size):
-            return sized.number(out)
-        return sized.tensor(out)(made) if isinstance(out, Value) else out
+    def _make(self, values: Sequence[Any]) -> Call:
+        program = self.program
+        number = bind_sizes(program.segment, values)
+        steps = SizedSteps(program, number, self.functions, _native.gpu_products(True))
+        native = native_program(steps, driver.launch_address(), program.index, self.empty)
+        call: Call = native.run
+        if steps.output_places() is None:
+            call = _with_outputs(native.run, steps.outputs())
+        return Recorder(call) if self.replays else call
 
 
-class SizedSteps:
-    """A program's steps for one set of sizes."""
+def _with_outputs(run: Call, outputs: Sequence[Getter]) -> Call:
+    """A call whose outputs are not all plain values."""
 
-    def __init__(self, owner: CudaExecutable, values: Sequence[Any]) -> None:
-        self.program, self.functions = owner.program, owner.functions
-        self.device = torch.device("cuda", self.program.index)
-        self.number = bind_sizes(self.program.segment, values)
-        self.strides = [(v, self._form(v)[1]) for v, _ in owner.sources]
-        self.tensors: dict[Value, Callable[[Tensors], Any]] = {}
-        last = self._last_uses()
-        self.steps = [
-            self._library(step, last[n])
-            if isinstance(step, LibraryCall)
-            else self._launch(step, last[n])
-            for n, step in enumerate(self.program.steps)
-        ]
+    def call(inputs: list[Any]) -> list[Any] | None:
+        values = run(inputs)
+        return None if values is None else [get(values) for get in outputs]
 
-    def fits(self, made: Tensors) -> bool:
-        """Whether all inputs lie as they are described: kernels and windows rely on it."""
-        for value, strides in self.strides:
-            tensor = made[value]
-            if tensor.stride() != strides and not has_strides(tensor, strides):
-                return False
-            if tensor.is_neg():
-                return False
-        return True
-
-    def _last_uses(self) -> list[list[Value]]:
-        """What is not needed any more after each step."""
-        kept = {root_of(v) for v in self.program.outputs if isinstance(v, Value)}
-        found: list[list[Value]] = []
-        for step in reversed(self.program.steps):
-            if isinstance(step, LibraryCall):
-                used = {*map(root_of, step.reads), *step.results}
-            else:
-                used = set(step.buffers)
-            found.append([v for v in used if v not in kept and not isinstance(v, Source)])
-            kept |= used
-        return found[::-1]
-
-    # ---- steps -----------------------------------------------------------------------------
-
-    def _launch(self, step: BlockLaunch, done: list[Value]) -> Callable[..., None]:
-        function, blocks = self.functions[step.name], self.number(step.blocks)
-        sizes, buffers = [self.number(s) for s in step.sizes], step.buffers
-        news = [(v, *self._form(v)) for v in step.written]
-        device = self.device
-
-        def launch(made: Tensors, stream: int) -> None:
-            for value, shape, strides, dtype in news:
-                made[value] = torch.empty_strided(shape, strides, dtype=dtype, device=device)
-            if blocks:
-                held = [made[v] for v in buffers]
-                places = [tensor.data_ptr() for tensor in held]
-                for n, place in enumerate(places):
-                    if place & _ALIGNED:
-                        held[n] = copy_with_strides(held[n], held[n].stride())
-                        places[n] = held[n].data_ptr()
-                function(blocks, stream, places + sizes)
-            for value in done:
-                del made[value]
-
-        return launch
-
-    def _form(self, value: Value) -> tuple[tuple[int, ...], tuple[int, ...], torch.dtype]:
-        layout = self._layout(value)
-        return layout.shape, layout.strides, layout.torch
-
-    def _library(self, step: LibraryCall, done: list[Value]) -> Callable[..., None]:
-        target = resolve_op(step.call.op)
-        getters = [self._argument(arg) for arg in step.call.args]
-        keywords = {key: self._argument(arg) for key, arg in step.call.kwargs.items()}
-        results = [(value, value.path, *self._form(value)[1:]) for value in step.results]
-
-        def run(made: Tensors, stream: int) -> None:
-            del stream
-            args = [get(made) for get in getters]
-            if keywords:
-                result = target(*args, **{key: get(made) for key, get in keywords.items()})
-            else:
-                result = target(*args)
-            for value, path, strides, dtype in results:
-                found = result
-                for index in path:
-                    found = found[index]
-                if found.stride() != strides or found.dtype != dtype:
-                    found = self._promised(value, found)
-                made[value] = found
-            for old in done:
-                made.pop(old, None)
-
-        return run
-
-    def _promised(self, value: Value, tensor: Any) -> Any:
-        """A library's result as it was described, which kernels rely on."""
-        layout = self._layout(value)
-        if tensor.dtype != layout.torch:
-            tensor = tensor.to(layout.torch)
-        return tensor if has_strides(tensor, layout.strides) else fitted(tensor, layout)
-
-    def _layout(self, value: Value) -> TensorLayout:
-        shape, strides = (tuple(map(self.number, dims)) for dims in (value.shape, value.strides))
-        return TensorLayout(value.dtype, shape, strides)
-
-    def _argument(self, arg: Arg) -> Callable[[Tensors], Any]:
-        if isinstance(arg, Ref):
-            value = self.program.values.get((arg.name, arg.path))
-            if value is not None:
-                return self.tensor(value)
-            if isinstance(arg.desc, ScalarDesc) and arg.desc.size is not None:
-                arg = arg.desc.size
-        if isinstance(arg, tuple):
-            getters = [self._argument(a) for a in arg]
-            return lambda made: [get(made) for get in getters]
-        constant: Any = arg
-        if isinstance(arg, Size):
-            constant = self.number(arg)
-        elif isinstance(arg, Attr):
-            constant = to_torch(arg)
-        return lambda _: constant
-
-    def tensor(self, value: Value) -> Callable[[Tensors], Any]:
-        """How to get a value's tensor: memory, or a window on it."""
-        if value not in self.tensors:
-            self.tensors[value] = self._window(value)
-        return self.tensors[value]
-
-    def _window(self, value: Value) -> Callable[[Tensors], Any]:
-        if not isinstance(value, View):
-            return lambda made: made[value]
-        root, offset = value.root, self.number(value.offset)
-        shape, strides, _ = self._form(value)
-
-        def window(made: Tensors) -> Any:
-            base = made[root]
-            return base.as_strided(shape, strides, base.storage_offset() + offset)
-
-        return window
+    return call
