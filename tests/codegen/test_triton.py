@@ -61,7 +61,8 @@ print(made.warps)
     ("columns", "dtype", "persistent"),
     [
         (257, "bfloat16", True),
-        (32768, "bfloat16", True),
+        (16384, "bfloat16", True),
+        (32768, "bfloat16", False),  # two blocks at a time, each of which reads it twice, take less
         (65536, "bfloat16", False),
         (32768, "float32", True),
         (65536, "float32", False),
@@ -71,6 +72,7 @@ def test_rows_that_registers_hold_are_read_once(columns, dtype, persistent):
     found = make_schedule(softmax(1024, columns, dtype), GPU)
     assert found.persistent == persistent
     assert found.columns >= columns or not persistent
+    assert found.online != persistent
 
 
 def test_short_rows_share_a_block():
@@ -89,7 +91,8 @@ def test_the_cost_is_that_of_the_bytes_moved():
 def test_texts_parse_back():
     for schedule in (
         make_schedule(softmax(8, 4096), GPU),
-        BlockSchedule("sm_90", 512, warps=8, wide=True, cost=7),
+        make_schedule(softmax(8, 1 << 17), GPU),
+        BlockSchedule("sm_90", 512, warps=8, wide=True, short=True, cost=7),
         BlockSchedule("sm_90", 64, 64, 8, along=("j", "k")),
     ):
         assert parse_schedule(print_schedule(schedule)) == schedule
@@ -100,7 +103,8 @@ def test_texts_parse_back():
     [
         ({"rows": 3}, "no power of two"),
         ({"columns": 0}, "columns of nothing"),
-        ({"columns": 2048}, "one step does not hold"),
+        ({"columns": 256}, "registers do not hold"),
+        ({"online": True}, "no sum of powers in one loop"),
         ({"warps": 64}, "64 warps"),
         ({"along": ("i",)}, "of loops and of parallel axes"),
         ({"target": "opencl"}, "made for opencl"),
@@ -113,6 +117,32 @@ def test_schedules_that_do_not_fit_are_refused(change, problem):
     verify_schedule(kernel, ours, GPU)
     with pytest.raises(InvalidSchedule, match=problem):
         verify_schedule(kernel, replace(ours, **change), GPU)
+
+
+def test_functions_are_short_where_all_results_are():
+    assert make_schedule(softmax(8, 4096), GPU).short
+    kernel = softmax(8, 4096, "float32")
+    ours = make_schedule(kernel, GPU)
+    assert not ours.short
+    with pytest.raises(InvalidSchedule, match="16 bits"):
+        verify_schedule(kernel, replace(ours, short=True), GPU)
+
+
+def test_rows_of_float32_are_kept_in_parts():
+    kernel = parse_kernel("""kernel k(in x: float32, out y: float32) over [i: 512] {
+      loop [j: 40960] {
+        a: float32 = load x[0 | i * (40960) | j * (1)]
+        r: float32 = reduce sum(a)
+      }
+      loop [j: 40960] {
+        b: float32 = load x[0 | i * (40960) | j * (1)]
+        c: float32 = sub(b, r)
+        store y[0 | i * (40960) | j * (1)] = c
+      }
+    }""")
+    found = make_schedule(kernel, GPU)
+    assert found.persistent
+    assert found.columns == 8192
 
 
 def test_far_places_need_64_bits():

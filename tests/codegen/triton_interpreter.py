@@ -70,6 +70,8 @@ def _repair():
     """
     from triton.runtime import interpreter
 
+    from dovetail.codegen.triton import helpers
+
     convert = interpreter._convert_float
 
     def converted(data, given, wanted, mode):
@@ -90,6 +92,7 @@ def _repair():
         scope.set_attr(tensor, "__index__", lambda self: int(self.handle.data.item()))
 
     interpreter._patch_lang_tensor = patched
+    helpers.power_of_two, helpers.inverse = _libdevice("exp2"), _libdevice("reciprocal")
 
 
 def interpret(kernel, schedule, arrays, sizes=()):
@@ -365,6 +368,115 @@ def strategies():
     checks()
 
 
+def long_rows():
+    """A maximum and a sum of powers in one loop, rows in parts, and loops of different widths."""
+    rng = np.random.default_rng(4)
+    kernel = _sized(SOFTMAX, "float32", 5, 70)
+    x = rng.standard_normal(350).astype("f4")
+    x[3], x[70:140], x[150:205], x[211] = math.inf, -math.inf, -math.inf, math.nan
+    arrays = {"x": x, "w": x[280:].copy(), "y": np.zeros_like(x)}
+    for rows, columns, warps in ((1, 16, 1), (2, 32, 1), (1, 16, 16), (2, 32, 16)):
+        check(kernel, BlockSchedule("sm_90", rows, columns, warps, online=True), arrays, rtol=2e-6)
+    for rows, columns in ((2, 16), (1, 32)):
+        check(kernel, BlockSchedule("sm_90", rows, columns, 1, persistent=True), arrays, rtol=2e-6)
+    kernel = parse_kernel("""kernel r(in x: float32, out y: float32) over [i: 5] {
+      loop [j: 12] {
+        a: float32 = load x[0 | i * (12) | j * (1)]
+        b: float32 = mul(a, a)
+        total: float32 = reduce sum(b)
+      }
+      loop [k: 6] {
+        c: float32 = load x[0 | i * (12) | k * (1)]
+        d: float32 = mul(c, total)
+        store y[0 | i * (12) | k * (1)] = d
+        e: float32 = load x[6 | i * (12) | k * (1)]
+        f: float32 = sub(e, d)
+        store y[6 | i * (12) | k * (1)] = f
+      }
+    }""")
+    arrays = {"x": rng.integers(-4, 5, 60).astype("f4"), "y": np.zeros(60, "f4")}
+    for columns, persistent in ((16, True), (8, True), (4, True), (4, False), (16, False)):
+        check(kernel, BlockSchedule("sm_90", 2, columns, 1, persistent=persistent), arrays)
+
+
+def places():
+    """Blocks that lie along the last axis alone, and blocks that do not, in rows and in columns."""
+    text = """kernel k(in x: float32, in w: float32, out y: float32) over [i: 3, j: 4, k: 8] {
+      loop [] {
+        a: float32 = load x[0 | i * (32) | j * (8) | k * (1)]
+        b: float32 = load w[0 | i * (4) | j * (1)]
+        c: float32 = mul(a, b)
+        p: int64 = position [0 | j * (2)]
+        d: float32 = cast(p)
+        e: float32 = add(c, d)
+        store y[0 | i * (32) | j * (8) | k * (1)] = e
+      }
+    }"""
+    rng = np.random.default_rng(5)
+    arrays = {"x": rng.integers(-9, 9, 96).astype("f4"), "w": np.arange(12, dtype="f4")}
+    arrays["y"] = np.zeros(96, "f4")
+    for rows in (1, 2, 8, 16):
+        check(parse_kernel(text), BlockSchedule("sm_90", rows, warps=1), arrays)
+    kernel = parse_kernel("""kernel s(in x: float32, in w: float32, out y: float32) over [i: 3] {
+      loop [j: 4, k: 8] {
+        a: float32 = load x[0 | i * (32) | j * (8) | k * (1)]
+        b: float32 = load w[0 | i * (4) | j * (1)]
+        c: float32 = mul(a, b)
+        r: float32 = reduce sum(c)
+      }
+      loop [j: 4, k: 8] {
+        d: float32 = load x[0 | i * (32) | j * (8) | k * (1)]
+        e: float32 = load w[0 | j * (1)]
+        f: float32 = mul(d, r)
+        g: float32 = add(f, e)
+        store y[0 | i * (32) | j * (8) | k * (1)] = g
+      }
+    }""")
+    for columns, persistent in ((4, False), (8, False), (16, False), (8, True), (32, True)):
+        check(kernel, BlockSchedule("sm_90", 2, columns, 1, persistent=persistent), arrays)
+
+
+def short_functions():
+    """Functions whose results are rounded to 16 bits, and 1 + erf: to what is left of them."""
+    x = np.concatenate([np.linspace(-9, 9, 4001), [1e-4, -3e-3, 0.0699, -0.0701, 80, -80]])
+    x = np.concatenate([x, [math.inf, -math.inf, math.nan, -0.0, 0.0, 3.9999, -4.0001]]).astype(
+        "f4"
+    )
+    for op, rtol in (("exp", 2e-6), ("sigmoid", 2e-6), ("tanh", 2e-5)):
+        text = f"""kernel k(in x: float32, out y: bfloat16) over [i: {len(x)}] {{
+          loop [] {{
+            a: float32 = load x[0 | i * (1)]
+            b: float32 = {op}(a)
+            store y[0 | i * (1)] = b
+          }}
+        }}"""
+        with np.errstate(all="ignore"):
+            wide = x.astype("f8")
+            exact = {"exp": np.exp(wide), "tanh": np.tanh(wide), "sigmoid": 1 / (1 + np.exp(-wide))}
+        found = _values(parse_kernel(text), x, short=True)
+        wanted = torch.from_numpy(exact[op])
+        # Half a unit of bfloat16's last place, and what the function may be off.
+        torch.testing.assert_close(found, wanted, rtol=2**-8 + 8 * rtol, atol=1e-38, equal_nan=True)
+    kernel = parse_kernel(f"""kernel k(in x: float32, out y: float32) over [i: {len(x)}] {{
+      loop [] {{
+        a: float32 = load x[0 | i * (1)]
+        b: float32 = erf(a)
+        c: float32 = const 0x1.0000000000000p+0
+        d: float32 = add(c, b)
+        store y[0 | i * (1)] = d
+      }}
+    }}""")
+    exact = torch.from_numpy(x.astype("f8")).erf() + 1
+    found = _values(kernel, x)
+    torch.testing.assert_close(found, exact, rtol=0, atol=2.5e-7, equal_nan=True)
+
+
+def _values(kernel, x, short=False):
+    given = tensors(kernel, {"x": x, "y": np.zeros(len(x))})
+    interpret(kernel, BlockSchedule("sm_90", 64, warps=1, short=short), given)
+    return given["y"].double()
+
+
 def checks():
     """An index out of range is an assertion of the device, where it is used."""
     kernel = parse_kernel("""kernel g(in x: float32, in at: int64, out y: float32) over [i: 3] {
@@ -391,7 +503,16 @@ def _sized(text, dtype, rows, columns):
     )
 
 
-GROUPS = (operations, element_types, reductions, strategies, random_kernels)
+GROUPS = (
+    operations,
+    element_types,
+    reductions,
+    strategies,
+    long_rows,
+    places,
+    short_functions,
+    random_kernels,
+)
 
 if __name__ == "__main__":
     torch.set_num_threads(1)

@@ -120,7 +120,8 @@ _ROWS = (
     Operation("sgn", 1, "number", number=13, expansion="sign(x)"),
     Operation("exp", 1, "float", "exp", "exp", 14, (90, 900), 12),
     # It may give zero for results that are no normal numbers.
-    Operation("exp_normal", 1, "float", "", "", 15, (90, 900), 12, expansion="exp(x)"),
+    Operation("exp_normal", 1, "float", "", "", 15, (90, 900), 12, expansion="exp(x)",
+              triton={"": "libdevice.exp({0})"}),
     Operation("exp2", 1, "float", "exp2", "exp2", 16, (90, 900), 16),
     Operation("expm1", 1, "float", "expm1", "expm1", 17, (150, 900), 20),
     Operation("log", 1, "float", "log", "log", 18, (150, 1200), 16),

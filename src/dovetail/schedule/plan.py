@@ -27,6 +27,7 @@ from dovetail.lower.values import (
 from dovetail.schedule.adapt import adapter, library_reason
 from dovetail.schedule.build import Built, KernelBuilder, NeedsMemory
 from dovetail.schedule.cluster import Cluster, Clusterer, Work, is_expensive, is_serial, reads_of
+from dovetail.schedule.gpu.join import join
 from dovetail.schedule.limits import limits_of
 from dovetail.schedule.simplify import simplify
 from dovetail.schedule.tiled import is_tiled
@@ -58,7 +59,10 @@ def make_plan(segment: Segment, target: Target) -> Plan:
             else:
                 clusterer.require(item)
         plan = Plan(segment, lower.values)
-        plan.steps = _Storage(clusterer, _wanted(segment, lower)).steps()
+        wanted = _wanted(segment, lower)
+        plan.steps = _Storage(clusterer, wanted).steps()
+        if target.warp:
+            plan.steps = join(plan.steps, wanted, target)
     return verify_stage("schedule", plan, _verify)
 
 

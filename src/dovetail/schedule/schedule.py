@@ -205,8 +205,8 @@ class BlockSchedule:
     """How a kernel is done by blocks of threads of a GPU.
 
     A block has ``rows`` points of the parallel axes and, at a time, ``columns`` points of a loop's
-    axes, or of the parallel axes ``along``. Where all columns of a loop fit one step the block is
-    ``persistent``: it reads a row once, and every loop finds it in registers.
+    axes, or of the parallel axes ``along``. A ``persistent`` block reads a row once, and every loop
+    finds it in registers; where a loop has more columns, they are written out step by step.
     """
 
     target: str
@@ -216,6 +216,8 @@ class BlockSchedule:
     persistent: bool = False
     along: tuple[str, ...] = ()
     wide: bool = False  # places in memory are 64-bit numbers
+    online: bool = False  # a maximum and the sum of powers relative to it are found in one loop
+    short: bool = False  # what is computed is rounded to 16 bits, and functions need no more
     cost: int = 0  # picoseconds of the kernel; a size that is not known counts as UNKNOWN_SIZE
 
     def units(self, kernel: Kernel) -> Dim:

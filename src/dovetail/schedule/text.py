@@ -146,6 +146,8 @@ _BLOCKS = {
     "persistent": _WORD,
     "along": _NAMES,
     "places": _COUNT,
+    "online": _WORD,
+    "short": _WORD,
     "picoseconds": _COUNT,
 }
 _LOOP = {
@@ -191,6 +193,8 @@ def _print_blocks(s: BlockSchedule) -> str:
         "persistent": s.persistent,
         "along": s.along,
         "places": 64 if s.wide else 32,
+        "online": s.online,
+        "short": s.short,
         "picoseconds": s.cost,
     }
     return "\n".join([f"schedule {s.target} {{", *_lines(decided, _BLOCKS), "}", ""])

@@ -39,10 +39,10 @@ def start(r: TritonRenderer, i: Reduce | Scan) -> None:
 
 def step(r: TritonRenderer, i: Reduce) -> None:
     """A block's elements: reduced at once, or joined with those of the steps before."""
-    given, place = _elements(r, i), ""
+    given, place = elements(r, i), ""
     if i.op in _PLACED:
         place = _masked(r, _spread(r, i.args[1]), str(LAST))
-    if r.schedule.persistent:
+    if r.at_once:
         _reduced(r, i, given, place)
         return
     so_far, dtype = f"so_far_{i.name}", _dtype(r, i)
@@ -60,7 +60,7 @@ def finish(r: TritonRenderer, i: Reduce) -> None:
 
 def scan(r: TritonRenderer, i: Scan) -> None:
     """Every step along the columns, going on from the block before."""
-    given = r.define(f"{i.name}_given", _elements(r, i), True, True).name
+    given = r.define(f"{i.name}_given", elements(r, i), True, True).name
     op, kind = REDUCTIONS[i.op].operation, _kind(i)
     if kind in ("sum", "prod"):
         text = f"tl.cum{kind}({given}, 1).to({NAMES[i.dtype]})"
@@ -69,7 +69,7 @@ def scan(r: TritonRenderer, i: Scan) -> None:
         text = f"(tl.associative_scan({given}.to(tl.int32), 1, {joined}) != 0)"
     else:
         text = f"tl.associative_scan({given}, 1, {_JOINED[kind]})"
-    if r.schedule.persistent:
+    if r.at_once:
         r.define(i.name, text, True, True)
         return
     so_far, inner = f"so_far_{i.name}", r.define(f"{i.name}_inner", text, True, True).name
@@ -90,7 +90,7 @@ def _masked(r: TritonRenderer, text: str, instead: str) -> str:
     return f"tl.where({r.column_mask}, {text}, {instead})" if r.column_mask else text
 
 
-def _elements(r: TritonRenderer, i: Reduce | Scan) -> str:
+def elements(r: TritonRenderer, i: Reduce | Scan) -> str:
     """The block to reduce; beyond its last column is what changes nothing."""
     dtype, have = _dtype(r, i), r.types[i.args[0]]
     text = cast(_spread(r, i.args[0]), have, dtype)

@@ -8,9 +8,10 @@ rendered kernel and whoever launches it is in order: a pointer for each of ``ker
 from __future__ import annotations
 
 from collections import ChainMap
+from collections.abc import Container
 from typing import NamedTuple
 
-from dovetail.codegen.triton import operations, reduce
+from dovetail.codegen.triton import loops, operations, reduce
 from dovetail.codegen.triton.operations import NAMES, number
 from dovetail.ir.affine import product
 from dovetail.ir.dtypes import COMPUTE
@@ -23,13 +24,12 @@ from dovetail.ir.kernel import (
     Instruction,
     Kernel,
     Load,
-    Loop,
     Position,
     Reduce,
     Scan,
     Store,
 )
-from dovetail.ir.kernel_analysis import without_idle_axes
+from dovetail.ir.kernel_analysis import power_sums, without_idle_axes
 from dovetail.ir.kernel_call import call_sizes
 from dovetail.ir.kernel_verify import InvalidKernel, verify_kernel
 from dovetail.ir.ops import CHECKS
@@ -43,10 +43,14 @@ import triton.language as tl
 from triton.language.extra import libdevice
 
 from dovetail.codegen.triton.helpers import (
+    erf_plus_one,
     first_larger,
     first_smaller,
     larger,
     multiplied,
+    short_exp,
+    short_sigmoid,
+    short_tanh,
     smaller,
     whole_power,
 )
@@ -83,7 +87,19 @@ class TritonRenderer:
         self.taken: set[str] = set()
         self.row_mask = self.column_mask = ""
         self.row_axes = frozenset[str]()
+        self.fixed = set[str]()  # axes along which a block stands still
+        self.erf_sums = _erf_sums(self.kernel)
         self.in_loop = False
+        self.columns = schedule.columns  # of the loop at hand
+        self.at_once = False  # whether the loop at hand is done in one step
+        self.number = 0  # of that loop
+        # Of a persistent block: at which part of which columns it stands, the order of their axes,
+        # and what was computed at each part.
+        self.stands = frozenset[Axis](), 0
+        self.orders: dict[frozenset[Axis], tuple[Axis, ...]] = {}
+        self.memos: dict[tuple[frozenset[Axis], int], ChainMap[object, Variable]] = {}
+        self.pairs = power_sums(self.kernel) if schedule.online else {}
+        self.passes = _passes(self.kernel, self.pairs)
         for name in (kernel.name, *self.stored, *self.types, *(a.name for a in kernel.all_axes())):
             if name and not name.isidentifier():
                 raise InvalidKernel(f"{name!r} is not a name")
@@ -94,11 +110,7 @@ class TritonRenderer:
         parameters = ", ".join([*pointers, *self.sizes.values()])
         self.lines += ["@triton.jit", f"def {self.kernel.name}({parameters}):"]
         self._places()
-        persistent = self.schedule.persistent
-        if persistent:
-            self._columns(next(loop.axes for loop in self.kernel.loops if loop.axes), "")
-        for loop in self.kernel.loops:
-            self._loop(loop)
+        self._loops()
         if len(self.lines) == 2:
             self.line("pass")
         return "\n".join(self.lines) + "\n"
@@ -114,22 +126,34 @@ class TritonRenderer:
         whole = ".to(tl.int64)" if s.wide else ""
         self.line(f"block = tl.program_id(0){whole}")
         if inner:
-            total = self._product(inner)
+            total = self.extent(inner)
             self.line(f"across = ({total} + {s.columns - 1}) // {s.columns}")
-            self._columns(inner, f"block % across * {s.columns}")
+            self.walk(inner, f"block % across * {s.columns}")
             self.line("block = block // across")
         spread = "[:, None]" if s.columns else ""
+        if s.rows == 1:
+            self.line("x = block")
+            self._decode("x", outer)
+            self.fixed |= self.row_axes
+            return
+        if self._is_within(outer, s.rows):
+            self._within("x", f"block * {s.rows}", s.rows, spread, outer)
+            return
         self.line(f"x = (block * {s.rows} + tl.arange(0, {s.rows})){spread}")
         self.row_mask = self._mask("x", product(a.extent for a in outer), s.rows)
         self._decode("x", outer)
 
-    def _columns(self, axes: tuple[Axis, ...], start: str) -> None:
+    def walk(self, axes: tuple[Axis, ...], start: str) -> None:
         """The columns from ``start`` on."""
-        s = self.schedule
-        whole = ".to(tl.int64)" if s.wide else ""
-        place = f"tl.arange(0, {s.columns}){whole}[None, :]"
+        self.fixed -= {a.name for a in axes}
+        if start and self._is_within(axes, self.columns):
+            self.column_mask = ""
+            self._within("y", start, self.columns, "[None, :]", axes)
+            return
+        whole = ".to(tl.int64)" if self.schedule.wide else ""
+        place = f"tl.arange(0, {self.columns}){whole}[None, :]"
         self.line(f"y = {start} + {place}" if start else f"y = {place}")
-        self.column_mask = self._mask("y", product(a.extent for a in axes), s.columns)
+        self.column_mask = self._mask("y", product(a.extent for a in axes), self.columns)
         self._decode("y", axes)
 
     def _mask(self, name: str, extent: Dim, step: int) -> str:
@@ -138,6 +162,25 @@ class TritonRenderer:
             return ""
         self.line(f"in_{name} = {name} < {self.size(extent)}")
         return f"in_{name}"
+
+    def _is_within(self, axes: tuple[Axis, ...], count: int) -> bool:
+        """Whether so many points always lie along the last axis alone."""
+        extents = [a.extent for a in axes]
+        known = all(isinstance(e, int) for e in extents)
+        return known and count > 1 and len(axes) > 1 and int(extents[-1]) % count == 0  # type: ignore[arg-type]
+
+    def _within(
+        self, name: str, start: str, count: int, spread: str, axes: tuple[Axis, ...]
+    ) -> None:
+        """Points along the last axis; the positions on the others are numbers of the block's."""
+        last, whole = axes[-1], ".to(tl.int64)" if self.schedule.wide else ""
+        # A difference, not a remainder: of that Triton would not know that accesses can be wide.
+        self.line(f"first_{name} = {start}")
+        self.line(f"{name} = first_{name} // {last.extent}")
+        along = f"first_{name} - {name} * {last.extent}"
+        self.line(f"i_{last.name} = {along} + tl.arange(0, {count}){whole}{spread}")
+        self._decode(name, axes[:-1])
+        self.fixed |= {a.name for a in axes[:-1]}
 
     def _decode(self, name: str, axes: tuple[Axis, ...]) -> None:
         """A point's number as a position on each axis, the last one fastest."""
@@ -148,7 +191,8 @@ class TritonRenderer:
             self.line(f"i_{axis.name} = {name} % {self.size(axis.extent)}")
             self.line(f"{name} = {name} // {self.size(axis.extent)}")
 
-    def _product(self, axes: tuple[Axis, ...]) -> str:
+    def extent(self, axes: tuple[Axis, ...]) -> str:
+        """How many points axes have."""
         return self.size(product(a.extent for a in axes))
 
     # ---- structure -----------------------------------------------------------------------------
@@ -172,7 +216,7 @@ class TritonRenderer:
         s = self.schedule
         sizes = [s.rows if rows else 1]
         if s.columns:
-            sizes.append(s.columns if columns else 1)
+            sizes.append(self.columns if columns else 1)
         return str(sizes)
 
     @property
@@ -180,43 +224,37 @@ class TritonRenderer:
         """The shape of a number."""
         return self.shape(False, False)
 
-    def _loop(self, loop: Loop) -> None:
-        self.in_loop = bool(loop.axes) or bool(self.schedule.along)
-        if not loop.axes:
-            for i in loop.body:
-                self._emit(i)
-            return
-        if self.schedule.persistent:
-            names, self.names = self.names, self.names.new_child()
-            for i in loop.body:
-                self._emit(i)
-            reductions = {i.name: self.names[i.name] for i in loop.body if isinstance(i, Reduce)}
-            self.names = names
-            self.names.update(reductions)
-            return
-        self._steps(loop)
+    def _loops(self) -> None:
+        """All loops, in order; two that are done as one are done where the first stands."""
+        pairs = self.pairs
+        for place, loop in enumerate(self.kernel.loops):
+            self.number, self.in_loop = place, bool(loop.axes) or bool(self.schedule.along)
+            if place - 1 in pairs:
+                continue
+            if place in pairs:
+                loops.sum_powers(self, loop, pairs[place])
+            elif not loop.axes:
+                for i in loop.body:
+                    self.emit(i)
+            elif self.schedule.persistent:
+                loops.keep(self, loop)
+            else:
+                loops.step(self, loop)
 
-    def _steps(self, loop: Loop) -> None:
-        """A loop over the columns of its axes; reductions go into an accumulator of a block."""
-        reductions = [i for i in loop.body if isinstance(i, Reduce | Scan)]
-        for waiting in reductions:
-            reduce.start(self, waiting)
-        self.line(f"for y0 in range(0, {self._product(loop.axes)}, {self.schedule.columns}):")
-        names, memo = self.names, self.memo
-        self.names, self.memo = names.new_child(), memo.new_child()
-        self.depth += 1
-        self._columns(loop.axes, "y0")
-        for i in loop.body:
-            self._emit(i)
-        self.depth -= 1
-        self.names, self.memo, self.column_mask = names, memo, ""
-        for done in reductions:
-            if isinstance(done, Reduce):
-                reduce.finish(self, done)
+    def stand(self, axes: tuple[Axis, ...], part: int, count: int) -> frozenset[Axis]:
+        """Stand at a part of a loop's columns; nothing to do where the block stands there."""
+        key = frozenset(axes)
+        if (key, part) != self.stands:
+            self.walk(self.orders.setdefault(key, axes), str(part * self.columns) if part else "")
+            if part + 1 < count:
+                self.column_mask = ""
+            self.stands = key, part
+        return key
 
     # ---- instructions --------------------------------------------------------------------------
 
-    def _emit(self, i: Instruction) -> None:
+    def emit(self, i: Instruction) -> None:
+        """One instruction."""
         if isinstance(i, Store):
             self._store(i)
         elif isinstance(i, Reduce):
@@ -262,15 +300,22 @@ class TritonRenderer:
         args = [v.name for v in given]
         if i.op == "cast":
             text = operations.cast(args[0], self.types[i.args[0]], i.dtype)
+        elif i.name in self.erf_sums:
+            text = f"erf_plus_one({self.names[self.erf_sums[i.name]].name})"
         else:
-            text = operations.apply(i.op, self.types[i.args[-1]], args)
+            text = operations.apply(i.op, self.types[i.args[-1]], args, short=self.schedule.short)
         rows, columns = any(v.rows for v in given), any(v.columns for v in given)
         return (i.op, i.dtype, *args), text, rows, columns
 
+    def applied(self, i: Apply, text: str) -> str:
+        """An operation of one operand on another one."""
+        return operations.apply(i.op, i.dtype, [f"({text})"], short=self.schedule.short)
+
     def _place(self, index: Index) -> tuple[str, bool, bool]:
         """A place in memory, and along which dimensions it differs."""
-        rows = any(name in self.row_axes for name, _ in index.axes)
-        columns = any(name not in self.row_axes for name, _ in index.axes)
+        moving = [name for name, _ in index.axes if name not in self.fixed]
+        rows = any(name in self.row_axes for name in moving)
+        columns = any(name not in self.row_axes for name in moving)
         terms = [(f"i_{name}", stride) for name, stride in index.axes]
         for name, stride in index.values:
             found = self.names[name]
@@ -303,6 +348,10 @@ class TritonRenderer:
                 place = f"tl.broadcast_to({place}, {self.shape(rows, columns)})"
         stored = self.stored[i.buffer]
         rest = f", {' & '.join(masks)}, other=0" if masks else ""
+        if columns and not self.schedule.persistent and i.index in self.passes:
+            first, last = self.passes[i.index]
+            policy = "evict_last" if self.number < last else "evict_first"
+            rest += f', eviction_policy="{policy}"' if first != last else ""
         wider = "" if COMPUTE[stored] == stored else f".to({NAMES[COMPUTE[stored]]})"
         return key, f"tl.load(p_{i.buffer} + ({place}){rest}){wider}", rows, columns
 
@@ -332,6 +381,32 @@ class TritonRenderer:
         self.line(f'tl.device_assert(({used}) == 0, "{_WRONG[i.op]}")')
         instead = extent.name if divides else "0"
         self.define(i.name, f"tl.where({wrong}, {instead}, {given})", rows, columns)
+
+
+def _passes(kernel: Kernel, pairs: Container[int]) -> dict[Index, tuple[int, int]]:
+    """The first and the last loop that reads each place; of ``pairs`` the two are one."""
+    found: dict[Index, tuple[int, int]] = {}
+    for place, loop in enumerate(kernel.loops):
+        number = place - 1 if place - 1 in pairs else place
+        for i in loop.body:
+            if isinstance(i, Load) and loop.axes:
+                found[i.index] = found.get(i.index, (number, number))[0], number
+    return found
+
+
+def _erf_sums(kernel: Kernel) -> dict[str, str]:
+    """Sums of 1 and an error function in float32, by name, and what that is a function of."""
+    named = {i.name: i for i in kernel.instructions() if i.name}
+    found: dict[str, str] = {}
+    for i in named.values():
+        if not isinstance(i, Apply) or i.op != "add" or i.dtype != "float32":
+            continue
+        for one, other in (i.args, i.args[::-1]):
+            const, erf = named.get(one), named.get(other)
+            if isinstance(const, Const) and const.value == 1 and isinstance(erf, Apply):
+                if erf.op == "erf":
+                    found[i.name] = erf.args[0]
+    return found
 
 
 _WRONG = {

@@ -1,7 +1,7 @@
-"""Where reductions are cut so that all multiprocessors have work: rows are few, or long.
+"""Where reductions are cut so that all multiprocessors have work: rows are few.
 
-A row that registers do not hold is cut too: a part is read once for all that is found of it, such
-as its maximum and its sum of powers.
+A long row of many stays whole: what a block reads of it once more is still in the second-level
+cache, and its maximum and sum of powers are found in one pass.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from dovetail.lower.values import Reduction, Value
 from dovetail.schedule.parts import Cut, cut_near, cut_symbolic, extents
 
 BLOCKS = 4  # for each multiprocessor keep its memory accesses in flight
-LONGEST = 1 << 15  # elements of a row that one block keeps in its registers
 SHORTEST = 1 << 12  # elements of a part of a row: less is not worth a second kernel
 COLUMN_PART = 1 << 7  # the same down columns
 COLUMNS = 1 << 6  # columns beside each other that a block takes
@@ -33,8 +32,6 @@ def place_to_cut(value: Value, target: Target) -> Cut | None:
         blocks, shortest = -(-results // COLUMNS), COLUMN_PART
     else:
         blocks, shortest = results, SHORTEST
-        if total > LONGEST and blocks >= target.cores:
-            return cut_near(value, total, PART)
     wanted = BLOCKS * target.cores
     if blocks >= target.cores or total < 2 * shortest:
         return None

@@ -10,9 +10,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from dovetail.ir.affine import product
-from dovetail.ir.dtypes import item_bytes
-from dovetail.ir.kernel import Axis, Index, Kernel, Load, Position, Store
-from dovetail.ir.kernel_analysis import without_idle_axes
+from dovetail.ir.dtypes import DTYPES, item_bytes
+from dovetail.ir.kernel import Axis, Index, Kernel, Load, Loop, Position, Store
+from dovetail.ir.kernel_analysis import power_sums, without_idle_axes
 from dovetail.ir.size import Dim
 from dovetail.ir.target import Target
 from dovetail.schedule.gpu.cost import elements, number, seconds
@@ -20,16 +20,27 @@ from dovetail.schedule.schedule import BlockSchedule
 
 ACCESS = 16  # bytes of the widest load and store of a thread
 WARPS, MOST_WARPS = 4, 32  # of a block, usually and at most
-MOST_EACH = 8  # elements of a thread in a kernel without reductions
-EACH_BYTES = 64  # of a row that a thread keeps, as it lies in memory
+EACH = 8  # elements of a thread in a kernel that goes step by step
+EACH_BYTES, MOST_EACH = 32, 16  # of a thread in a kernel without reductions: two wide accesses
+# Elements of a row that a thread keeps: four accesses of bfloat16, two of float32 in a short row;
+# less where a thread keeps more than two arrays' columns.
+KEPT_EACH, KEPT_EACH_FLOAT, MUCH_EACH = 32, 8, 16
+KEPT_FLOATS = 1 << 12  # elements of such a short row
+MUCH = 8  # bytes of registers for each column that are more than two arrays'
 BLOCK = 1024  # elements of short rows in a block
-STEP, STEP_EACH = 8192, 16  # columns of a row that is read step by step; elements for a thread
-ACROSS, DOWN = 64, 64  # columns beside each other, and rows at a time, of a block down columns
+STEP = 4096  # columns of a row that is read step by step
+LONG_STEP, LONG = 8192, 1 << 16  # the same for rows longer than this that are written too
+READ_EACH = 32  # elements of a thread where such rows are only read
+PART, MOST_PARTS = 8192, 8  # columns of a row that is kept in parts, and how many there are
+# Elements of a row from which on a block of bfloat16 reads it twice rather than keep it: what one
+# block at a time computes does not overlap with what it loads (softmax: 0.139, not 0.168 ms).
+KEPT_SHORT = 1 << 14
+ACROSS, DOWN = 64, 16  # columns beside each other, and rows at a time, of a block down columns
 TILE, TILE_WARPS = 64, 8  # a square that is transposed
 SHORT = 16  # an axis that a tile would be half empty along
-# The share of a multiprocessor's registers that a row may take: one in two. An H200 took five
-# times as long for group norm of rows of 40,960 elements that way as step by step.
-KEPT = 2
+# The share of a multiprocessor's registers that a row may take: one in two, three in four in parts.
+# An H200 took five times as long for group norm of rows of 40,960 in 65,536 as step by step.
+KEPT, KEPT_PARTS = 1 / 2, 3 / 4
 FAR = 1 << 31  # a place that 32 bits do not hold
 
 
@@ -46,15 +57,12 @@ def _cost(kernel: Kernel, schedule: BlockSchedule, target: Target) -> int:
 
 def candidates(kernel: Kernel, target: Target) -> Iterator[BlockSchedule]:
     """Schedules to choose from, the better one first where costs are equal."""
-    wide = is_far(kernel)
     if not any(loop.axes for loop in kernel.loops):
-        found = transposing(kernel, target) or pointwise(kernel, target)
-        yield replace(found, wide=wide)
-        return
-    make = down_columns if is_down(kernel) else along_rows
-    for persistent in (True, False):
-        if not persistent or registers_keep(kernel, target):
-            yield replace(make(kernel, target, persistent), wide=wide, persistent=persistent)
+        found = iter([transposing(kernel, target) or pointwise(kernel, target)])
+    else:
+        found = (down_columns if is_down(kernel) else along_rows)(kernel, target)
+    wide, short = is_far(kernel), is_short(kernel)
+    yield from (replace(each, wide=wide, short=short) for each in found)
 
 
 # ---- without reductions ------------------------------------------------------------------------
@@ -62,8 +70,7 @@ def candidates(kernel: Kernel, target: Target) -> Iterator[BlockSchedule]:
 
 def pointwise(kernel: Kernel, target: Target) -> BlockSchedule:
     """Points one after another, as many for a thread as its widest access has elements."""
-    points = _points(kernel.axes)
-    each = min(ACCESS // _narrowest(kernel), MOST_EACH)
+    points, each = _points(kernel.axes), min(EACH_BYTES // _narrowest(kernel), MOST_EACH)
     warps = WARPS
     while each > 1 and points < target.cores * warps * target.warp * each:
         each //= 2
@@ -97,15 +104,60 @@ def _lies_along(kernel: Kernel, axis: Axis, last: Axis) -> bool:
 # ---- reductions --------------------------------------------------------------------------------
 
 
-def along_rows(kernel: Kernel, target: Target, persistent: bool) -> BlockSchedule:
+def along_rows(kernel: Kernel, target: Target) -> Iterator[BlockSchedule]:
     """Rows that are dense: several short ones in a block, a long one by itself."""
-    width = power_of_two(_width(kernel))
-    columns = width if persistent else min(width, STEP)
+    width = _width(kernel)
+    if not prefers_steps(kernel):
+        if registers_keep(kernel, target, power_of_two(width), KEPT):
+            yield keeping(kernel, target)
+        elif _narrowest(kernel) >= 4 and width <= PART * MOST_PARTS:
+            padded = -(-width // PART) * PART
+            if registers_keep(kernel, target, padded, KEPT_PARTS):
+                yield BlockSchedule(target.name, 1, PART, MOST_WARPS, persistent=True)
+    yield stepping(kernel, target)
+
+
+def keeping(kernel: Kernel, target: Target) -> BlockSchedule:
+    """Whole rows in registers."""
+    columns = power_of_two(_width(kernel))
+    rows, each = _rows(kernel, columns, target), KEPT_EACH
+    if _kept_bytes(kernel, columns) > MUCH * columns:
+        each = MUCH_EACH
+    elif _narrowest(kernel) >= 4:
+        each = KEPT_EACH_FLOAT if columns <= KEPT_FLOATS else 2 * KEPT_EACH_FLOAT
+    if rows > 1:
+        each = max(each, columns // target.warp)  # a row is one warp's, which needs no barrier
+    warps = _warps(rows * columns, each, target)
+    return BlockSchedule(target.name, rows, columns, warps, persistent=True)
+
+
+def stepping(kernel: Kernel, target: Target) -> BlockSchedule:
+    """Rows step by step; a sum of powers is found together with its maximum."""
+    width, online = power_of_two(_width(kernel)), bool(power_sums(kernel))
+    writes = any(isinstance(i, Store) for loop in kernel.loops if loop.axes for i in loop.body)
+    columns = min(width, LONG_STEP if online and writes and width > LONG else STEP)
+    rows = _rows(kernel, columns, target)
+    warps = _warps(rows * columns, EACH, target)
+    if online:
+        warps = MOST_WARPS if writes else _warps(rows * columns, READ_EACH, target)
+        warps = min(warps, max(1, rows * columns // target.warp))
+    return BlockSchedule(target.name, rows, columns, warps, online=online)
+
+
+def prefers_steps(kernel: Kernel) -> bool:
+    """Whether a row that registers hold is better read twice: see KEPT_SHORT."""
+    if _width(kernel) <= KEPT_SHORT or not power_sums(kernel):
+        return False
+    writes = any(isinstance(i, Store) for loop in kernel.loops if loop.axes for i in loop.body)
+    return _narrowest(kernel) < 4 or not writes
+
+
+def _rows(kernel: Kernel, columns: int, target: Target) -> int:
+    """As many rows as make a block, and leave blocks for all multiprocessors."""
     points, rows = _points(kernel.axes), 1
     while rows * columns < BLOCK and points >= 2 * rows * target.cores:
         rows *= 2
-    each = EACH_BYTES // _narrowest(kernel) if persistent else STEP_EACH
-    return BlockSchedule(target.name, rows, columns, _warps(rows * columns, each, target))
+    return rows
 
 
 def _warps(elements: int, each: int, target: Target) -> int:
@@ -113,32 +165,53 @@ def _warps(elements: int, each: int, target: Target) -> int:
     return max(1, min(elements // (each * target.warp), MOST_WARPS))
 
 
-def down_columns(kernel: Kernel, target: Target, persistent: bool) -> BlockSchedule:
+def down_columns(kernel: Kernel, target: Target) -> Iterator[BlockSchedule]:
     """Columns that lie beside each other."""
     points, rows = _points(kernel.axes), ACROSS
     while rows > target.warp // 2 and points < rows * target.cores:
         rows //= 2
     height = power_of_two(_width(kernel))
-    columns = height if persistent else min(height, DOWN)
-    return BlockSchedule(target.name, rows, columns, _warps(rows * columns, STEP_EACH, target))
+    for persistent in (True, False):
+        columns = height if persistent else min(height, DOWN)
+        warps = _warps(rows * columns, EACH, target)
+        if not persistent or registers_keep(kernel, target, height, KEPT):
+            yield BlockSchedule(target.name, rows, columns, warps, persistent=persistent)
 
 
-def registers_keep(kernel: Kernel, target: Target) -> bool:
-    """Whether a block can keep its row in registers, all that it reads of it."""
-    axes = {frozenset(loop.axes) for loop in kernel.loops if loop.axes}
-    if len(axes) > 1 or not all(isinstance(a.extent, int) for a in next(iter(axes))):
+def registers_keep(kernel: Kernel, target: Target, width: int, share: float) -> bool:
+    """Whether a block can keep its row of this width in registers, all that it reads of it."""
+    loops = [loop for loop in kernel.loops if loop.axes]
+    if not all(isinstance(a.extent, int) for loop in loops for a in loop.axes):
         return False
-    points = _points(kernel.axes) * _width(kernel)
+    if len({frozenset(loop.axes) for loop in loops}) > 1 and is_down(kernel):
+        return False
+    rows = ACROSS if is_down(kernel) else 1
+    return rows * _kept_bytes(kernel, width) <= target.vector_registers * 4 * share
+
+
+def _kept_bytes(kernel: Kernel, width: int) -> int:
+    """Bytes of registers that all that is read of a row takes."""
     kept = {
         (i.buffer, i.index): max(item_bytes(i.dtype), 4)
+        * min(power_of_two(_points(loop.axes)), width)
         for loop in kernel.loops
+        if loop.axes
         for i in loop.body
         # What many points share, such as a weight, is near when it is read again.
-        if isinstance(i, Load) and loop.axes and 2 * elements(kernel, loop, i) > points
+        if isinstance(i, Load) and 2 * elements(kernel, loop, i) > _all_points(kernel, loop)
     }
-    row = power_of_two(_width(kernel)) * (sum(kept.values()) or 4)
-    rows = ACROSS if is_down(kernel) else 1
-    return rows * row * KEPT <= target.vector_registers * 4
+    return sum(kept.values()) or 4 * width
+
+
+def is_short(kernel: Kernel) -> bool:
+    """Whether every floating-point result is rounded to 16 bits, and some is."""
+    made = [DTYPES[b.dtype] for b in kernel.buffers if b.role != "in"]
+    floats = [dtype for dtype in made if dtype.kind == "float"]
+    return bool(floats) and all(dtype.bits == 16 for dtype in floats)
+
+
+def _all_points(kernel: Kernel, loop: Loop) -> int:
+    return _points(kernel.axes) * _points(loop.axes)
 
 
 def is_down(kernel: Kernel) -> bool:

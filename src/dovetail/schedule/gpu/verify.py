@@ -5,8 +5,9 @@ from __future__ import annotations
 from dovetail.errors import InvalidSchedule
 from dovetail.ir.affine import product
 from dovetail.ir.kernel import Kernel, Loop
+from dovetail.ir.kernel_analysis import power_sums
 from dovetail.ir.target import Target
-from dovetail.schedule.gpu.strategy import is_far
+from dovetail.schedule.gpu.strategy import MOST_PARTS, is_far, is_short
 from dovetail.schedule.schedule import BlockSchedule
 
 _MOST_ELEMENTS = 1 << 20  # of a block: what Triton takes for one tensor
@@ -29,6 +30,9 @@ def verify_blocks(kernel: Kernel, schedule: BlockSchedule, target: Target) -> Bl
         not s.along or list(s.along) == names[-len(s.along) :], "columns that are not the last"
     )
     _require(s.wide or not is_far(kernel), "places that 32 bits do not hold")
+    _require(not s.short or is_short(kernel), "results that are not rounded to 16 bits")
+    pairs = power_sums(kernel)
+    _require(not s.online or (bool(pairs) and not s.persistent), "no sum of powers in one loop")
     if s.persistent:
         _require(bool(loops), "a persistent kernel without loops")
         _persistent(loops, s.columns)
@@ -36,10 +40,10 @@ def verify_blocks(kernel: Kernel, schedule: BlockSchedule, target: Target) -> Bl
 
 
 def _persistent(loops: list[Loop], columns: int) -> None:
-    first = frozenset(loops[0].axes)
-    _require(all(frozenset(loop.axes) == first for loop in loops), "loops over different axes")
-    points = product(a.extent for a in loops[0].axes)
-    _require(isinstance(points, int) and points <= columns, "a row that one step does not hold")
+    for loop in loops:
+        points = product(a.extent for a in loop.axes)
+        held = isinstance(points, int) and points <= columns * MOST_PARTS
+        _require(held, "a row that registers do not hold")
 
 
 def _is_power(n: int) -> bool:
