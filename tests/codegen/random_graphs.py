@@ -42,9 +42,9 @@ class Program:
         self.draws = [self.random.random() for _ in range(5 * self.steps)]
         self.seed = seed
 
-    def inputs(self):
+    def inputs(self, device="cpu"):
         g = torch.Generator().manual_seed(self.seed)
-        return tuple(torch.randn(s, generator=g) for s in self.shapes)
+        return tuple(torch.randn(s, generator=g).to(device) for s in self.shapes)
 
     def __call__(self, *inputs):
         chosen = Choices(self.draws)
@@ -167,7 +167,7 @@ def rarer(chosen, kind, x):
         return x.index_select(0, order % x.shape[0])
     if kind == "gather" and x.dim() and x.numel():
         dim = chosen.randrange(x.dim())
-        places = torch.arange(x.numel()).reshape(x.shape) * 7 % x.shape[dim]
+        places = torch.arange(x.numel(), device=x.device).reshape(x.shape) * 7 % x.shape[dim]
         return x.gather(dim, places)
     if kind == "count" and x.dim() and x.numel():
         return (x > 0).sum(0).to(torch.int32).mul(3).float()
@@ -184,7 +184,9 @@ def mutated(chosen, x):
     return y.mul_(0.5) if chosen.random() < 0.5 else y
 
 
-def check(seed: int, backend: str = "cpu", options: dict | None = None) -> str:
+def check(
+    seed: int, backend: str = "cpu", options: dict | None = None, device: str = "cpu"
+) -> str:
     """What differs from eager for one seed; empty when nothing does.
 
     The choices are made before Dynamo sees the program: tracing them is most of the time.
@@ -192,9 +194,9 @@ def check(seed: int, backend: str = "cpu", options: dict | None = None) -> str:
     program = Program(seed)
     torch._dynamo.reset()
     with torch.no_grad():
-        written = make_fx(program)(*program.inputs())
-        exact = written(*(x.double() for x in program.inputs()))  # no rounding on the way
-        given, mine = program.inputs(), program.inputs()
+        written = make_fx(program)(*program.inputs(device))
+        exact = written(*(x.double() for x in program.inputs(device)))  # no rounding on the way
+        given, mine = program.inputs(device), program.inputs(device)
         expected = program(*given)
         actual = torch.compile(written, backend=backend, dynamic=False, options=options)(*mine)
     triples = zip((*expected, *given), (*actual, *mine), (*exact, *given), strict=True)
@@ -205,7 +207,7 @@ def check(seed: int, backend: str = "cpu", options: dict | None = None) -> str:
         slack = 4 * (a.double() - c.double()).abs() + 1e-4 + 1e-4 * a.double().abs()
         off = (a.double() - b.double()).abs() > slack
         if bool(off.any()) and place < len(exact):
-            off &= ~at_a_step(written, program.inputs(), place, b)
+            off &= ~at_a_step(written, program.inputs(device), place, b)
         if bool(off.any()):
             return f"seed {seed}: off by {(a - b).abs().max().item()}"
     return ""
@@ -217,10 +219,10 @@ def at_a_step(written, inputs, place, result):
     The sum of a normalised row is zero but for its rounding, and the floor of that anything.
     """
     noise = torch.Generator().manual_seed(0)
-    reached = torch.zeros(result.shape, dtype=torch.bool)
+    reached = torch.zeros(result.shape, dtype=torch.bool, device=result.device)
     with torch.no_grad():
         for _ in range(16):
             bits = (2**-23 * torch.randn(x.shape, generator=noise) for x in inputs)
-            near = [x.double() * (1 + b) for x, b in zip(inputs, bits, strict=True)]
+            near = [x.double() * (1 + b.to(x.device)) for x, b in zip(inputs, bits, strict=True)]
             reached |= (written(*near)[place].double() - result.double()).abs() <= 1e-4
     return reached

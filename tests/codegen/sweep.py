@@ -36,13 +36,13 @@ def operators():
     return [op for op in op_db if op.name not in UNDETERMINED and "jiterator" not in op.name]
 
 
-def samples(op, dtype, grad):
+def samples(op, dtype, grad, device="cpu"):
     """The first sample inputs of an op, or none where it has none for the type."""
     kind = getattr(torch, dtype)
-    if kind not in op.supported_dtypes("cpu") or (grad and not op.supports_autograd):
+    if kind not in op.supported_dtypes(device) or (grad and not op.supports_autograd):
         return []
     found = []
-    for sample in op.sample_inputs("cpu", kind, requires_grad=grad):
+    for sample in op.sample_inputs(device, kind, requires_grad=grad):
         found.append(sample)
         if len(found) == SAMPLES:
             break
@@ -107,15 +107,15 @@ def _atol(x):
     return {torch.float32: 2e-5, torch.bfloat16: 2e-2, torch.float16: 1e-3}.get(x.dtype, 1e-8)
 
 
-def check(op, backend="cpu", alone=False):
+def check(op, backend="cpu", alone=False, device="cpu", kinds=None):
     """Every case of one op: a list of (case, problem), and how many were compared.
 
     All that want gradients run in one program, and all that do not; one by one where that one is
-    not right or cannot be, or ``alone``.
+    not right or cannot be, or ``alone``. ``kinds`` are other cases than ``CASES``.
     """
     problems, compared = [], 0
     for grad in (False, True):
-        cases = runnable(op, grad)
+        cases = runnable(op, grad, device, kinds or CASES)
         compared += len(cases)
         if not alone and len(cases) > 1 and is_right_together(op, cases, grad, backend):
             continue
@@ -127,11 +127,11 @@ def check(op, backend="cpu", alone=False):
     return problems, compared
 
 
-def runnable(op, grad):
+def runnable(op, grad, device, kinds):
     """The cases of an op that eager runs, by name: the sample, and what eager makes of it."""
     found = {}
-    for dtype in (dtype for dtype, wants in CASES if wants == grad):
-        for number, sample in enumerate(samples(op, dtype, grad)):
+    for dtype in (dtype for dtype, wants in kinds if wants == grad):
+        for number, sample in enumerate(samples(op, dtype, grad, device)):
             expected, refused = attempt(op.op, sample, grad)
             if refused is None:
                 name = f"{op.formatted_name} {dtype}{' backward' if grad else ''} sample {number}"

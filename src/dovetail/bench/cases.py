@@ -124,7 +124,7 @@ class Language(nn.Module):  # type: ignore[misc]
 
     def forward(self, tokens: Any, padding: Any = None) -> Any:
         """Scores of each token."""
-        x = self.tokens(tokens) + self.places(torch.arange(tokens.shape[1]))
+        x = self.tokens(tokens) + self.places(torch.arange(tokens.shape[1], device=tokens.device))
         mask = None if padding is None else padding[:, None, None, :]
         for block in self.blocks:
             x = block(x, mask)

@@ -32,12 +32,18 @@ class BenchSettings(NamedTuple):
     rounds: int
     seconds: float  # of steady state, a process
     warm: bool  # whether a second process finds the first one's caches
+    device: str = "cpu"
+
+
+def _names(which: str, device: str) -> list[str]:
+    """The cases of a group on a device."""
+    from dovetail.bench import cases, gpu_cases
+
+    return gpu_cases.names(which) if device == "cuda" else cases.names(which)
 
 
 def _case_names() -> list[str]:
-    from dovetail.bench import cases
-
-    return [*GROUPS, *cases.names("all")]
+    return [*GROUPS, *_names("all", "cpu")]
 
 
 @click.command(
@@ -46,6 +52,7 @@ def _case_names() -> list[str]:
         "dovetail bench models": "Each model on eager, Inductor and dovetail.",
         "dovetail bench softmax --backends eager,dovetail --rounds 1": "One case, quickly.",
         "dovetail bench all --json figures.json --plot figures.svg": "Keep every figure.",
+        "dovetail bench models --device cuda": "Models at a GPU's sizes, in two types.",
     },
 )
 @click.argument("cases", nargs=-1, shell_complete=starting_with(_case_names))
@@ -55,6 +62,13 @@ def _case_names() -> list[str]:
     show_default=True,
     metavar="A,B",
     help="In this order: eager, what torch.compile takes, onnxruntime, openvino.",
+)
+@click.option(
+    "--device",
+    type=click.Choice(["cpu", "cuda"]),
+    default="cpu",
+    show_default=True,
+    help="On cuda: other cases, at a GPU's sizes, each in bfloat16 and float32.",
 )
 @click.option("--threads", type=POSITIVE, default=2, show_default=True)
 @click.option(
@@ -73,6 +87,7 @@ def _case_names() -> list[str]:
 def command(
     cases: Sequence[str],
     backends: str,
+    device: str,
     threads: int,
     rounds: int,
     seconds: float,
@@ -87,8 +102,8 @@ def command(
     """
     from dovetail.bench.results import Results, header, keep_best, row_text, summary
 
-    chosen, rivals = _chosen(cases or ["all"]), _present(backends.split(","))
-    settings = BenchSettings(threads, rounds, seconds, not no_warm)
+    chosen, rivals = _chosen(cases or ["all"], device), _present(backends.split(","))
+    settings = BenchSettings(threads, rounds, seconds, not no_warm, device)
     results: Results = {case: {} for case in chosen}
     failed = []
     print(*header(rivals), sep="\n", flush=True)
@@ -102,7 +117,7 @@ def command(
                 else:
                     keep_best(results[case], rival, found)
         print(row_text(case, results[case], rivals), flush=True)
-    print(*summary(results, rivals, _groups(chosen)), sep="\n")
+    print(*summary(results, rivals, _groups(chosen, device)), sep="\n")
     if json_file:
         write_text(json_file, _figures(settings, results))
     if plot:
@@ -114,14 +129,12 @@ def command(
     return 1 if failed else 0
 
 
-def _chosen(given: Sequence[str]) -> list[str]:
-    from dovetail.bench import cases
-
-    known = cases.names("all")
+def _chosen(given: Sequence[str], device: str) -> list[str]:
+    known = _names("all", device)
     found: list[str] = []
     for name in given:
         if name in GROUPS:
-            found += cases.names(name)
+            found += _names(name, device)
         elif name in known:
             found.append(name)
         else:
@@ -145,10 +158,8 @@ def _present(rivals: Sequence[str]) -> list[str]:
     return found
 
 
-def _groups(cases: Sequence[str]) -> dict[str, list[str]]:
-    from dovetail.bench.cases import names
-
-    found = {g: [c for c in cases if c in names(g)] for g in ("kernels", "models")}
+def _groups(cases: Sequence[str], device: str) -> dict[str, list[str]]:
+    found = {g: [c for c in cases if c in _names(g, device)] for g in ("kernels", "models")}
     found = {group: members for group, members in found.items() if members}
     return {**found, "all": list(cases)} if len(found) > 1 else found
 
@@ -156,22 +167,26 @@ def _groups(cases: Sequence[str]) -> dict[str, list[str]]:
 def _measure(case: str, rival: str, settings: BenchSettings) -> dict[str, float] | None:
     """A process with empty caches, then one that finds them filled; None when one fails."""
     with tempfile.TemporaryDirectory() as cache:
-        found = _worker(case, rival, settings.threads, settings.seconds, cache)
+        found = _worker(case, rival, settings, settings.seconds, cache)
         if found is None or not settings.warm or rival == "eager":
             return found
-        again = _worker(case, rival, settings.threads, 0, cache)
+        again = _worker(case, rival, settings, 0, cache)
         return None if again is None else {**found, "warm": again["first"]}
 
 
 def _worker(
-    case: str, rival: str, threads: int, seconds: float, cache: str
+    case: str, rival: str, settings: BenchSettings, seconds: float, cache: str
 ) -> dict[str, float] | None:
+    threads = settings.threads
     env = {k: v for k, v in os.environ.items() if not k.startswith("DOVETAIL_")}
     env.pop("PYTHONDONTWRITEBYTECODE", None)  # installed packages have their bytecode
     env |= {"OMP_NUM_THREADS": str(threads), "TORCHINDUCTOR_CACHE_DIR": f"{cache}/inductor"}
     env["DOVETAIL_CACHE_DIR"] = f"{cache}/dovetail"
-    command = [sys.executable, "-m", "dovetail.bench.worker", case, rival]
-    command += [str(threads), str(seconds)]
+    env["TRITON_CACHE_DIR"] = f"{cache}/triton"
+    worker, given = "worker", [str(threads), str(seconds)]
+    if settings.device == "cuda":
+        worker, given = "gpu_worker", [str(seconds)]
+    command = [sys.executable, "-m", f"dovetail.bench.{worker}", case, rival, *given]
     done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
     if done.returncode:
         print(done.stderr[-1500:], file=sys.stderr)
@@ -182,5 +197,5 @@ def _worker(
 def _figures(settings: BenchSettings, results: object) -> str:
     from dovetail.bench.rivals import versions
 
-    told = {"threads": settings.threads, "rounds": settings.rounds}
+    told = {"threads": settings.threads, "rounds": settings.rounds, "device": settings.device}
     return json.dumps({"settings": told, "versions": versions(), "results": results}, indent=2)
