@@ -216,3 +216,62 @@ def test_kernels_run_on_the_current_stream_and_in_a_cuda_graph():
     graph.replay()
     torch.cuda.synchronize()
     assert bool((y == 7).all())
+
+
+# ---- CUDA graphs -------------------------------------------------------------------------------
+
+
+@needs_kernels
+@torch.no_grad()
+def test_calls_are_recorded_and_replayed(monkeypatch):
+    from dovetail.backends.cuda.replay import WARM, ReplayedCall
+
+    replayed, replay = [], ReplayedCall._replay
+    monkeypatch.setattr(
+        ReplayedCall, "_replay", lambda self, inputs: replayed.append(1) or replay(self, inputs)
+    )
+    model = nn.Sequential(nn.Linear(256, 256), nn.GELU(), nn.LayerNorm(256)).cuda()
+    run = torch.compile(model, backend="cuda", mode="reduce-overhead")
+    inputs = [t(300, 256) for _ in range(8)]
+    found = [run(x) for x in inputs]
+    assert len(replayed) == len(inputs) - WARM
+    for x, y in zip(inputs, found, strict=True):  # no result was overwritten by a later one
+        torch.testing.assert_close(y, model(x))
+    model[0].weight.mul_(2)
+    torch.testing.assert_close(run(inputs[0]), model(inputs[0]))
+    model[0].weight.data = t(256, 256)  # memory moves: it is recorded again
+    for x in inputs:
+        torch.testing.assert_close(run(x), model(x))
+    with torch.cuda.stream(torch.cuda.Stream()) as _:
+        torch.testing.assert_close(run(inputs[0]), model(inputs[0]))
+
+
+@needs_kernels
+@torch.no_grad()
+def test_what_cannot_be_recorded_runs_as_ever():
+    draws = torch.compile(lambda x: F.dropout(x, 0.5), backend="cuda", mode="reduce-overhead")
+    shares = torch.compile(lambda x: (x * 2, x.t()), backend="cuda", mode="reduce-overhead")
+    waits = torch.compile(lambda x: x[x > 0] * 2, backend="cuda", mode="reduce-overhead")
+    writes = torch.compile(lambda x: x.add_(1), backend="cuda", mode="reduce-overhead")
+    x = t(64, 64)
+    for seed in range(5):
+        torch.manual_seed(seed)
+        wanted = F.dropout(x, 0.5)
+        torch.manual_seed(seed)
+        torch.testing.assert_close(draws(x), wanted)
+        torch.testing.assert_close(shares(x), (x * 2, x.t()))
+        torch.testing.assert_close(waits(x), x[x > 0] * 2)
+        y = x.clone()
+        torch.testing.assert_close(writes(y), x + 1)
+        torch.testing.assert_close(y, x + 1)
+        x = t(64, 64)
+
+
+@needs_kernels
+@torch.no_grad()
+def test_replays_for_several_sizes():
+    run = torch.compile(lambda x: (x * 2).softmax(-1), backend="cuda", dynamic=True,
+                        mode="reduce-overhead")  # fmt: skip
+    for n in (64, 100, 64, 100, 64, 100, 64, 100, 64, 100):
+        x = t(n, 50)
+        torch.testing.assert_close(run(x), (x * 2).softmax(-1))

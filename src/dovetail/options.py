@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 # torch.compile's modes, each a set of options; docs/compiling.md says what they are for.
 MODES: Mapping[str, Mapping[str, Any]] = {
     "default": {},
-    "reduce-overhead": {"freeze": True},
+    "reduce-overhead": {"freeze": True, "cuda_graphs": True},
 }
 # Modes that PyTorch has and we do not, and why.
 _NO_MODES: Mapping[str, str] = {

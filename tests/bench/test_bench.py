@@ -41,6 +41,7 @@ def test_one_case_on_two_backends(tmp_path):
     [
         (["nothing"], "nothing"),
         (["mlp", "--backends", "eager,no_such"], "no_such"),
+        (["mlp", "--device", "cuda"], "softmax_4096-bfloat16"),
         (["mlp", "--threads", "0"], "'0' is not a whole number from 1 on"),
         (["mlp", "--seconds", "soon"], "'soon' is not a number of seconds"),
     ],

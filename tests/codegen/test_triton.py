@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from dovetail.errors import InvalidSchedule
-from dovetail.ir.kernel_text import parse_kernel
+from dovetail.ir.kernel_text import parse_kernel, print_kernel
 from dovetail.ir.target import TARGETS
 from dovetail.schedule.gpu.strategy import make_schedule
 from dovetail.schedule.schedule import BlockSchedule
@@ -103,7 +103,7 @@ def test_texts_parse_back():
     [
         ({"rows": 3}, "no power of two"),
         ({"columns": 0}, "columns of nothing"),
-        ({"columns": 256}, "registers do not hold"),
+        ({"columns": 128}, "registers do not hold"),
         ({"online": True}, "no sum of powers in one loop"),
         ({"warps": 64}, "64 warps"),
         ({"along": ("i",)}, "of loops and of parallel axes"),
@@ -143,6 +143,12 @@ def test_rows_of_float32_are_kept_in_parts():
     found = make_schedule(kernel, GPU)
     assert found.persistent
     assert found.columns == 8192
+    apart = parse_kernel(
+        print_kernel(kernel)
+        .replace("[j: 40960]", "[k: 10, j: 4096]")
+        .replace("| j * (1)]", "| k * (4096) | j * (1)]")
+    )
+    assert make_schedule(apart, GPU).columns == 4096  # along the last axis alone
 
 
 def test_far_places_need_64_bits():

@@ -20,7 +20,7 @@ MOST_RECORDED = 3  # times that a call is recorded again, because what had staye
 Call = Callable[[list[Any]], list[Any] | None]
 
 
-class Recorder:
+class ReplayedCall:
     """The calls of a segment for one set of sizes."""
 
     def __init__(self, call: Call) -> None:

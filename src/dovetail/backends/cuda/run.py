@@ -12,7 +12,7 @@ from dovetail import _native
 from dovetail.backend import Executable, Run
 from dovetail.backends.cuda import driver
 from dovetail.backends.cuda.program import CudaProgram
-from dovetail.backends.cuda.replay import Call, Recorder
+from dovetail.backends.cuda.replay import Call, ReplayedCall
 from dovetail.backends.cuda.steps import Getter, SizedSteps, native_program
 from dovetail.capture._torch.cuda import current_device_reader, memory_maker
 from dovetail.ir.segment import is_write
@@ -101,7 +101,7 @@ class CudaExecutable(Executable):
         call: Call = native.run
         if steps.output_places() is None:
             call = _with_outputs(native.run, steps.outputs())
-        return Recorder(call) if self.replays else call
+        return ReplayedCall(call) if self.replays else call
 
 
 def _with_outputs(run: Call, outputs: Sequence[Getter]) -> Call:

@@ -58,12 +58,12 @@ def step(r: TritonRenderer, loop: Loop) -> None:
 def sum_powers(r: TritonRenderer, loop: Loop, found: PowerSum) -> None:
     """A row's maximum and its sum of powers relative to it, in one loop.
 
-    Where a maximum grows, what has been summed shrinks. It is the row's so far in a block of few
-    warps, else every lane has one of its own: many warps take long to agree. A row of nothing but
-    -inf has the sum that its definition gives: NaN.
+    Where a maximum grows, what has been summed shrinks. It is the row's so far; in a block of many
+    warps, which take long to agree, every lane has one of its own where powers are cheap. A row of
+    nothing but -inf has the sum that its definition gives: NaN.
     """
     top, total = found.maximum.name, found.total.name
-    alone = r.schedule.warps > FEW_WARPS
+    alone = r.schedule.warps > FEW_WARPS and r.schedule.short
     r.line(f"top_{top} = tl.full({r.shape(True, alone)}, float('-inf'), tl.float32)")
     r.line(f"so_far_{total} = tl.full({r.shape(True, True)}, 0.0, tl.float32)")
     names, memo = _enter(r, loop)

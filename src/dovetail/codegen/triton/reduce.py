@@ -81,7 +81,7 @@ def scan(r: TritonRenderer, i: Scan) -> None:
 def _spread(r: TritonRenderer, name: str) -> str:
     """A value as a whole block."""
     found = r.names[name]
-    if found.rows and found.columns:
+    if found.columns and (found.rows or r.schedule.rows == 1):
         return found.name
     return f"tl.broadcast_to({found.name}, {r.shape(True, True)})"
 

@@ -245,7 +245,8 @@ class TritonRenderer:
         """Stand at a part of a loop's columns; nothing to do where the block stands there."""
         key = frozenset(axes)
         if (key, part) != self.stands:
-            self.walk(self.orders.setdefault(key, axes), str(part * self.columns) if part else "")
+            start = str(part * self.columns) if count > 1 else ""
+            self.walk(self.orders.setdefault(key, axes), start)
             if part + 1 < count:
                 self.column_mask = ""
             self.stands = key, part
@@ -358,6 +359,8 @@ class TritonRenderer:
     def _store(self, i: Store) -> None:
         place, rows, columns = self._place(i.index)
         value, stored = self.names[i.value], self.stored[i.buffer]
+        if self.schedule.rows == 1 and columns:
+            rows = True  # the only one
         if not rows or (self.in_loop and not columns):
             place = f"tl.broadcast_to({place}, {self.shape(True, self.in_loop)})"
         text = operations.cast(value.name, self.types[i.value], COMPUTE[stored])

@@ -31,7 +31,7 @@ BLOCK = 1024  # elements of short rows in a block
 STEP = 4096  # columns of a row that is read step by step
 LONG_STEP, LONG = 8192, 1 << 16  # the same for rows longer than this that are written too
 READ_EACH = 32  # elements of a thread where such rows are only read
-PART, MOST_PARTS = 8192, 8  # columns of a row that is kept in parts, and how many there are
+PARTS, MOST_PARTS = (8192, 4096), 16  # columns of a row kept in parts, and the most of these
 # Elements of a row from which on a block of bfloat16 reads it twice rather than keep it: what one
 # block at a time computes does not overlap with what it loads (softmax: 0.139, not 0.168 ms).
 KEPT_SHORT = 1 << 14
@@ -110,10 +110,8 @@ def along_rows(kernel: Kernel, target: Target) -> Iterator[BlockSchedule]:
     if not prefers_steps(kernel):
         if registers_keep(kernel, target, power_of_two(width), KEPT):
             yield keeping(kernel, target)
-        elif _narrowest(kernel) >= 4 and width <= PART * MOST_PARTS:
-            padded = -(-width // PART) * PART
-            if registers_keep(kernel, target, padded, KEPT_PARTS):
-                yield BlockSchedule(target.name, 1, PART, MOST_WARPS, persistent=True)
+        elif _narrowest(kernel) >= 4:
+            yield from in_parts(kernel, target)
     yield stepping(kernel, target)
 
 
@@ -129,6 +127,16 @@ def keeping(kernel: Kernel, target: Target) -> BlockSchedule:
         each = max(each, columns // target.warp)  # a row is one warp's, which needs no barrier
     warps = _warps(rows * columns, each, target)
     return BlockSchedule(target.name, rows, columns, warps, persistent=True)
+
+
+def in_parts(kernel: Kernel, target: Target) -> Iterator[BlockSchedule]:
+    """Rows in registers that no power of two fits: best where a part lies along one axis."""
+    width, last = _width(kernel), {loop.axes[-1].extent for loop in kernel.loops if loop.axes}
+    along = [part for part in PARTS if all(number(e) % part == 0 for e in last)]
+    part = (along or PARTS)[0]
+    count = -(-width // part)
+    if count <= MOST_PARTS and registers_keep(kernel, target, count * part, KEPT_PARTS):
+        yield BlockSchedule(target.name, 1, part, MOST_WARPS, persistent=True)
 
 
 def stepping(kernel: Kernel, target: Target) -> BlockSchedule:
