@@ -184,9 +184,7 @@ def mutated(chosen, x):
     return y.mul_(0.5) if chosen.random() < 0.5 else y
 
 
-def check(
-    seed: int, backend: str = "cpu", options: dict | None = None, device: str = "cpu"
-) -> str:
+def check(seed: int, backend: str = "cpu", options: dict | None = None, device: str = "cpu") -> str:
     """What differs from eager for one seed; empty when nothing does.
 
     The choices are made before Dynamo sees the program: tracing them is most of the time.
