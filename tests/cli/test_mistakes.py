@@ -43,7 +43,7 @@ MISTAKES = {
     "no backends": (["explain", MLP, "--backends", ""], "names separated by commas"),
     "an empty backend": (["explain", MLP, "--backends", "cpu,,aten"], "names separated by commas"),
     "no key": (["compile", MLP, *OUT, "--key", "none"], "cannot read a key"),
-    "nothing to sign": (["sign", "--key", "my.key"], "name a file to sign"),
+    "nothing to sign with": (["sign", "--key", "my.key"], "cannot read a key"),
     "unknown target": (["compile", MLP, *OUT, "--target", "mips"], "the targets are"),
     "no name": (["new", "my accel"], "cannot name a package"),
     "no identifier": (["new", "3d"], "cannot name a package"),

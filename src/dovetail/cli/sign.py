@@ -23,6 +23,7 @@ from dovetail.runtime.trust import FILE, config_directory
     examples={
         "dovetail sign --key my.key --new-key": "Make a key and print its public half.",
         "dovetail sign model.dvt --key my.key": "Sign a file with it.",
+        "dovetail sign --key my.key": "Print the public half once more.",
     },
 )
 @click.argument("files", nargs=-1, type=click.Path())
@@ -34,8 +35,6 @@ def command(files: Sequence[str], key: str, make_key: bool) -> int:
 
     if make_key:
         write_key(key, new_key())
-    elif not files:
-        raise click.UsageError("name a file to sign, or make a key with --new-key")
     private = read_private_key(key)
     for path in files:
         if not Path(path).is_file():
