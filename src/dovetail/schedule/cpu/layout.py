@@ -25,8 +25,9 @@ _HEAVY_CONSTANT, _HEAVY_VARYING = 1 << 20, 1 << 18
 # What a library's call costs beside its work: the call itself, and an element of its result that
 # is written, read and written again by what follows.
 _CALL, _PASS = 8e-6, 0.2e-9
-# Multiply-adds of float32 that a library does in a second on one core.
-_RATE = 45e9
+# Multiply-adds of float32 that a library does in a second on one core, called by PyTorch: weights
+# are laid out at each call (a ResNet-18 on an x86-64-v4).
+_RATE = 38e9
 
 
 def library_seconds(call: OpCall, *, constant: bool) -> tuple[float, float] | None:

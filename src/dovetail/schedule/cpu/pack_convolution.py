@@ -115,10 +115,11 @@ def _numbers(given: object, rank: int) -> tuple[int, ...]:
     return tuple(map(int, listed * rank if len(listed) == 1 else listed))
 
 
-def own_choice(call: OpCall, target: Target, *, constant: bool) -> float | None:
+def own_choice(call: OpCall, target: Target, *, constant: bool, error: float = 0.0) -> float | None:
     """Seconds that generated code takes for a channels-last convolution; None: it had better not.
 
-    ``constant``: its weights are laid out once.
+    ``constant``: its weights are laid out once, and transformed where that is faster and the
+    ``error`` that may be allows it.
     """
     found = convolution_of_call(call, target)
     if found is None:
@@ -128,16 +129,23 @@ def own_choice(call: OpCall, target: Target, *, constant: bool) -> float | None:
     wasted = math.prod(found.steps) if found.transposed else 1
     sums = found.inputs * found.taps * wasted
     seconds = found.groups * own_seconds(found.pixels, found.outputs, sums, found.taps, target)
-    if not constant:
+    if constant:
+        seconds = min(seconds, winograd_choice(found, target, error)[0])
+    else:
         seconds += REFORMAT * math.prod(map(int, found.weight.shape))  # type: ignore[arg-type]
     return seconds
 
 
 def winograd_size(found: Convolution, target: Target, error: float) -> int:
     """The side of tiles for which Winograd's algorithm is fastest; 0: for none."""
+    return winograd_choice(found, target, error)[1]
+
+
+def winograd_choice(found: Convolution, target: Target, error: float) -> tuple[float, int]:
+    """The seconds of the fastest way, and the side of its tiles; 0: without any."""
     plain = not found.transposed and found.groups == 1 and found.weight.shape[2:] == (3, 3)
     if not plain or {*found.steps, *found.holes} != {1}:
-        return 0
+        return math.inf, 0
     images, _, *sides = map(int, found.made.shape)  # type: ignore[arg-type]
     best = own_seconds(found.pixels, found.outputs, found.inputs * 9, 9, target), 0
     for size, bound in WINOGRAD_ERRORS.items():
@@ -145,7 +153,7 @@ def winograd_size(found: Convolution, target: Target, error: float) -> int:
         if bound <= error and min(found.inputs, found.outputs) >= _MANY_CHANNELS:
             seconds = winograd_seconds(size, tiles, found.outputs, found.inputs, target)
             best = min(best, (seconds, size))
-    return best[1]
+    return best
 
 
 def pack_convolutions(
@@ -221,7 +229,7 @@ class _WeightPacker:
         weight = call.args[1]
         assert isinstance(weight, Ref)
         constant = self.sources.get(weight.name, weight).name in self.once
-        seconds = own_choice(call, self.target, constant=constant)
+        seconds = own_choice(call, self.target, constant=constant, error=self.error)
         known = library_seconds(call, constant=constant)
         if seconds is None or known is None or seconds > known[1]:
             return False
