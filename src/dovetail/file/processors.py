@@ -50,8 +50,10 @@ _FORBIDDEN = (
 def processor_held() -> str | None:
     """The processor of this machine's family that DOVETAIL_PROCESSOR names, if it names one."""
     name = variable("DOVETAIL_PROCESSOR")
+    if name is None:  # asked at every call that is placed
+        return None
     known = [each for each in PROCESSORS if (each == "armv8-a") == (family() == "aarch64")]
-    if name is not None and name not in known:
+    if name not in known:
         raise InvalidOption("DOVETAIL_PROCESSOR", name, f"one of {', '.join(known)}")
     return name
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from dovetail import history
 from dovetail.errors import DovetailError
 from dovetail.ir.affine import product
 from dovetail.ir.call import OpCall, Ref, leaves
+from dovetail.ir.kernel import Const, Kernel
 from dovetail.ir.kernel_verify import verify_kernel
 from dovetail.ir.segment import Segment, is_write
 from dovetail.ir.target import Target
@@ -85,6 +86,7 @@ class _Storage:
         self.clusterer, self.limits = clusterer, clusterer.limits
         self.stored: set[Value] = set()
         self.readers: dict[Value, set[int]] = {}
+        self.simplified: dict[tuple[Kernel, tuple[str, ...]], Kernel] = {}
         for value in outputs:
             self._store(value)
         for cluster in clusterer.clusters:
@@ -128,7 +130,17 @@ class _Storage:
                     raise Unschedulable(f"{missing.value} is read out of order") from None
                 continue
             verify_stage("schedule", built.kernel, verify_kernel)
-            return Built(simplify(built.kernel, self.limits), built.buffers)
+            return Built(self._simplified(built.kernel), built.buffers)
+
+    def _simplified(self, kernel: Kernel) -> Kernel:
+        """The kernel made simpler; worked out once for kernels alike but for their names."""
+        plain = replace(kernel, name="")
+        signed = tuple([repr(i.value) for i in kernel.instructions() if isinstance(i, Const)])
+        key = plain, signed  # 0.0 equals -0.0
+        found = self.simplified.get(key)
+        if found is None:
+            found = self.simplified[key] = simplify(plain, self.limits)
+        return replace(found, name=kernel.name)
 
     def _decide(self, cluster: Cluster, roots: list[Value], members: set[Value]) -> None:
         """Store or recompute what this cluster reads of others."""

@@ -49,14 +49,22 @@ class Kernels:
         self.by_name: dict[str, kernel_ir.Kernel] = {}
         self.encoded: dict[str, bytes] = {}
         self.cannot_save = ""  # why files cannot hold one of them
+        self._named: dict[int, tuple[kernel_ir.Kernel, str]] = {}  # by the identity of its loops
 
     def add(self, kernel: kernel_ir.Kernel) -> str:
         """The name to call this kernel by."""
+        known, name = self._named.get(id(kernel.loops), (None, ""))
+        if known is None or (known.buffers, known.axes) != (kernel.buffers, kernel.axes):
+            name = self._add(kernel)
+            self._named[id(kernel.loops)] = kernel, name
+        return name
+
+    def _add(self, kernel: kernel_ir.Kernel) -> str:
         try:
             body = encode_kernel(kernel)
         except CannotSave as error:
             self.cannot_save = str(error)
-            body = str(kernel).encode()
+            body = str(replace(kernel, name="")).encode()
         sizes = ",".join(map(str, call_sizes(kernel)))
         digest = sha256(body + b"\0" + sizes.encode()).hexdigest()[:_DIGITS]
         name = f"{PREFIX}{digest}{describe(kernel)}"
