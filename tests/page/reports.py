@@ -27,7 +27,7 @@ def report(calls, inputs=("x",), outputs=(), kernels=(), instructions=()):
     program = {
         "instructions": list(instructions),
         "counts": counts,
-        "memory": {"peak": 64, "sum": 128, "bound": 64, "buffers": []},
+        "memory": {"peak": 64, "sum": 128, "bound": 64, "padding": 0, "buffers": []},
         "text": "",
         "counted": None,
     }

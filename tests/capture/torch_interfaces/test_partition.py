@@ -31,7 +31,10 @@ def parts(cut, fn, args, dynamic=False):
 
 
 def pytorch_partition(joint, inputs, **kwargs):
-    with torch._functorch.config.patch(cse=False):
+    """PyTorch's own, with our kinds of operators."""
+    kinds = partition._op_types(partitioners.get_default_op_list())
+    with torch._functorch.config.patch(cse=False), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(partitioners, "get_default_op_list", lambda: kinds)
         return partitioners.min_cut_rematerialization_partition(joint, inputs, **kwargs)
 
 

@@ -22,6 +22,12 @@ if TYPE_CHECKING:
     from dovetail.ir import OpCall, Segment
 
 _NEEDED = ("onnx", "onnxruntime")
+# Gradients that have a rule in ``lower/`` but none here: what they are made of has.
+_IN_PARTS = (
+    "aten.gelu_backward.default",
+    "aten.native_layer_norm_backward.default",
+    "aten.select_backward.default",
+)
 
 
 class OnnxRuntimeBackend(LoweringBackend):
@@ -57,7 +63,9 @@ class OnnxRuntimeBackend(LoweringBackend):
         """Operators with a rule of their own; whether it covers the call is asked later."""
         from dovetail.backends.onnx.convert import all_rules
 
-        return call.op.removeprefix("aten.") in all_rules() or super().keeps_whole(call)
+        if call.op.removeprefix("aten.") in all_rules():
+            return True
+        return call.op not in _IN_PARTS and super().keeps_whole(call)
 
     def compile(self, segment: Segment) -> Blob:
         """The segment as an ONNX model."""
