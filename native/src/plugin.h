@@ -60,6 +60,7 @@ typedef struct dvt_plugin {
     int64_t used_at_open;
     plugin_counters counters;
     struct plugin_retired *retired;
+    struct plugin_retired *spares; /* one for each thing that is not retired yet */
     dvt_lock lock;         /* long: without `parallel` one call at a time reaches the device */
     dvt_lock memory;       /* long: what the interface marks [memory] */
     dvt_lock retired_lock; /* brief */
@@ -140,6 +141,10 @@ bool plugin_is_alive(const plugin *p, const plugin_buffer *buffer);
  */
 void plugin_free(plugin *p, plugin_buffer *buffer);
 void plugin_free_compiled(plugin *p, dvp_program *compiled, uint64_t generation);
+/* Sees to it that one more buffer or program can be given back without memory to note it in;
+ * where there came none of it, that is taken back. */
+int plugin_reserve(plugin *p, plugin_error *error);
+void plugin_unreserve(plugin *p);
 /* Gives back what is due; all of it where nothing is at work. */
 void plugin_sweep(plugin *p);
 

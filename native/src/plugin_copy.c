@@ -24,14 +24,18 @@ int plugin_alloc(plugin *p, uint64_t bytes, plugin_buffer *buffer, plugin_error 
     dvp_error said;
     plugin_clear(&said);
     void *memory = NULL;
+    if (plugin_reserve(p, error) != 0)
+        return -1;
     dvp_status status = allocate(p, bytes, &memory, &said);
     if (status == DVP_NO_MEMORY && p->retired != NULL) { /* some may be due by now */
         plugin_sweep(p);
         plugin_clear(&said);
         status = allocate(p, bytes, &memory, &said);
     }
-    if (status != DVP_OK)
+    if (status != DVP_OK) {
+        plugin_unreserve(p);
         return plugin_fail(p, status, "buffer_alloc", &said, error);
+    }
     *buffer =
         (plugin_buffer){.memory = memory,
                         .lane = -1,

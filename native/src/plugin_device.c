@@ -17,19 +17,49 @@ struct plugin_retired {
     uint64_t given[PLUGIN_LANES]; /* what each lane had been given then */
 };
 
-static void retire(plugin *p, void *memory, dvp_program *compiled, uint64_t generation)
+static void push(plugin *p, struct plugin_retired **list, struct plugin_retired *one)
+{
+    dvt_lock_take(&p->retired_lock);
+    one->next = *list;
+    *list = one;
+    dvt_lock_give(&p->retired_lock);
+}
+
+static struct plugin_retired *take_spare(plugin *p)
+{
+    dvt_lock_take(&p->retired_lock);
+    struct plugin_retired *spare = p->spares;
+    if (spare != NULL)
+        p->spares = spare->next;
+    dvt_lock_give(&p->retired_lock);
+    return spare;
+}
+
+int plugin_reserve(plugin *p, plugin_error *error)
 {
     struct plugin_retired *made = calloc(1, sizeof *made);
     if (made == NULL)
-        return; /* lost until the device is closed, which says so */
+        return plugin_problem_is(error, PLUGIN_MEMORY, "no memory for the plug-in '%s'",
+                                 p->info.name);
+    push(p, &p->spares, made);
+    return 0;
+}
+
+void plugin_unreserve(plugin *p)
+{
+    free(take_spare(p));
+}
+
+static void retire(plugin *p, void *memory, dvp_program *compiled, uint64_t generation)
+{
+    struct plugin_retired *made = take_spare(p);
+    if (made == NULL)
+        return; /* the device was closed just now */
     *made = (struct plugin_retired){
         .memory = memory, .compiled = compiled, .generation = generation};
     for (int i = 0; i < PLUGIN_LANES; i++)
         made->given[i] = p->lanes[i].given;
-    dvt_lock_take(&p->retired_lock);
-    made->next = p->retired;
-    p->retired = made;
-    dvt_lock_give(&p->retired_lock);
+    push(p, &p->retired, made);
 }
 
 void plugin_free(plugin *p, plugin_buffer *buffer)
@@ -311,6 +341,8 @@ void plugin_close(plugin *p, int64_t *leaked)
     p->lost = false;
     p->generation++;
     p->counters.buffers = 0;
+    for (struct plugin_retired *spare; (spare = take_spare(p)) != NULL;)
+        free(spare);
 }
 
 bool plugin_is_alive(const plugin *p, const plugin_buffer *buffer)

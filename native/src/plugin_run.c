@@ -95,13 +95,18 @@ int plugin_load_blob(plugin *p, const void *blob, uint64_t bytes, dvp_program **
     plugin_clear(&said);
     *compiled = NULL;
     dvp_status status = DVP_UNSUPPORTED;
+    if (plugin_reserve(p, error) != 0)
+        return -1;
     dvt_lock_take(&p->memory);
     if (p->api.segment_compile != NULL)
         status = p->api.program_load(p->device, blob, bytes, compiled, &said);
     dvt_lock_give(&p->memory);
     if (status == DVP_OK && *compiled == NULL)
         status = DVP_FAILED;
-    return status == DVP_OK ? 0 : plugin_fail(p, status, "program_load", &said, error);
+    if (status == DVP_OK)
+        return 0;
+    plugin_unreserve(p);
+    return plugin_fail(p, status, "program_load", &said, error);
 }
 
 /* Kernels and memory belong to a device as it was opened; find them again in a new one. */
@@ -116,8 +121,14 @@ static int prepare(plugin *p, plugin_program *program, plugin_error *error)
     int failed = program->blob ? plugin_load_blob(p, program->blob, program->blob_bytes,
                                                   &program->compiled, error)
                                : find_kernels(p, program, error);
-    if (failed || plugin_alloc(p, program->arena_bytes, &program->arena, error) != 0)
+    if (failed)
         return -1;
+    uint64_t generation = p->generation;
+    if (plugin_alloc(p, program->arena_bytes, &program->arena, error) != 0) {
+        plugin_free_compiled(p, program->compiled, generation);
+        program->compiled = NULL;
+        return -1;
+    }
     place_in_arena(program);
     return 0;
 }
@@ -146,10 +157,15 @@ static int prepare_constant(plugin_lane *lane, plugin_step *step, uint32_t input
     if (held->number != from->number) {
         plugin_free(p, &held->buffer);
         void *memory = NULL;
+        held->number = 0;
+        if (plugin_reserve(p, error) != 0)
+            return -1;
         dvt_lock_take(&p->memory);
         dvp_status status =
             p->api.constant_prepare(p->device, lane->compute, &step->op, input, &memory, &said);
         dvt_lock_give(&p->memory);
+        if (status != DVP_OK || memory == NULL)
+            plugin_unreserve(p);
         if (status != DVP_OK)
             return plugin_fail(p, status, "constant_prepare", &said, error);
         *held = (plugin_prepared){
