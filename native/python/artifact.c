@@ -93,9 +93,11 @@ static void artifact_dealloc(PyObject *object)
 {
     Artifact *self = (Artifact *)object;
     PyTypeObject *type = Py_TYPE(object);
+    Py_BEGIN_ALLOW_THREADS; /* closing waits for a plug-in whose run may wait for Python */
     dvt_state_free(self->state);
     if (self->whole == NULL)
         dvt_close(self->artifact);
+    Py_END_ALLOW_THREADS;
     host_unbind(&self->host);
     Py_XDECREF(self->plugins);
     Py_XDECREF((PyObject *)self->whole);

@@ -179,8 +179,10 @@ PyObject *artifact_write_state(PyObject *object, PyObject *args)
     if (PyBytes_Check(tensor))
         return write_bytes((Artifact *)object, state, (size_t)number, tensor);
     argument given = {0};
-    if (read_argument(tensor, &given, false) != 0)
+    if (read_argument(tensor, &given, false) != 0) {
+        release_argument(&given);
         return PyErr_Occurred() ? NULL : raise_named("RunFailed", "give a tensor");
+    }
     PyObject *result = write_tensor(state, (size_t)number, &given.tensor);
     release_argument(&given);
     return result;

@@ -65,8 +65,10 @@ static void plugin_dealloc(PyObject *object)
 {
     Plugin *self = (Plugin *)object;
     if (self->plugin != NULL) {
+        Py_BEGIN_ALLOW_THREADS; /* which a plug-in's own thread may need to log */
         plugin_close(self->plugin, NULL);
         plugin_drop(self->plugin);
+        Py_END_ALLOW_THREADS;
     }
     release_object(object);
 }
@@ -255,6 +257,7 @@ static PyObject *plugin_alloc_new(PyObject *object, PyObject *args)
     failed = plugin_enter(p, NULL, 0, &lane, &error);
     if (!failed) {
         failed = plugin_alloc(p, bytes, &self->buffer, &error);
+        lane->given--; /* it was given nothing to wait for */
         plugin_leave(lane);
     }
     Py_END_ALLOW_THREADS;

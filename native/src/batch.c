@@ -168,8 +168,10 @@ static bool share_state(const batch *b, size_t count)
     uintptr_t *states = calloc(count, sizeof *states);
     if (states == NULL)
         return true;
-    for (size_t i = 0; i < count; i++)
-        states[i] = (uintptr_t)call_at(b, i).state;
+    for (size_t i = 0; i < count; i++) {
+        const dvt_state *own = &b->artifact->own_state, *state = call_at(b, i).state;
+        states[i] = (uintptr_t)(state == NULL ? own : state);
+    }
     qsort(states, count, sizeof *states, by_address);
     bool found = false;
     for (size_t i = 1; i < count; i++)

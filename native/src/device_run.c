@@ -108,6 +108,16 @@ void dvt_device_start(frame *f)
         f->devices->arenas[i].in_use = false;
 }
 
+/* What was sent in a turn that failed may not have arrived; the plug-in is held. */
+static void drop_weights(frame *f, uint32_t device)
+{
+    dvt_artifact *a = f->devices->artifact;
+    device_state *s = &a->devices[device - 1];
+    for (uint32_t i = 0; i < a->program.buffer_count; i++)
+        plugin_free(s->plugin, &s->weights[i]);
+    s->epoch++;
+}
+
 static dvt_status enter(frame *f, uint32_t device, device_turn *turn, dvt_error *error)
 {
     const device_state *s = &f->devices->artifact->devices[device - 1];
@@ -130,23 +140,16 @@ static dvt_status enter(frame *f, uint32_t device, device_turn *turn, dvt_error 
             p->info.name);
     plugin_hold(p); /* weights are the artifact's, not the run's */
     int failed = bind_device(f, device, lane, &turn->sent_weights, &problem);
-    if (!failed && p->parallel && turn->sent_weights) /* other lanes may read them next */
-        failed = plugin_sync(lane, &problem);
-    plugin_let(p);
     turn->uploads = turn->sent_weights;
+    if (p->parallel && turn->sent_weights) { /* other lanes may read them next */
+        failed = failed || plugin_sync(lane, &problem) != 0;
+        if (failed)
+            drop_weights(f, device);
+        turn->sent_weights = false; /* they are everybody's now */
+    }
+    plugin_let(p);
     arena->in_use = true;
     return failed ? dvt_plugin_failed(&problem, error) : DVT_OK;
-}
-
-/* What was sent in a turn that failed may not have arrived. */
-static void forget_weights(frame *f, const device_turn *turn)
-{
-    dvt_artifact *a = f->devices->artifact;
-    plugin_hold(turn->plugin);
-    for (uint32_t i = 0; i < a->program.buffer_count; i++)
-        plugin_free(turn->plugin, &a->devices[turn->device - 1].weights[i]);
-    a->devices[turn->device - 1].epoch++;
-    plugin_let(turn->plugin);
 }
 
 dvt_status dvt_device_leave(frame *f, device_turn *turn, dvt_status status, dvt_error *error)
@@ -155,11 +158,21 @@ dvt_status dvt_device_leave(frame *f, device_turn *turn, dvt_status status, dvt_
     if (p == NULL)
         return status;
     plugin_error problem = {0};
-    int failed = p->device != NULL && !p->lost ? plugin_sync(turn->lane, &problem) : 0;
+    int failed = 0;
+    if (p->device != NULL && !p->lost)
+        failed = plugin_sync(turn->lane, &problem);
+    else if (status ==
+             DVT_OK) /* another run found it lost: what this one sent may not be there */
+        failed = plugin_problem_is(&problem, PLUGIN_LOST,
+                                   "the device of plug-in '%s' was lost while the program ran",
+                                   p->info.name);
     if (status == DVT_OK && failed)
         status = dvt_plugin_failed(&problem, error);
-    if (status != DVT_OK && turn->sent_weights)
-        forget_weights(f, turn);
+    if (status != DVT_OK && turn->sent_weights) {
+        plugin_hold(p);
+        drop_weights(f, turn->device);
+        plugin_let(p);
+    }
     plugin_leave(turn->lane);
     *turn = (device_turn){0};
     return status;
@@ -198,7 +211,7 @@ static int download_elements(plugin_lane *lane, const dvt_tensor *to, const dvt_
 {
     dvt_tensor between = *to;
     between.byte_offset = 0;
-    between.data = malloc((size_t)bytes);
+    between.data = malloc((size_t)bytes < sizeof(void *) ? sizeof(void *) : (size_t)bytes);
     if (between.data == NULL) {
         *error = (plugin_error){PLUGIN_MEMORY, "out of memory"};
         return -1;
@@ -206,12 +219,17 @@ static int download_elements(plugin_lane *lane, const dvt_tensor *to, const dvt_
     plugin_buffer source = {.memory = from->data};
     int failed = plugin_download(lane, between.data, &source, from->byte_offset, bytes, error);
     plugin_error unread;
-    if (lane->plugin->device != NULL && !lane->plugin->lost &&
-        plugin_sync(lane, failed ? &unread : error) != 0)
-        failed = -1; /* a device that was lost is closed, and writes nowhere any more */
+    plugin *p = lane->plugin;
+    if (p->device == NULL || p->lost)
+        failed = failed
+                     ? failed
+                     : plugin_problem_is(error, PLUGIN_LOST,
+                                         "the device of plug-in '%s' was lost", p->info.name);
+    else if (plugin_sync(lane, failed ? &unread : error) != 0)
+        failed = -1;
     if (!failed)
         dvt_copy_tensor(to, &between);
-    free(between.data);
+    plugin_release(lane, between.data);
     return failed;
 }
 

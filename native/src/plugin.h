@@ -39,6 +39,7 @@ typedef struct plugin_lane {
     _Atomic uint64_t given,
         finished;                 /* how often it got work; what is done and was waited for */
     uint64_t bad_first, bad_last; /* turns whose work failed; 0: none */
+    void *held;                   /* a list of memory that a lost device may still write to */
 } plugin_lane;
 
 struct plugin_retired; /* memory and programs that nobody needs any more */
@@ -145,6 +146,8 @@ void plugin_free_compiled(plugin *p, dvp_program *compiled, uint64_t generation)
  * where there came none of it, that is taken back. */
 int plugin_reserve(plugin *p, plugin_error *error);
 void plugin_unreserve(plugin *p);
+/* Frees memory that a lane wrote to, of eight bytes at least; later where it still may. */
+void plugin_release(plugin_lane *lane, void *memory);
 /* Gives back what is due; all of it where nothing is at work. */
 void plugin_sweep(plugin *p);
 

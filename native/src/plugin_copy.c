@@ -103,8 +103,10 @@ int plugin_copy_peer(plugin_lane *lane, const plugin_buffer *to, plugin *from,
                   .destination = to->memory,
                   .source = source->memory,
                   .bytes = source->bytes};
+    dvt_lock_take(&from->memory);
     dvp_status status =
         p->api.buffer_copy_peer(p->device, lane->compute, from->device, &c, &said);
+    dvt_lock_give(&from->memory);
     plugin_counted(&p->counters.peer_copies, 1);
     plugin_counted(&p->counters.peer_bytes, source->bytes);
     return status == DVP_OK ? 0 : plugin_fail(p, status, "buffer_copy_peer", &said, error);
@@ -123,6 +125,10 @@ static dvp_status wait_for(plugin *p, dvp_stream *stream, dvp_error *said)
         dvp_status status = p->api.stream_wait(p->device, stream, SLICE, said);
         if (status != DVP_TIMEOUT)
             return status;
+        if (p->lost) {
+            snprintf(said->message, sizeof said->message, "another run found it lost");
+            return DVP_DEVICE_LOST;
+        }
         if (dvt_control_poll(dvt_control())) {
             snprintf(said->message, sizeof said->message,
                      "it was to stop while the device was at work");

@@ -112,7 +112,7 @@ static void give_back(plugin *p, struct plugin_retired *list)
         bool alive = p->device != NULL && list->generation == p->generation;
         if (alive && list->memory != NULL) {
             p->api.buffer_free(p->device, list->memory);
-            p->counters.buffers--;
+            plugin_counted(&p->counters.buffers, (uint64_t)-1);
         }
         if (alive && list->compiled != NULL)
             p->api.program_free(p->device, list->compiled);
@@ -130,6 +130,17 @@ void plugin_sweep(plugin *p)
 
 /* ---- lanes ---- */
 
+void plugin_release(plugin_lane *lane, void *memory)
+{
+    plugin *p = lane->plugin;
+    if (p->device == NULL || !p->lost) {
+        free(memory);
+        return;
+    }
+    *(void **)memory = lane->held; /* until the device is closed, which drops its lanes */
+    lane->held = memory;
+}
+
 static void drop_lane(plugin *p, plugin_lane *lane)
 {
     if (lane->uploaded != NULL)
@@ -140,6 +151,11 @@ static void drop_lane(plugin *p, plugin_lane *lane)
         p->api.stream_destroy(p->device, lane->transfer);
     if (lane->compute != NULL)
         p->api.stream_destroy(p->device, lane->compute);
+    while (lane->held != NULL) {
+        void *next = *(void **)lane->held;
+        free(lane->held);
+        lane->held = next;
+    }
     *lane = (plugin_lane){.plugin = p};
 }
 
@@ -252,10 +268,14 @@ void plugin_leave(plugin_lane *lane)
     plugin *p = lane->plugin;
     if (p->parallel) {
         dvt_lock_take(&p->lock);
+        uint64_t generation = p->generation;
         lane->taken = false;
         p->busy--;
         if (p->lost && p->busy == 0)
             plugin_close(p, NULL);
+        /* Until it is closed a lost device may still write to memory of this run's caller. */
+        while (p->lost && p->generation == generation)
+            doze(p);
     }
     if (p->device != NULL && !p->lost)
         plugin_sweep(p);
@@ -377,6 +397,10 @@ int plugin_set(plugin *p, const char *name, int64_t value, plugin_error *error)
     if (p->api.device_set == NULL)
         return plugin_problem_is(error, PLUGIN_FAILED,
                                  "the plug-in '%s' has no attributes to set", p->info.name);
+    while (p->busy > 0)
+        doze(p);
+    if (plugin_ready(p, error) != 0)
+        return -1;
     dvp_status status = p->api.device_set(p->device, name, value, &said);
     return status == DVP_OK ? 0 : plugin_fail(p, status, "device_set", &said, error);
 }

@@ -274,9 +274,11 @@ void plugin_free_program(plugin *p, plugin_program *program)
 {
     plugin_free_compiled(p, program->compiled, program->arena.generation);
     program->compiled = NULL;
-    for (size_t i = 0; i < program->step_count; i++)
-        for (uint32_t k = 0; k < program->steps[i].op.input_count; k++)
-            plugin_free(p, &program->steps[i].prepared[k].buffer);
+    for (size_t i = 0; program->steps != NULL && i < program->step_count; i++) {
+        plugin_step *step = &program->steps[i]; /* half read where the program was refused */
+        for (uint32_t k = 0; step->prepared != NULL && k < step->op.input_count; k++)
+            plugin_free(p, &step->prepared[k].buffer);
+    }
     plugin_free(p, &program->arena);
 }
 
@@ -304,8 +306,10 @@ int plugin_compile(plugin *p, const dvp_segment *segment, const void **blob, uin
 
 void plugin_free_blob(plugin *p, const void *blob)
 {
+    dvt_lock_take(&p->memory);
     if (p->device != NULL)
         p->api.blob_free(p->device, blob);
+    dvt_lock_give(&p->memory);
 }
 
 int plugin_check_blob(plugin *p, const void *blob, uint64_t bytes, int32_t *state,
@@ -317,7 +321,9 @@ int plugin_check_blob(plugin *p, const void *blob, uint64_t bytes, int32_t *stat
         return 1;
     if (plugin_ready(p, error) != 0)
         return -1;
+    dvt_lock_take(&p->memory);
     dvp_status status = p->api.blob_check(p->device, blob, bytes, state, &said);
+    dvt_lock_give(&p->memory);
     if (status != DVP_OK)
         return plugin_fail(p, status, "blob_check", &said, error);
     if (*state < DVP_BLOB_OPTIMAL || *state > DVP_BLOB_UNSUPPORTED)

@@ -202,7 +202,8 @@ static dvt_status tensor_of(const dvt_state *state, size_t index, state_tensor *
     }
     uint64_t elements = 0;
     if (!sound || overlaps || !dvt_reach(&made->tensor, &elements) ||
-        elements > b->data_size / b->item)
+        elements > b->data_size / b->item ||
+        (uint64_t)dvt_numel(&made->tensor) > b->data_size / b->item)
         return dvt_fail(error, DVT_ERROR_UNSUPPORTED,
                         "'%.200s' is laid out in a way that only the program knows", info.name);
     return DVT_OK;

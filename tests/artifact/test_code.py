@@ -211,8 +211,8 @@ def test_products_are_built_in_on_request(tmp_path):
     assert describe(str(tmp_path / "free.dvt"))["host_ops"] == []
     mlp.save(tmp_path / "bound.dvt")
     assert describe(str(tmp_path / "bound.dvt"))["host_ops"] == ["aten.addmm.default"]
-    both = nn.Sequential(nn.Conv2d(3, 4, 3), nn.GELU(), nn.Flatten(), nn.Linear(16, 2))
-    mixed = export(both, torch.randn(2, 3, 4, 4))
+    both = nn.Sequential(nn.Conv1d(3, 4, 3), nn.GELU(), nn.Flatten(), nn.Linear(16, 2))
+    mixed = export(both, torch.randn(2, 3, 6))
     mixed.save(tmp_path / "mixed.dvt")
     assert len(describe(str(tmp_path / "mixed.dvt"))["host_ops"]) == 2
     with pytest.raises(errors.CannotSave, match=r"aten\.convolution"):

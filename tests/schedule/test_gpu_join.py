@@ -75,6 +75,14 @@ def test_pieces_are_written_where_they_end_up():
     assert {s.index.offset for s in stores} == {0, 8}
 
 
+def test_a_row_serves_two_widths():
+    def fn(x, y, z):
+        s = x.sum(-1, keepdim=True)
+        return y * s, z * s
+
+    check(fn, 1, torch.randn(300, 16), torch.randn(300, 2048), torch.randn(300, 512))
+
+
 def test_rows_are_finished_where_they_were_reduced():
     def fn(x, w, angles):
         return rotated(normalised(x, w), angles)

@@ -6,6 +6,7 @@ import os
 import sys
 import warnings
 from collections.abc import Callable, Sequence
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
@@ -89,6 +90,10 @@ def _limit(name: str, value: float | None) -> int:
     return int(min(value, _UNLIMITED))
 
 
+# What a file that is opened must have as its digest; None: anything.
+_expected: ContextVar[bytes | None] = ContextVar("expected", default=None)
+
+
 def open_native(
     source: str | bytes,
     *,
@@ -104,7 +109,10 @@ def open_native(
     known = trusted_keys() if keys is None else public_keys(keys)
     host = None if flags & INSPECT else _host()
     # Read once: however often it is opened below, it is what was verified here.
-    native = _open(_read(source), flags, b"".join(known), host, plugins, limits)
+    read, expected = _read(source), _expected.get()
+    if expected is not None and _open(read, INSPECT, b"", None, (), limits).digest() != expected:
+        raise ArtifactChanged(f"{source!r} is not the file that it was when the model was pickled")
+    native = _open(read, flags, b"".join(known), host, plugins, limits)
     problem = "" if flags & INSPECT else _compile(native, regenerate)
     if host is not None:
         host.prepare(native)
@@ -316,10 +324,12 @@ def _load_again(
     digest: bytes,
     state: list[bytes],
 ) -> Loaded:
-    """What was pickled, from the same file: one of other contents is refused."""
-    loaded = opener(path, **options)
-    if loaded.native.digest() != digest:
-        raise ArtifactChanged(f"{path} is not the file that it was when the model was pickled")
+    """What was pickled, from the same file: one of other contents is refused before it is used."""
+    token = _expected.set(digest)
+    try:
+        loaded = opener(path, **{**options, "copy": True})  # constants are checked, too
+    finally:
+        _expected.reset(token)
     for number, contents in enumerate(state):
         loaded.native.write_state(number, contents)
     return loaded

@@ -30,7 +30,9 @@ class CpuBackend(LoweringBackend):
 
         That is against float64 and beside the root mean square of all results, and for frozen
         weights alone: less than 2e-5 rules out Winograd's algorithm in tiles of 4 by 4, less than
-        4e-6 in any (docs/decisions/0102).
+        4e-6 in any (docs/decisions/0102). The algorithm works on tiles: an infinity, a NaN or a
+        value far larger than all others reaches every result of its tiles, not its neighbours
+        alone; 0 is for those who need them apart.
         """
         self.convolution_error = convolution_error
 

@@ -81,8 +81,8 @@ class ReplayedCall:
         assert self.made is not None
         if self.moving:
             torch._foreach_copy_(self.own, [inputs[n] for n in self.moving])
-        inputs.clear()
         self.graph.replay()
+        inputs.clear()  # not before: others could be given their memory
         return [out.clone() if isinstance(out, torch.Tensor) else out for out in self.made]
 
 
@@ -95,7 +95,10 @@ def _refusal(made: list[Any] | None, given: list[Any]) -> str:
     """Why results cannot be copied out of a graph; empty when they can."""
     if made is None:
         return "an input does not lie as it was described"
-    storages = [t.untyped_storage().data_ptr() for t in made if isinstance(t, torch.Tensor)]
+    tensors = [t for t in made if isinstance(t, torch.Tensor)]
+    if any(t.clone().stride() != t.stride() for t in tensors):
+        return "a copy of a result has other strides"
+    storages = [t.untyped_storage().data_ptr() for t in tensors]
     held = {x.untyped_storage().data_ptr() for x in given if isinstance(x, torch.Tensor)}
     if len(set(storages)) < len(storages) or held & set(storages):
         return "results share memory"

@@ -15,17 +15,17 @@ _LOG2_E = tl.constexpr(1.4426950408889634)
 
 @triton.jit
 def power_of_two(x):  # noqa: ANN001, ANN201
-    """2**x in one instruction, to 22 bits; zero for results that are no normal numbers."""
+    """2**x in one instruction, to 22 bits."""
     return tl.inline_asm_elementwise(
-        "ex2.approx.ftz.f32 $0, $1;", "=f,f", [x], dtype=tl.float32, is_pure=True, pack=1
+        "ex2.approx.f32 $0, $1;", "=f,f", [x], dtype=tl.float32, is_pure=True, pack=1
     )
 
 
 @triton.jit
 def inverse(x):  # noqa: ANN001, ANN201
-    """1 / x in one instruction, to 23 bits; zero for results that are no normal numbers."""
+    """1 / x in one instruction, to 23 bits."""
     return tl.inline_asm_elementwise(
-        "rcp.approx.ftz.f32 $0, $1;", "=f,f", [x], dtype=tl.float32, is_pure=True, pack=1
+        "rcp.approx.f32 $0, $1;", "=f,f", [x], dtype=tl.float32, is_pure=True, pack=1
     )
 
 
@@ -44,7 +44,7 @@ def short_sigmoid(x):  # noqa: ANN001, ANN201
 @triton.jit
 def short_tanh(x):  # noqa: ANN001, ANN201
     """The hyperbolic tangent to 16 bits: two terms of its series near zero, 1 - 2 / (1 + e**2x)."""
-    near = tl.fma(x * x, x * -0.3333333, x)
+    near = tl.where(x == 0.0, x, tl.fma(x * x, x * -0.3333333, x))  # which keeps the sign of zero
     far = tl.fma(inverse(1.0 + power_of_two(x * (2 * _LOG2_E))), -2.0, 1.0)
     return tl.where(tl.abs(x) < 0.07, near, far)
 

@@ -123,18 +123,21 @@ class RowJoin:
     def _merged(self, split: Kernel, two: Kernel, values: dict[str, str]) -> Built:
         held = {root_of(v): name for name, v in self.first.buffers.items()}
         buffers, roots = {b.name: b for b in split.buffers}, dict(self.first.buffers)
+        suffix = _free_suffix(split)
         renamed: dict[str, str] = {}
         for b in two.buffers:
             value = self.second.buffers[b.name]
             known = held.get(root_of(value))
-            name = known or f"{b.name}_second"
+            name = known or f"{b.name}{suffix}"
             renamed[b.name] = name
             if known is None:
                 buffers[name], roots[name] = replace(b, name=name), value
         axes = {a.name: b.name for a, b in zip(two.axes, split.axes, strict=False)}
-        inner = tuple(Axis(f"{a.name}_second", a.extent) for a in two.axes[len(split.axes) :])
-        axes |= {a.name: f"{a.name}_second" for a in two.axes[len(split.axes) :]}
-        body = tuple(_renamed(two.loops, axes, renamed, values, self._rounding(values, two)))
+        inner = tuple(Axis(f"{a.name}{suffix}", a.extent) for a in two.axes[len(split.axes) :])
+        axes |= {a.name: f"{a.name}{suffix}" for a in two.axes[len(split.axes) :]}
+        body = tuple(
+            _renamed(two.loops, axes, renamed, values, self._rounding(values, two), suffix)
+        )
         loops = (*self._without_unread(split), Loop(inner, body))
         used = {i.buffer for loop in loops for i in loop.body if isinstance(i, Load | Store)}
         kernel = Kernel(
@@ -209,17 +212,28 @@ def _split_axes(kernel: Kernel, axes: Sequence[Axis]) -> Kernel | None:
     return replace(kernel, axes=tuple(new), loops=loops)
 
 
+def _free_suffix(kernel: Kernel) -> str:
+    """What names of a kernel that joins this one end in; this one may be joined itself."""
+    names = {b.name for b in kernel.buffers} | {i.name for i in kernel.instructions() if i.name}
+    names |= {a.name for axes in (kernel.axes, *(loop.axes for loop in kernel.loops)) for a in axes}
+    suffix, number = "_second", 2
+    while any(name.endswith(suffix) for name in names):
+        suffix, number = f"_second{number}", number + 1
+    return suffix
+
+
 def _renamed(
     loops: Sequence[Loop],
     axes: dict[str, str],
     buffers: dict[str, str],
     values: dict[str, str],
     rounding: dict[str, str],
+    suffix: str,
 ) -> Iterator[Instruction]:
     """A second kernel's instructions with names that no first one has."""
     names: dict[str, str] = {}
     for i in (i for loop in loops for i in loop.body):
-        new = f"{i.name}_second" if i.name else ""
+        new = f"{i.name}{suffix}" if i.name else ""
         if isinstance(i, Load) and i.name in values:
             names[i.name] = values[i.name]
             if i.name in rounding:

@@ -212,10 +212,9 @@ def _kept_bytes(kernel: Kernel, width: int) -> int:
 
 
 def is_short(kernel: Kernel) -> bool:
-    """Whether every floating-point result is rounded to 16 bits, and some is."""
+    """Whether every result is a floating-point number of 16 bits."""
     made = [DTYPES[b.dtype] for b in kernel.buffers if b.role != "in"]
-    floats = [dtype for dtype in made if dtype.kind == "float"]
-    return bool(floats) and all(dtype.bits == 16 for dtype in floats)
+    return all((dtype.kind, dtype.bits) == ("float", 16) for dtype in made)
 
 
 def _all_points(kernel: Kernel, loop: Loop) -> int:
