@@ -19,7 +19,7 @@ from dovetail.schedule.schedule import STACK_BYTES, ProductTile
 # Products that one accumulator sums up: with more of them the error of a sum grows as they do, with
 # 256 it is that of the libraries (measured for K from 576 to 4608), for 2 % of the time at most.
 CHUNK = 256
-UNROLL = 4  # steps of a sum that hide the loop's own instructions; half where code is written twice
+UNROLL = 4  # steps of a sum that hide the loop's own instructions
 MOST_VECTORS, MOST_ROWS = 6, 14
 LATENCY = 4  # cycles of a multiply-add: independent ones fill them
 PER_CYCLE = 2  # multiply-adds, and loads, that start in one cycle
@@ -157,4 +157,4 @@ def _with_heights(tile: ProductTile, rows: int) -> ProductTile:
     """The tile with the heights that occur."""
     lengths = {min(tile.block, rows), rows % tile.block} - {0}
     heights = tuple(sorted(set().union(*map(tile.tiles, lengths)), reverse=True))
-    return replace(tile, heights=heights, unroll=UNROLL if len(heights) == 1 else UNROLL // 2)
+    return replace(tile, heights=heights)
