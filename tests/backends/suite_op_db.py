@@ -19,7 +19,8 @@ def check_exported(op, backend: str, folder) -> list[str]:
     invocations = torch.testing._internal.common_methods_invocations
     with mock.patch.object(invocations, "wrapper_set_seed", _without_seed):
         cases = {
-            name: as_case(op, sample) for name, (sample, _) in sweep.runnable(op, False).items()
+            name: as_case(op, sample)
+            for name, (sample, _) in sweep.runnable(op, False, "cpu", sweep.CASES).items()
         }
         cases = {name: case for name, case in cases.items() if case is not None}
         if not cases or not _problems(bundle(list(cases.values())), backend, folder):
