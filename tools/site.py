@@ -16,6 +16,8 @@ ROOT = Path(__file__).resolve().parents[1]
 PAGES = {
     "src/dovetail/artifact/SPEC.md": "format.md",
     "native/include/dovetail_plugin.h": "abi.md",
+    "native/include/dovetail.h": "c_api.md",
+    "src/dovetail/ir/kernel.py": "kernel_ir.md",
 }
 _LINK = re.compile(r"\[([^\]]*)\]\(((?!https?:|#)[^)\s]+)\)")
 _FROM_SPEC = "src/dovetail/artifact"
@@ -27,9 +29,12 @@ def on_page_markdown(markdown: str, *, page: Any, **_: Any) -> str:
     if page.file.src_uri == "format.md":
         markdown = (ROOT / "src/dovetail/artifact/SPEC.md").read_text()
         folder = _FROM_SPEC
-    if page.file.src_uri == "abi.md":
-        header = (ROOT / "native/include/dovetail_plugin.h").read_text()
-        markdown = markdown.replace("HEADER", header)
+    for source, name in PAGES.items():
+        if source.endswith(".h") and page.file.src_uri == name:
+            markdown = markdown.replace("HEADER", (ROOT / source).read_text())
+    if page.file.src_uri == "kernel_ir.md":
+        for what, table in _tables().items():
+            markdown = markdown.replace(f"TABLE OF {what}", table)
     return _LINK.sub(lambda found: _link(found, folder, page.file.src_uri), markdown)
 
 
@@ -44,3 +49,46 @@ def _link(found: re.Match[str], folder: str, page: str) -> str:
         return f"[{text}]({inside}{'#' if anchor else ''}{anchor})"
     plain = text.strip("`")
     return f"`{plain}`" if plain == place else f"{text} (`{place}`)"
+
+
+def _tables() -> dict[str, str]:
+    """The tables of kernel IR, as its modules have them."""
+    from dovetail.ir.dtypes import DTYPES
+    from dovetail.ir.ops import OPERATIONS, REDUCTIONS
+
+    operations = [
+        (o.name, o.arity, _TAKES[o.rule], o.in_c("float32"), o.numpy, o.expansion)
+        for o in OPERATIONS.values()
+    ]
+    reductions = [(r.name, r.operation, _BEGINS.get(r.start, r.start)) for r in REDUCTIONS.values()]
+    types = [(t.name, t.bits, t.compute, t.c, t.rounding) for t in DTYPES.values() if t.compute]
+    heads = "operation | operands | types | C, for float32 | NumPy | in other operations"
+    return {
+        "OPERATIONS": _table(heads, operations),
+        "REDUCTIONS": _table("reduction | joins by | begins with", reductions),
+        "TYPES": _table("type | bits | computed in | C | rounded to by", types),
+    }
+
+
+_TAKES = {
+    "float": "floating-point numbers",
+    "number": "numbers",
+    "any": "any, bool too",
+    "integer": "integers",
+    "bits": "integers, bool",
+    "single": "float32",
+    "cast": "any to any",
+    "test": "a floating-point number to bool",
+    "compare": "two of a type to bool",
+    "select": "bool and two of a type",
+    "check": "int64, int64 and bool to int64",
+}
+_BEGINS = {"least": "the least of the type", "greatest": "the greatest of the type"}
+
+
+def _table(heads: str, rows: list[tuple[object, ...]]) -> str:
+    lines = [f"| {heads} |", "|---" * (heads.count("|") + 1) + "|"]
+    for row in rows:
+        cells = [f"`{cell}`" if isinstance(cell, str) and cell else str(cell) for cell in row]
+        lines.append("| " + " | ".join(c.replace("|", "\\|") for c in cells) + " |")
+    return "\n".join(lines)

@@ -118,8 +118,7 @@ typedef struct {
     char message[500];
 } dvt_error;
 
-/* ---- Messages
- * -------------------------------------------------------------------------------- */
+/* ---- Messages ---- */
 
 /* What the library does and why it runs slower than it could, for a program's log. Failures are
  * not logged: they are returned. */
@@ -128,8 +127,7 @@ typedef void (*dvt_log_function)(void *context, int32_t level, const char *messa
 /* Have messages of at least this level go to a function; NULL: nobody is told, as at first. */
 DVT_API void dvt_set_log(dvt_log_function function, void *context, int32_t least);
 
-/* ---- Tensors: laid out as DLPack 1.x has them
- * ------------------------------------------------ */
+/* ---- Tensors: laid out as DLPack 1.x has them ---- */
 
 enum {
     DVT_INT = 0,
@@ -173,8 +171,7 @@ typedef struct dvt_managed {
     dvt_tensor tensor;
 } dvt_managed;
 
-/* ---- Kernels
- * --------------------------------------------------------------------------------- */
+/* ---- Kernels ---- */
 
 typedef union {
     int64_t i;
@@ -228,8 +225,7 @@ DVT_API int dvt_adopt_openmp(void);
 /* Run kernels on threads of our own again. */
 DVT_API void dvt_own_threads(void);
 
-/* ---- Artifacts
- * ------------------------------------------------------------------------------- */
+/* ---- Artifacts ---- */
 
 typedef struct dvt_artifact dvt_artifact;
 
@@ -486,12 +482,12 @@ DVT_API uint32_t dvt_instruction_count(const dvt_artifact *artifact);
 DVT_API const char *dvt_instruction_name(const dvt_artifact *artifact, uint32_t instruction,
                                          size_t *length);
 
-/* ---- State
+/* ---- State ----
  *
  * Buffers that a program writes to keep their contents from call to call: the cache of a
  * decoder, running statistics. An artifact has a state of its own, which serves where no other
  * is named; further ones, one for each user's sequence say, share its program, code and
- * constants and cost the memory of the buffers alone. -------------------------------------- */
+ * constants and cost the memory of the buffers alone. */
 
 typedef struct dvt_state dvt_state;
 
@@ -524,8 +520,7 @@ DVT_API dvt_status dvt_state_read(dvt_state *state, size_t index, const dvt_tens
 DVT_API dvt_status dvt_state_write(dvt_state *state, size_t index, const dvt_tensor *from,
                                    dvt_error *error);
 
-/* ---- Running
- * --------------------------------------------------------------------------------- */
+/* ---- Running ---- */
 
 typedef struct {
     uint32_t struct_size;
@@ -594,7 +589,7 @@ typedef struct {
 DVT_API dvt_status dvt_run_batch(dvt_artifact *artifact, const dvt_run_options *options,
                                  dvt_batch_call *calls, size_t count, dvt_error *error);
 
-/* ---- Size programs -------------------------------------------------------
+/* ---- Size programs ----
  *
  * A size program computes the integer sizes that a model needs at run time
  * (dimensions, strides, offsets) from the values of its symbols. It is a list
@@ -633,8 +628,7 @@ DVT_API dvt_status dvt_size_verify(const dvt_size_instruction *code, size_t coun
 DVT_API dvt_status dvt_size_run(const dvt_size_instruction *code, size_t count,
                                 const int64_t *symbols, int64_t *outputs);
 
-/* ---- Digests and signatures
- * ------------------------------------------------------------------ */
+/* ---- Digests and signatures ---- */
 
 DVT_API void dvt_sha256(const void *data, size_t size, uint8_t digest[32]);
 

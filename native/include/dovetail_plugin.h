@@ -20,11 +20,12 @@
  * may abort, throw or longjmp across this interface.
  * - Threads: any thread may call, none of them under Python's lock, and no function may wait
  *   for another call of the host's. Unless the plug-in says otherwise, the host makes one call
- * at a time for one device. With DVP_PARALLEL_STREAMS in `dvp_info.flags` calls come from
- * several threads at once, and what stands at each function says which: [device]  alone: no
- * other call of this device is under way, but [any] ones may be [memory]  beside calls of any
- * stream; not beside another [memory] call [stream]  beside calls of other streams; calls of
- * one stream come one at a time [any]     beside anything
+ *   at a time for one device. With DVP_PARALLEL_STREAMS in `dvp_info.flags` calls come from
+ *   several threads at once, and each function says which:
+ *   - [device]: alone, with no other call of this device under way but [any] ones
+ *   - [memory]: beside calls of any stream, not beside another [memory] call
+ *   - [stream]: beside calls of other streams; calls of one stream come one at a time
+ *   - [any]: beside anything
  * - Functions marked (optional) may be NULL.
  */
 #ifndef DOVETAIL_PLUGIN_H

@@ -105,6 +105,10 @@ def test_the_site_builds_without_a_warning(here, tmp_path):
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert "dovetail_plugin_query" in (tmp_path / "site/abi.html").read_text()
+    assert "dvt_open_options" in (tmp_path / "site/c_api.html").read_text()
+    kernel_ir = (tmp_path / "site/kernel_ir.html").read_text()
+    assert "TABLE OF" not in kernel_ir
+    assert "check_divisor" in kernel_ir
     assert "format 1" in (tmp_path / "site/format.html").read_text()
     api = (tmp_path / "site/api.html").read_text()
     for name in ("explain", "Backend", "KernelBackend", "load", "UnknownOption"):

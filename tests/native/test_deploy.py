@@ -40,24 +40,26 @@ def checkout(native_folder, tmp_path_factory):
 
 
 def test_the_page_as_it_is_written(checkout):
-    build, with_c, with_cpp, wheel = blocks("sh")
+    build, own, with_c, with_cpp, wheel = blocks("sh")
+    (checkout / "score.c").write_text(blocks("c")[0])
     environment = TemporaryEnvironment(checkout, shares_packages=False)
-    variables = {**os.environ, "PREFIX": str(checkout / "prefix"), "CFLAGS": "-O1 -g"}
+    variables = {**os.environ, "CFLAGS": "-O1 -g"}
     # The extension is the one that is installed here; pip that of the new environment.
     wheel = wheel.replace(
         "runtime_wheel.py dist", f"runtime_wheel.py dist --extension {_native.__file__}"
     )
     wheel = wheel.replace("pip install", f"pip --python {environment.python} install --no-index")
     variables["PATH"] = f"{os.path.dirname(sys.executable)}:{variables['PATH']}"  # noqa: PTH120
-    script = "set -e\n" + build + with_c + with_cpp + wheel
+    script = "set -e\n" + build + own + with_c + with_cpp + wheel
     done = subprocess.run(
         ["sh", "-c", script], cwd=checkout, env=variables, capture_output=True, text=True,
         check=False, timeout=400,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     outputs = [line for line in done.stdout.splitlines() if line.endswith("(8 values)")]
-    assert len(outputs) == 2
-    assert outputs[0].split(":")[1] == outputs[1].split(":")[1]
+    assert len(outputs) == 3
+    assert outputs[1].split(":")[1] == outputs[2].split(":")[1]
+    assert len(outputs[0].split()) == 8 + 2  # of score.c, which has inputs of its own
 
 
 def test_the_python_on_the_page(checkout):

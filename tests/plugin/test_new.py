@@ -1,5 +1,6 @@
 """``dovetail new``: from nothing to a running backend."""
 
+import re
 import subprocess
 import sys
 
@@ -8,11 +9,26 @@ import pytest
 from dovetail import errors
 from dovetail.cli import main
 from dovetail.cli.new import KINDS, write_package
-from tests.ground.environments import TemporaryEnvironment
+from tests.ground.environments import ROOT, TemporaryEnvironment
 from tests.plugin.conftest import HEADER
 
 # Kind → how many tests its package has, and how many files.
 PACKAGES = {"c": (5, 9), "python": (3, 5), "segment": (9, 6), "renderer": (4, 5)}
+
+
+def add_the_kernel_of_the_docs(source):
+    """docs/plugins.md: a function above the table of kernels, a row of it, a row of operations."""
+    blocks = re.findall(r"```c\n(.*?)```", (ROOT / "docs" / "plugins.md").read_text(), re.S)
+    function, kernel, operation = blocks
+    text = source.read_text()
+    for mark, added in (
+        ("const dvp_kernel KERNELS[]", f"{function}\n"),
+        ("    {NULL, 0, NULL},", kernel),
+        ('    {"aten.mm.default"', operation),
+    ):
+        assert text.count(mark) == 1
+        text = text.replace(mark, added + mark)
+    source.write_text(text)
 
 
 @pytest.mark.e2e
@@ -21,6 +37,7 @@ def test_packages_as_written_install_pass_their_tests_and_run_a_model(compiler, 
     names = {kind: f"{kind}_chip" for kind in PACKAGES}
     for kind, name in names.items():
         assert main(["new", name, "--kind", kind, "--output", str(tmp_path / name)]) == 0
+    add_the_kernel_of_the_docs(tmp_path / names["c"] / "csrc" / "kernels.c")
     environment = TemporaryEnvironment(tmp_path)
     folders = [str(tmp_path / name) for name in names.values()]
     environment.pip("install", "--no-index", "--no-deps", "--no-build-isolation", *folders)
@@ -37,8 +54,11 @@ def test_packages_as_written_install_pass_their_tests_and_run_a_model(compiler, 
             torch.testing.assert_close(torch.compile(layer, backend=name)(x), layer(x))
             info = dovetail.backend_info(name)
             answers[name] = [info.distribution, info.available, name in dovetail.list_backends()]
+        report = dovetail.explain(lambda x: -layer(x), x, backend="c_chip")
+        answers["on the device"] = report.placements()
         print(json.dumps(answers))
     """)
+    assert answers.pop("on the device") == {"c_chip": 3}
     assert answers == {name: [name.replace("_", "-"), True, True] for name in names.values()}
 
 
