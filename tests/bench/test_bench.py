@@ -1,7 +1,6 @@
 """``dovetail bench`` as a user runs it."""
 
 import importlib.metadata
-import importlib.util
 import json
 import subprocess
 import sys
@@ -11,6 +10,7 @@ import torch
 
 import dovetail
 from dovetail.bench import cases, rivals
+from dovetail.cli import bench as bench_command
 
 pytestmark = pytest.mark.e2e
 
@@ -36,9 +36,33 @@ def test_one_case_on_two_backends(tmp_path):
     assert plot_file.read_text().startswith("<svg")
 
 
+def test_frozen_beside_whatever_engines_are_installed(tmp_path):
+    json_file = tmp_path / "out.json"
+    done = bench(
+        *("mlp", "--frozen", "--backends", "eager,onnxruntime,openvino,cpu", "--threads", "1"),
+        *("--rounds", "1", "--seconds", "0.05", "--no-warm", "--clock", "processor"),
+        *("--json", str(json_file)),
+    )
+    assert done.returncode == 0, done.stderr
+    written = json.loads(json_file.read_text())
+    assert written["settings"]["frozen"]
+    assert written["settings"]["clock"] == "processor"
+    there = [name for name in ("onnxruntime", "openvino") if not rivals.missing(name)]
+    for name in {"onnxruntime", "openvino"} - {*there}:
+        assert f"{name} is left out: {rivals.missing(name)} is not installed" in done.stderr
+    row = written["results"]["mlp"]
+    assert [*row] == ["eager", *there, "cpu"]
+    assert all(found["best"] > 0 and found["error"] < 1e-5 for found in row.values())
+    best = min(found["best"] for name, found in row.items() if name != "cpu")
+    line = next(line for line in done.stdout.splitlines() if line.startswith("mlp "))
+    if there:
+        assert line.endswith(f"|{row['cpu']['best'] / best:10.2f}")
+
+
 @pytest.mark.parametrize(
     ("arguments", "problem"),
     [
+        (["mlp", "--frozen", "--device", "cuda"], "--frozen"),
         (["nothing"], "nothing"),
         (["mlp", "--backends", "eager,no_such"], "no_such"),
         (["mlp", "--device", "cuda"], "softmax_4096-bfloat16"),
@@ -53,14 +77,11 @@ def test_a_mistake_is_answered_in_one_line(arguments, problem):
     assert "Traceback" not in done.stderr
 
 
-@pytest.mark.skipif(
-    importlib.util.find_spec("openvino") is not None, reason="OpenVINO is installed"
-)
-def test_an_engine_that_is_not_installed_is_left_out():
-    settings = ("--rounds", "1", "--seconds", "0.01", "--no-warm")
-    done = bench("mlp", "--backends", "openvino,eager", *settings)
-    assert done.returncode == 0, done.stderr
-    assert "openvino is left out: openvino is not installed" in done.stderr
+def test_an_engine_that_cannot_be_held_to_a_processor_is_left_out(capsys, monkeypatch):
+    monkeypatch.setattr(rivals, "missing", lambda rival: "")
+    found = bench_command._present(["onnxruntime", "eager"], "x86-64-v3")
+    assert found == ["eager"]
+    assert "onnxruntime is left out: it cannot be held to x86-64-v3" in capsys.readouterr().err
 
 
 def test_versions_without_metadata(monkeypatch):

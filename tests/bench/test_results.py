@@ -32,6 +32,19 @@ def test_summary_names_mean_and_worst_case():
     assert lines == ["kernels, steady state, mine over eager: geometric mean 1.00, worst 2.00 (b)"]
 
 
+def test_the_best_of_the_others_is_found_case_by_case():
+    rows = {
+        "a": {"x": {"best": 1.0}, "y": {"best": 2.0}, "mine": {"best": 0.5}},
+        "b": {"y": {"best": 1.0}, "mine": {"best": 2.0}},
+        "c": {"mine": {"best": 2.0}},
+    }
+    lines = results.summary(rows, ["x", "y", "mine"], {"models": ["a", "b", "c"]})
+    assert lines[-1] == (
+        "models, steady state, mine over the best of the others: "
+        "geometric mean 1.00, worst 2.00 (b)"
+    )
+
+
 def test_a_rival_that_failed_has_dashes():
     line = results.row_text("c", RESULTS["c"], ["eager", "mine"])
     assert line.rstrip().endswith("-")

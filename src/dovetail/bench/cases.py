@@ -160,6 +160,62 @@ class Vision(nn.Module):  # type: ignore[misc]
         return self.head(self.norm(self.blocks(x))[:, 0])
 
 
+class LlamaBlock(nn.Module):  # type: ignore[misc]
+    """RMS norms, rotary embedding, heads that share keys, a gated feed-forward part."""
+
+    def __init__(self, width: int, heads: int, shared: int, hidden: int) -> None:
+        super().__init__()
+        self.heads, self.shared, self.size = heads, shared, width // heads
+        self.norm1, self.norm2 = nn.RMSNorm(width), nn.RMSNorm(width)
+        self.qkv = nn.Linear(width, (heads + 2 * shared) * self.size, bias=False)
+        self.out = nn.Linear(width, width, bias=False)
+        self.gate, self.up = (nn.Linear(width, hidden, bias=False) for _ in range(2))
+        self.down = nn.Linear(hidden, width, bias=False)
+
+    def rotate(self, x: Any, cos: Any, sin: Any) -> Any:
+        """A rotary embedding of every head."""
+        one, two = x.chunk(2, -1)
+        return torch.cat((one * cos - two * sin, two * cos + one * sin), -1)
+
+    def forward(self, x: Any, cos: Any, sin: Any) -> Any:
+        """Attention, then a feed-forward part."""
+        b, n, d = x.shape
+        qkv = self.qkv(self.norm1(x)).view(b, n, -1, self.size).transpose(1, 2)
+        q, k, v = qkv.split((self.heads, self.shared, self.shared), 1)
+        q, k = self.rotate(q, cos, sin), self.rotate(k, cos, sin)
+        grouped = self.heads != self.shared
+        y = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=grouped)
+        x = x + self.out(y.transpose(1, 2).reshape(b, n, d))
+        h = self.norm2(x)
+        return x + self.down(F.silu(self.gate(h)) * self.up(h))
+
+
+class Llama(nn.Module):  # type: ignore[misc]
+    """Embeddings, blocks, a norm, a head."""
+
+    def __init__(self, layers: int = 4, width: int = 384, tokens: int = 128) -> None:
+        super().__init__()
+        self.tokens, self.norm = nn.Embedding(1000, width), nn.RMSNorm(width)
+        blocks = (LlamaBlock(width, 6, 2, 1024) for _ in range(layers))
+        self.blocks, self.head = nn.ModuleList(blocks), nn.Linear(width, 1000, bias=False)
+        frequencies = 10000 ** (-torch.arange(0, 1, 2 * 6 / width))
+        angles = torch.arange(tokens)[:, None] * frequencies
+        self.register_buffer("cos", angles.cos())
+        self.register_buffer("sin", angles.sin())
+
+    def forward(self, tokens: Any) -> Any:
+        """Scores of each token."""
+        x = self.tokens(tokens)
+        for block in self.blocks:
+            x = block(x, self.cos, self.sin)
+        return self.head(self.norm(x))
+
+
+def llama() -> Case:
+    """Four blocks of 128 tokens."""
+    return Llama().eval(), (torch.randint(0, 1000, (1, 128)),)
+
+
 def vit() -> Case:
     """One image."""
     return Vision().eval(), (torch.randn(1, 3, 224, 224),)
@@ -230,6 +286,101 @@ def mobilenet() -> Case:
     return nn.Sequential(*layers).eval(), (torch.randn(1, 3, 224, 224),)
 
 
+class Next(nn.Module):  # type: ignore[misc]
+    """ConvNeXt's block: each channel filtered by 7 by 7, a norm, a wide feed-forward part."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.filter = nn.Conv2d(width, width, 7, padding=3, groups=width)
+        self.norm = nn.LayerNorm(width, eps=1e-6)
+        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+        self.scale = nn.Parameter(torch.full((width,), 0.1))
+
+    def forward(self, x: Any) -> Any:
+        """The block, and the way around it."""
+        y = self.norm(self.filter(x).permute(0, 2, 3, 1))
+        y = self.scale * self.down(F.gelu(self.up(y)))
+        return x + y.permute(0, 3, 1, 2)
+
+
+class ChannelNorm(nn.LayerNorm):  # type: ignore[misc]
+    """A layer norm of an image's channels."""
+
+    def forward(self, x: Any) -> Any:
+        """The same shape."""
+        return super().forward(x.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
+
+
+def convnext() -> Case:
+    """Four stages of two blocks, half as wide as the smallest that was published, at batch 1."""
+    widths = (48, 96, 192, 384)
+    layers: list[nn.Module] = [nn.Conv2d(3, widths[0], 4, 4), ChannelNorm(widths[0])]
+    for n, width in enumerate(widths):
+        if n:
+            layers += [ChannelNorm(widths[n - 1]), nn.Conv2d(widths[n - 1], width, 2, 2)]
+        layers += [Next(width), Next(width)]
+    layers += [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.LayerNorm(384), nn.Linear(384, 1000)]
+    return nn.Sequential(*layers).eval(), (torch.randn(1, 3, 224, 224),)
+
+
+class UNet(nn.Module):  # type: ignore[misc]
+    """Three times down by pooling, up by transposed convolutions, with ways across."""
+
+    def __init__(self, width: int = 16) -> None:
+        super().__init__()
+        widths = [width * 2**n for n in range(4)]
+        self.down = nn.ModuleList(
+            self.pair(i, o) for i, o in zip([3, *widths[:-1]], widths, strict=True)
+        )
+        around = list(zip(widths[:0:-1], widths[-2::-1], strict=True))
+        self.widen = nn.ModuleList(nn.ConvTranspose2d(i, o, 2, 2) for i, o in around)
+        self.up = nn.ModuleList(self.pair(i, o) for i, o in around)
+        self.head = nn.Conv2d(width, 2, 1)
+
+    @staticmethod
+    def pair(inputs: int, outputs: int) -> nn.Module:
+        """Two convolutions, each with its norm."""
+        parts: list[nn.Module] = []
+        for each in (inputs, outputs):
+            parts += [nn.Conv2d(each, outputs, 3, padding=1, bias=False)]
+            parts += [nn.BatchNorm2d(outputs), nn.ReLU()]
+        return nn.Sequential(*parts)
+
+    def forward(self, x: Any) -> Any:
+        """Scores of each point."""
+        kept: list[Any] = []
+        for down in self.down:
+            x = down(F.max_pool2d(x, 2) if kept else x)
+            kept.append(x)
+        kept.pop()
+        for widen, up in zip(self.widen, self.up, strict=True):
+            x = up(torch.cat((kept.pop(), widen(x)), 1))
+        return self.head(x)
+
+
+def unet() -> Case:
+    """One image of 128 by 128."""
+    return UNet().eval(), (torch.randn(1, 3, 128, 128),)
+
+
+class FeedForward(nn.Module):  # type: ignore[misc]
+    """A norm, two layers with a GELU between them, and the way around."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(width)
+        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+
+    def forward(self, x: Any) -> Any:
+        """The same shape."""
+        return x + self.down(F.gelu(self.up(self.norm(x))))
+
+
+def mlp_block() -> Case:
+    """The feed-forward part of a transformer of width 768, 64 tokens."""
+    return FeedForward(768).eval(), (torch.randn(64, 768),)
+
+
 def mlp() -> Case:
     """Three layers at batch 1."""
     layers = (nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 16))
@@ -260,14 +411,39 @@ def lstm() -> Case:
     return Tagger().eval(), (torch.randint(0, 1000, (16, 4)),)
 
 
+class RecurrentTagger(nn.Module):  # type: ignore[misc]
+    """An embedding, a recurrent layer in both directions, a linear one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words = nn.Embedding(1000, 128)
+        self.layer = nn.LSTM(128, 192, batch_first=True, bidirectional=True)
+        self.head = nn.Linear(384, 16)
+
+    def forward(self, words: Any) -> Any:
+        """Scores of each word."""
+        states, _ = self.layer(self.words(words))
+        return self.head(states)
+
+
+def tagger() -> Case:
+    """Thirty-two words of four sentences."""
+    return RecurrentTagger().eval(), (torch.randint(0, 1000, (4, 32)),)
+
+
 MODELS: dict[str, Callable[[], Case]] = {
     "mlp": mlp,
+    "mlp_block": mlp_block,
     "gpt": gpt,
     "bert": bert,
+    "llama": llama,
     "vit": vit,
     "resnet18": resnet,
     "mobilenet": mobilenet,
+    "convnext": convnext,
+    "unet": unet,
     "lstm": lstm,
+    "tagger": tagger,
 }
 
 

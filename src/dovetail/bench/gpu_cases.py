@@ -149,40 +149,11 @@ def resnet(dtype: torch.dtype) -> Case:
     return _on_gpu(model, dtype), (_like(128, 3, 224, 224, dtype=dtype),)
 
 
-class LlamaBlock(nn.Module):  # type: ignore[misc]
-    """RMS norms, rotary embedding, a gated feed-forward part."""
-
-    def __init__(self, width: int = 2048, heads: int = 16) -> None:
-        super().__init__()
-        self.heads = heads
-        self.norm1, self.norm2 = nn.RMSNorm(width), nn.RMSNorm(width)
-        self.qkv = nn.Linear(width, 3 * width, bias=False)
-        self.out = nn.Linear(width, width, bias=False)
-        self.gate = nn.Linear(width, 5504, bias=False)
-        self.up, self.down = nn.Linear(width, 5504, bias=False), nn.Linear(5504, width, bias=False)
-
-    def rotate(self, x: Any, cos: Any, sin: Any) -> Any:
-        """A rotary embedding of every head."""
-        one, two = x.chunk(2, -1)
-        return torch.cat((one * cos - two * sin, two * cos + one * sin), -1)
-
-    def forward(self, x: Any, cos: Any, sin: Any) -> Any:
-        """Attention, then a feed-forward part."""
-        b, n, d = x.shape
-        qkv = self.qkv(self.norm1(x)).view(b, n, 3, self.heads, d // self.heads)
-        q, k, v = qkv.permute(2, 0, 3, 1, 4)
-        q, k = self.rotate(q, cos, sin), self.rotate(k, cos, sin)
-        y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
-        x = x + self.out(y.transpose(1, 2).reshape(b, n, d))
-        h = self.norm2(x)
-        return x + self.down(F.silu(self.gate(h)) * self.up(h))
-
-
 def llama(dtype: torch.dtype) -> Case:
     """One block of width 2,048, 8 times 1,024 tokens."""
     angles = torch.randn(1024, 64, device="cuda")
     given = (_like(8, 1024, 2048, dtype=dtype), angles.cos().to(dtype), angles.sin().to(dtype))
-    return _on_gpu(LlamaBlock(), dtype), given
+    return _on_gpu(cases.LlamaBlock(2048, 16, 16, 5504), dtype), given
 
 
 class Recommender(nn.Module):  # type: ignore[misc]

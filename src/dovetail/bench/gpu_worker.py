@@ -1,12 +1,12 @@
-"""Measures one case on a GPU in a process of its own; prints JSON.
+"""Measures one case on a GPU in a process of its own, when it is told to.
 
-``python -m dovetail.bench.gpu_worker CASE RIVAL SECONDS``. Kernels are timed on the device alone (a
-CUDA graph's replays), models with all that a call takes. Memory is the device's.
+``python -m dovetail.bench.gpu_worker CASE RIVAL`` prints and reads lines as ``worker.py`` does.
+Kernels are timed on the device alone (a CUDA graph's replays), models with all that a call takes.
+Memory is the device's.
 """
 
 from __future__ import annotations
 
-import json
 import statistics
 import sys
 import time
@@ -16,12 +16,15 @@ from typing import Any
 CALLS = 10  # between two looks at the clock
 
 
-def main(case: str, rival: str, seconds: str) -> None:
-    """Compile, call, measure, print."""
+def main(case: str, rival: str) -> None:
+    """Compile, call, then measure when told to."""
     import torch
 
     from dovetail import registry
     from dovetail.bench import gpu_cases, rivals
+    from dovetail.bench.worker import answers, serve
+
+    answer = answers()
 
     registry.list_backends()
     fn, inputs = gpu_cases.make(case)
@@ -36,13 +39,16 @@ def main(case: str, rival: str, seconds: str) -> None:
         result = call(*inputs)
         torch.cuda.synchronize()
         found = {"first": time.perf_counter() - started}
-        if float(seconds):
-            timed = device_times if gpu_cases.is_kernel(case) else call_times
-            times = timed(call, inputs, float(seconds))
-            found |= {"best": min(times), "median": statistics.median(times)}
         found["peak_mb"] = torch.cuda.max_memory_allocated() / 2**20
         found["error"] = error_of(result, fn, inputs, trains)
-    sys.stdout.write(json.dumps(found) + "\n")
+        timed = device_times if gpu_cases.is_kernel(case) else call_times
+
+        def measure(seconds: float) -> dict[str, float]:
+            times = timed(call, inputs, seconds)
+            figures = {"best": min(times), "median": statistics.median(times)}
+            return {**figures, "peak_mb": found["peak_mb"]}
+
+        serve(answer, found, measure)
 
 
 def step_of(run: Callable[..., Any], model: Any) -> Callable[..., Any]:
@@ -116,4 +122,4 @@ def error_of(result: Any, fn: Any, inputs: tuple[Any, ...], trains: bool) -> flo
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:4])
+    main(*sys.argv[1:3])

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 Figures = dict[str, float]
 Results = dict[str, dict[str, Figures]]  # case → rival → figures
 
+BEST = "the best of the others"
 RATIOS = (("best", "steady state"), ("first", "cold first call"), ("warm", "warm first call"))
 
 
@@ -20,15 +21,30 @@ def keep_best(row: dict[str, Figures], rival: str, found: Figures) -> None:
 def header(rivals: Sequence[str]) -> list[str]:
     """Two lines above the table: rivals, and what their columns hold."""
     columns = f"{'steady us':>11}{'cold s':>8}{'warm s':>8}{'MB':>6}{'error':>8}"
+    best = ("", "") if len(rivals) < 3 else (f"| {rivals[-1]}", "| over best")
     return [
-        f"{'':<30}" + "".join(f"| {rival:<41}" for rival in rivals),
-        f"{'case':<30}" + "".join(f"| {columns}" for _ in rivals),
+        f"{'':<30}" + "".join(f"| {rival:<41}" for rival in rivals) + best[0],
+        f"{'case':<30}" + "".join(f"| {columns}" for _ in rivals) + best[1],
     ]
 
 
 def row_text(case: str, row: dict[str, Figures], rivals: Sequence[str]) -> str:
     """One line of the table; a rival that could not be measured has a dash."""
-    return f"{case:<30}" + "".join(f"| {_cells(row.get(rival))}" for rival in rivals)
+    line = f"{case:<30}" + "".join(f"| {_cells(row.get(rival))}" for rival in rivals)
+    if len(rivals) < 3:
+        return line
+    with_best = add_best({case: row}, rivals)
+    ratio = ratios_of(with_best, [case], rivals[-1], BEST, "best").get(case)
+    return line + (f"|{'-':>10}" if ratio is None else f"|{ratio:10.2f}")
+
+
+def add_best(results: Results, rivals: Sequence[str]) -> Results:
+    """With one more rival: in each case, the fastest of all but the last."""
+    found: Results = {}
+    for case, row in results.items():
+        times = [row[rival]["best"] for rival in rivals[:-1] if "best" in row.get(rival, {})]
+        found[case] = row | ({BEST: {"best": min(times)}} if times else {})
+    return found
 
 
 def _cells(found: Figures | None) -> str:
@@ -44,7 +60,9 @@ def _cells(found: Figures | None) -> str:
 def summary(results: Results, rivals: Sequence[str], groups: dict[str, list[str]]) -> list[str]:
     """Geometric mean and worst case of the last rival's time over every other's, per group."""
     last, lines = rivals[-1], []
-    for other in rivals[:-1]:
+    if len(rivals) > 2:
+        results = add_best(results, rivals)
+    for other in (*rivals[:-1], BEST):
         for group, cases in groups.items():
             for key, what in RATIOS:
                 if key != "best" and other == "eager":

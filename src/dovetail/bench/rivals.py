@@ -10,7 +10,7 @@ from typing import Any
 
 # Engine → the packages that it needs.
 ENGINES = {
-    "onnxruntime": ("onnx", "onnxscript", "onnxruntime"),
+    "onnxruntime": ("onnx", "onnxruntime"),
     "openvino": ("openvino",),
 }
 
@@ -51,10 +51,20 @@ def _version(package: str) -> str:
 
 
 def prepare(
-    rival: str, fn: Callable[..., Any], inputs: tuple[Any, ...], threads: int
+    rival: str,
+    fn: Callable[..., Any],
+    inputs: tuple[Any, ...],
+    threads: int,
+    *,
+    frozen: bool = False,
 ) -> Callable[..., Any]:
-    """What to call with the inputs; engines that compile ahead of time do so here."""
+    """What to call with the inputs; engines that compile ahead of time do so here.
+
+    With ``frozen``, compilers treat weights as constants, as engines always do.
+    """
     import torch
+
+    from dovetail import registry
 
     if rival == "eager":
         return fn
@@ -62,7 +72,12 @@ def prepare(
         return _onnxruntime(_module(fn), inputs, threads)
     if rival == "openvino":
         return _openvino(_module(fn), inputs, threads)
-    return torch.compile(fn, backend=rival)  # type: ignore[no-any-return]
+    options: dict[str, Any] = {}
+    if frozen and rival == "inductor":
+        options = {"freezing": True}
+    elif frozen and rival in registry.list_backends(exclude_tags=()):
+        options = {"freeze": True}
+    return torch.compile(fn, backend=rival, options=options)  # type: ignore[no-any-return]
 
 
 def _module(fn: Callable[..., Any]) -> Any:
@@ -84,7 +99,10 @@ def _onnxruntime(module: Any, inputs: tuple[Any, ...], threads: int) -> Callable
     import torch
 
     held = io.BytesIO()
-    torch.onnx.export(module, inputs, dynamo=True, verbose=False).save(held)
+    if importlib.util.find_spec("onnxscript") is not None:
+        torch.onnx.export(module, inputs, dynamo=True, verbose=False).save(held)
+    else:  # the exporter of old, which needs no package beside onnx
+        torch.onnx.export(module, inputs, held, dynamo=False, verbose=False)
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
     options.log_severity_level = 3

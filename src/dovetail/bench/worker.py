@@ -1,22 +1,35 @@
-"""Measures one case on one rival in a process of its own; prints JSON.
+"""Measures one case on one rival in a process of its own, when it is told to.
 
-``python -m dovetail.bench.worker CASE RIVAL THREADS SECONDS``; with no seconds the first call is
-all that is measured.
+``python -m dovetail.bench.worker CASE RIVAL THREADS HOW CLOCK`` prints what the first call took, a
+line of JSON; then, for each line of its input, a number of seconds, what calls took for so long.
+HOW is ``frozen`` or ``unfrozen``, CLOCK ``elapsed`` or ``processor``.
 """
 
 from __future__ import annotations
 
 import copy
 import json
+import os
 import resource
 import statistics
 import sys
 import time
+from collections.abc import Callable
 from typing import Any
 
+Figures = dict[str, float]
+CLOCKS: dict[str, Callable[[], float]] = {
+    "elapsed": time.perf_counter,
+    "processor": time.process_time,
+}
+# Of the largest value: beyond any rounding, so that a rival computes something else than eager.
+WRONG = 1e-3
+SAMPLE_SECONDS = 2e-4  # between two readings of the clock, which takes up to a microsecond
 
-def main(case: str, rival: str, threads: str, seconds: str) -> None:
-    """Compile, call, measure, print."""
+
+def main(case: str, rival: str, threads: str, how: str, clock: str) -> None:
+    """Compile, call, then measure when told to."""
+    answer = answers()
     import torch
 
     from dovetail import registry
@@ -25,19 +38,45 @@ def main(case: str, rival: str, threads: str, seconds: str) -> None:
     torch.set_num_threads(int(threads))
     registry.list_backends()
     fn, inputs = cases.make(case)
-    with torch.no_grad():
-        exact = leaves(_double(fn)(*(_double(x) for x in inputs)))
-        torch.compiler.reset()  # imports Dynamo, which is no part of anybody's first call
-        before = _peak_mb()
-        started = time.perf_counter()
-        run = rivals.prepare(rival, fn, inputs, int(threads))
-        result = leaves(run(*inputs))
-        found = {"first": time.perf_counter() - started}
-        if float(seconds):
-            times = steady(run, inputs, float(seconds))
-            found |= {"best": min(times), "median": statistics.median(times)}
-    found |= {"peak_mb": _peak_mb(), "before_mb": before, "error": error(result, exact)}
-    sys.stdout.write(json.dumps(found) + "\n")
+    torch.set_grad_enabled(False)
+    exact = leaves(_double(fn)(*(_double(x) for x in inputs)))
+    torch.compiler.reset()  # imports Dynamo, which is no part of anybody's first call
+    before = _peak_mb()
+    started = time.perf_counter()
+    run = rivals.prepare(rival, fn, inputs, int(threads), frozen=how == "frozen")
+    result = leaves(run(*inputs))
+    found = {"first": time.perf_counter() - started, "before_mb": before, "peak_mb": _peak_mb()}
+    found["error"] = error(result, exact)
+    if not found["error"] <= WRONG:
+        sys.exit(f"{rival} computes something else: {found['error']:.0e} of the largest value")
+
+    def measure(seconds: float) -> Figures:
+        times = steady(run, inputs, seconds, CLOCKS[clock])
+        figures = {"best": min(times), "median": statistics.median(times)}
+        return {**figures, "peak_mb": _peak_mb()}
+
+    serve(answer, found, measure)
+
+
+def answers() -> Callable[[Figures], None]:
+    """A function that writes figures to the output; what libraries print goes to the errors."""
+    output = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+
+    def answer(figures: Figures) -> None:
+        output.write(json.dumps(figures) + "\n")
+        output.flush()
+
+    return answer
+
+
+def serve(
+    answer: Callable[[Figures], None], found: Figures, measure: Callable[[float], Figures]
+) -> None:
+    """Tell what is found, then measure for the seconds of each line that comes."""
+    answer(found)
+    for line in sys.stdin:
+        answer(measure(float(line)))
 
 
 def leaves(value: Any) -> list[Any]:
@@ -73,18 +112,22 @@ def _double(value: Any) -> Any:
     return value.double() if floating else value
 
 
-def steady(run: Any, inputs: tuple[Any, ...], seconds: float) -> list[float]:
+def steady(
+    run: Any, inputs: tuple[Any, ...], seconds: float, clock: Callable[[], float]
+) -> list[float]:
     """Seconds per call, many times."""
-    for _ in range(5):
+    for _ in range(2):
         run(*inputs)
-    times: list[float] = []
+    calls, times = 1, list[float]()
     end = time.perf_counter() + seconds
-    while time.perf_counter() < end or len(times) < 10:
-        started = time.perf_counter()
-        run(*inputs)
-        times.append(time.perf_counter() - started)
+    while time.perf_counter() < end or len(times) < 5:
+        started = clock()
+        for _ in range(calls):
+            run(*inputs)
+        times.append((clock() - started) / calls)
+        calls = max(calls, round(SAMPLE_SECONDS / max(times[-1], 1e-6)))
     return times
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:5])
+    main(*sys.argv[1:6])

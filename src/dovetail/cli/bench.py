@@ -1,21 +1,19 @@
 """``dovetail bench``: kernels and models against eager, Inductor and other engines.
 
-Every measurement is a process of its own and rivals take turns. A cold first call starts from
-empty caches; a warm one is that of a second process that finds the first one's caches.
+Every rival is a process of its own, and they take turns. A cold first call starts from empty
+caches; a warm one is that of a second process that finds the first one's caches.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import json
-import os
-import subprocess
 import sys
-import tempfile
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import click
 
+from dovetail.bench.contest import NOT_HELD, PROCESSORS, BenchSettings, measure_round
 from dovetail.cli.command import Command, starting_with
 from dovetail.cli.files import write_text
 from dovetail.cli.numbers import POSITIVE, Above
@@ -23,16 +21,8 @@ from dovetail.cli.progress import progress
 from dovetail.errors import InvalidOption
 
 GROUPS = ("kernels", "models", "all")
-
-
-class BenchSettings(NamedTuple):
-    """How each case is measured."""
-
-    threads: int
-    rounds: int
-    seconds: float  # of steady state, a process
-    warm: bool  # whether a second process finds the first one's caches
-    device: str = "cpu"
+BACKENDS = "eager,inductor,dovetail"
+FROZEN = "inductor,onnxruntime,openvino,dovetail"
 
 
 def _names(which: str, device: str) -> list[str]:
@@ -52,16 +42,19 @@ def _case_names() -> list[str]:
         "dovetail bench models": "Each model on eager, Inductor and dovetail.",
         "dovetail bench softmax --backends eager,dovetail --rounds 1": "One case, quickly.",
         "dovetail bench all --json figures.json --plot figures.svg": "Keep every figure.",
+        "dovetail bench models --frozen": "Frozen, beside engines that always freeze.",
         "dovetail bench models --device cuda": "Models at a GPU's sizes, in two types.",
     },
 )
 @click.argument("cases", nargs=-1, shell_complete=starting_with(_case_names))
 @click.option(
     "--backends",
-    default="eager,inductor,dovetail",
-    show_default=True,
     metavar="A,B",
-    help="In this order: eager, what torch.compile takes, onnxruntime, openvino.",
+    help="Any of eager, what torch.compile takes, onnxruntime and openvino; the last is set beside "
+    f"the others. By default {BACKENDS}, with --frozen {FROZEN}.",
+)
+@click.option(
+    "--frozen", is_flag=True, help="Weights are constants: freeze here, freezing in Inductor."
 )
 @click.option(
     "--device",
@@ -70,7 +63,19 @@ def _case_names() -> list[str]:
     show_default=True,
     help="On cuda: other cases, at a GPU's sizes, each in bfloat16 and float32.",
 )
+@click.option(
+    "--processor",
+    type=click.Choice([*PROCESSORS]),
+    help="As on this smaller processor; those that cannot be held to it are left out.",
+)
 @click.option("--threads", type=POSITIVE, default=2, show_default=True)
+@click.option(
+    "--clock",
+    type=click.Choice(["elapsed", "processor"]),
+    default="elapsed",
+    show_default=True,
+    help="Of the steady state. Processor time, with one thread, is for a machine with other work.",
+)
 @click.option(
     "--rounds", type=POSITIVE, default=2, show_default=True, help="Processes per case and rival."
 )
@@ -86,9 +91,12 @@ def _case_names() -> list[str]:
 @click.option("--plot", metavar="FILE", help="Write a bar chart there, as SVG.")
 def command(
     cases: Sequence[str],
-    backends: str,
+    backends: str | None,
+    frozen: bool,
     device: str,
+    processor: str | None,
     threads: int,
+    clock: str,
     rounds: int,
     seconds: float,
     no_warm: bool,
@@ -102,20 +110,24 @@ def command(
     """
     from dovetail.bench.results import Results, header, keep_best, row_text, summary
 
-    chosen, rivals = _chosen(cases or ["all"], device), _present(backends.split(","))
-    settings = BenchSettings(threads, rounds, seconds, not no_warm, device)
+    if device == "cuda" and (frozen or processor or clock != "elapsed"):
+        raise InvalidOption("device", device, "cpu with --frozen, --processor and --clock")
+    chosen = _chosen(cases or ["all"], device)
+    rivals = _present((backends or (FROZEN if frozen else BACKENDS)).split(","), processor)
+    settings = BenchSettings(
+        threads, rounds, seconds, not no_warm, device, frozen, clock, processor or ""
+    )
     results: Results = {case: {} for case in chosen}
     failed = []
     print(*header(rivals), sep="\n", flush=True)
     for number, case in enumerate(chosen):
         for turn in range(rounds):
-            for rival in rivals:
-                with progress(f"{number + 1}/{len(chosen)} {case}: {rival}, round {turn + 1}"):
-                    found = _measure(case, rival, settings)
-                if found is None:
-                    failed.append(f"{case} on {rival}")
-                else:
-                    keep_best(results[case], rival, found)
+            with progress(f"{number + 1}/{len(chosen)} {case}, round {turn + 1}"):
+                for rival, found in measure_round(case, rivals, settings):
+                    if found is None:
+                        failed.append(f"{case} on {rival}")
+                    else:
+                        keep_best(results[case], rival, found)
         print(row_text(case, results[case], rivals), flush=True)
     print(*summary(results, rivals, _groups(chosen, device)), sep="\n")
     if json_file:
@@ -142,8 +154,8 @@ def _chosen(given: Sequence[str], device: str) -> list[str]:
     return list(dict.fromkeys(found))
 
 
-def _present(rivals: Sequence[str]) -> list[str]:
-    """Those that can be measured here; other engines are left out where they are not installed."""
+def _present(rivals: Sequence[str], processor: str | None) -> list[str]:
+    """Those that can be measured here; the others are left out, and why is said."""
     from dovetail.bench.rivals import known, missing
 
     found, names = [], known()
@@ -151,6 +163,8 @@ def _present(rivals: Sequence[str]) -> list[str]:
         package = missing(rival)
         if package:
             print(f"{rival} is left out: {package} is not installed", file=sys.stderr)
+        elif processor and rival in NOT_HELD:
+            print(f"{rival} is left out: it cannot be held to {processor}", file=sys.stderr)
         elif rival in names:
             found.append(rival)
         else:
@@ -164,38 +178,8 @@ def _groups(cases: Sequence[str], device: str) -> dict[str, list[str]]:
     return {**found, "all": list(cases)} if len(found) > 1 else found
 
 
-def _measure(case: str, rival: str, settings: BenchSettings) -> dict[str, float] | None:
-    """A process with empty caches, then one that finds them filled; None when one fails."""
-    with tempfile.TemporaryDirectory() as cache:
-        found = _worker(case, rival, settings, settings.seconds, cache)
-        if found is None or not settings.warm or rival == "eager":
-            return found
-        again = _worker(case, rival, settings, 0, cache)
-        return None if again is None else {**found, "warm": again["first"]}
-
-
-def _worker(
-    case: str, rival: str, settings: BenchSettings, seconds: float, cache: str
-) -> dict[str, float] | None:
-    threads = settings.threads
-    env = {k: v for k, v in os.environ.items() if not k.startswith("DOVETAIL_")}
-    env.pop("PYTHONDONTWRITEBYTECODE", None)  # installed packages have their bytecode
-    env |= {"OMP_NUM_THREADS": str(threads), "TORCHINDUCTOR_CACHE_DIR": f"{cache}/inductor"}
-    env["DOVETAIL_CACHE_DIR"] = f"{cache}/dovetail"
-    env["TRITON_CACHE_DIR"] = f"{cache}/triton"
-    worker, given = "worker", [str(threads), str(seconds)]
-    if settings.device == "cuda":
-        worker, given = "gpu_worker", [str(seconds)]
-    command = [sys.executable, "-m", f"dovetail.bench.{worker}", case, rival, *given]
-    done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
-    if done.returncode:
-        print(done.stderr[-1500:], file=sys.stderr)
-        return None
-    return json.loads(done.stdout.splitlines()[-1])  # type: ignore[no-any-return]
-
-
 def _figures(settings: BenchSettings, results: object) -> str:
     from dovetail.bench.rivals import versions
 
-    told = {"threads": settings.threads, "rounds": settings.rounds, "device": settings.device}
+    told = dataclasses.asdict(settings)
     return json.dumps({"settings": told, "versions": versions(), "results": results}, indent=2)
