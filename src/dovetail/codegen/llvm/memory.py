@@ -208,6 +208,12 @@ def both(c: Code, left: Val | None, right: Val | None) -> Val | None:
     return c.op("and", left, right)
 
 
+def prefetch(c: Code, place: Val, write: int) -> None:
+    """Ask for a line of memory that is read, or written, soon."""
+    c.declare("llvm.prefetch.p0", "void", ["ptr", "i32", "i32", "i32"])
+    c.line(f"call void @llvm.prefetch.p0(ptr {place.text}, i32 {write}, i32 3, i32 1)")
+
+
 def backwards(c: Code, value: Val) -> Val:
     """The lanes in opposite order."""
     if value.lanes == 1:

@@ -16,12 +16,15 @@ from dovetail.codegen.llvm.columns import Columns, array, moved, stored_type, wh
 from dovetail.codegen.llvm.emit import Val, vector_type
 from dovetail.codegen.llvm.tile import Span, span
 from dovetail.ir.dtypes import item_bytes
+from dovetail.ir.kernel import Instruction, Load, Store
 from dovetail.ir.kernel_product import kernel_product
 from dovetail.ir.size import Dim
 from dovetail.schedule.schedule import ProductTile
 
 if TYPE_CHECKING:
     from dovetail.codegen.llvm.render import Renderer
+
+CACHE_LINE = 64  # bytes
 
 
 class Tiles:
@@ -37,6 +40,7 @@ class Tiles:
         held = tile.block if self.is_deep else tile.heights[0]
         self.totals = array(r.c, "totals", held * self.width, self.dtype)
         self.columns = Columns(r, found, tile)
+        self.met = [i for i in r.kernel.instructions() if self._is_met(i)]
 
     # ---- units -----------------------------------------------------------------------------
 
@@ -57,6 +61,7 @@ class Tiles:
 
         def each(low: Val, high: Val) -> None:
             def sums() -> None:
+                self._fetch((low, high), columns)
                 self._sum((low, high), low, columns, steps, fresh=True)
 
             if self.of.used_to_row:
@@ -75,9 +80,12 @@ class Tiles:
         if self.tile.packed:
             self.columns.bring(columns, (start, stop))
         first = c.compare("icmp eq", start, self._index(0))
+        last = c.compare("icmp eq", stop, end)
 
         def each(low: Val, high: Val) -> None:
             when(c, first, lambda: self._clear((low, high), rows[0]))
+            if self.met:
+                when(c, last, lambda: self._fetch((low, high), columns))
             self._sum((low, high), rows[0], columns, (start, stop), fresh=False)
 
         self._tiles(rows, each)
@@ -293,7 +301,31 @@ class Tiles:
         place = self.c.new(f"freeze ptr {place.text}", "ptr", 1)
         return place, of.left.index.stride(of.sum.name)
 
+    def _is_met(self, i: Instruction) -> bool:
+        """Whether results meet other memory in each row, and vectors of it lie together."""
+        if not isinstance(i, Load | Store) or i in (self.of.left, self.of.right) or i.index.values:
+            return False
+        return i.index.stride(self.of.columns.name) == 1 and i.index.stride(self.of.rows.name) != 0
+
     # ---- the rest of the kernel ------------------------------------------------------------
+
+    def _fetch(self, rows: Span, columns: Span) -> None:
+        """Ask for the memory that a tile's results meet, so that it is near when they are there.
+
+        A tile has so few columns that no processor foresees where its next row lies.
+        """
+        of, r, c = self.of, self.r, self.c
+
+        def row(i: Val) -> None:
+            r.axes[of.rows.name], r.axes[of.columns.name] = i, columns[0]
+            for access in self.met:
+                dtype, write = r.dtypes[access.buffer], int(isinstance(access, Store))
+                place = memory.base(r, access.buffer, access.index, "")
+                for n in range(0, self.width, CACHE_LINE // item_bytes(dtype)):
+                    memory.prefetch(c, memory.address(c, place, self._index(n), dtype), write)
+
+        if self.met:
+            c.each(*rows, 1, row)
 
     def _finish(self, rows: Span, base: Val, columns: Span) -> None:
         """What the kernel does with each sum."""

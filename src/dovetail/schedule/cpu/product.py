@@ -24,6 +24,9 @@ MOST_VECTORS, MOST_ROWS = 6, 14
 LATENCY = 4  # cycles of a multiply-add: independent ones fill them
 PER_CYCLE = 2  # multiply-adds, and loads, that start in one cycle
 SECOND_HEIGHT = 1.02  # what one height is worth: half the code, and half the time it takes LLVM
+# Cycles that a step waits for each vector of columns, which comes from the second cache (394 by 384
+# times 384 by 1536: tiles of 2 rows by 6 vectors run at 47 G/s, of 14 by 2 at 52).
+WAIT = 0.1
 FINISH = 6  # cycles that a vector of results takes beside its sum
 # Picoseconds of a multiply-add for one element: two vectors of eight in a cycle, at 3.3 GHz.
 MULTIPLY_ADD = 19
@@ -131,7 +134,8 @@ def _cycles(sizes: Sizes, lanes: int, rows: int, vectors: int) -> float:
     total = 0.0
     for height, times in ((each, count - more), (each + 1, more)):
         work = max(height * vectors, height + vectors) / PER_CYCLE
-        total += times * (sizes.sum * max(work, LATENCY) + FINISH * height * vectors)
+        step = max(work, LATENCY) + WAIT * vectors
+        total += times * (sizes.sum * step + FINISH * height * vectors)
     return panels * total * (1.0 if not more else SECOND_HEIGHT)
 
 
