@@ -16,7 +16,7 @@ from dovetail.codegen.llvm.columns import Columns, array, moved, stored_type, wh
 from dovetail.codegen.llvm.emit import Val, vector_type
 from dovetail.codegen.llvm.tile import Span, span
 from dovetail.ir.dtypes import item_bytes
-from dovetail.ir.kernel import Instruction, Load, Store
+from dovetail.ir.kernel import Load, Store
 from dovetail.ir.kernel_product import kernel_product
 from dovetail.ir.size import Dim
 from dovetail.schedule.schedule import ProductTile
@@ -40,7 +40,8 @@ class Tiles:
         held = tile.block if self.is_deep else tile.heights[0]
         self.totals = array(r.c, "totals", held * self.width, self.dtype)
         self.columns = Columns(r, found, tile)
-        self.met = [i for i in r.kernel.instructions() if self._is_met(i)]
+        accesses = [i for i in r.kernel.instructions() if isinstance(i, Load | Store)]
+        self.met = [i for i in accesses if self._is_met(i)]
 
     # ---- units -----------------------------------------------------------------------------
 
@@ -301,9 +302,9 @@ class Tiles:
         place = self.c.new(f"freeze ptr {place.text}", "ptr", 1)
         return place, of.left.index.stride(of.sum.name)
 
-    def _is_met(self, i: Instruction) -> bool:
+    def _is_met(self, i: Load | Store) -> bool:
         """Whether results meet other memory in each row, and vectors of it lie together."""
-        if not isinstance(i, Load | Store) or i in (self.of.left, self.of.right) or i.index.values:
+        if i in (self.of.left, self.of.right) or i.index.values:
             return False
         return i.index.stride(self.of.columns.name) == 1 and i.index.stride(self.of.rows.name) != 0
 
