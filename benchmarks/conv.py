@@ -3,9 +3,10 @@
 Convolutions of a ResNet-18, a ResNet-50, a MobileNet-v2, a ConvNeXt and a U-Net, with a bias and
 a ReLU, are exported and run beside ONNX Runtime's; with ``--whole``, networks beside its networks.
 Layers take and give channels-last images of ours, as inside a network; ONNX Runtime takes row-major
-ones and changes their layout itself, so that whole networks are the fair comparison. All are called
-from Python, in turns, in one process; the fastest of some rounds counts, by default in processor
-time, which others on the machine disturb less. A ratio below 1 says that ours is faster.
+ones and changes their layout itself, so that whole networks are the fair comparison. Each has a
+process of its own, because threads that wait for work spin on a core that the other's need; they
+are called from Python, in turns. The fastest of some rounds counts, by default in processor time,
+which others on the machine disturb less. A ratio below 1 says that ours is faster.
 
     python benchmarks/conv.py [--threads N] [--rounds N] [--elapsed] [--only NETWORK ...] [--whole]
 """
@@ -14,12 +15,13 @@ from __future__ import annotations
 
 import argparse
 import math
+import subprocess
+import sys
 import tempfile
 import time
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import nn
@@ -168,36 +170,84 @@ def mobilenet() -> nn.Module:
 WHOLE: dict[str, Callable[[], nn.Module]] = {"resnet18": resnet_18, "mobilenet": mobilenet}
 
 
-def rivals(model: nn.Module, x: torch.Tensor, folder: Path) -> dict[str, Callable[[], Any]]:
-    """What is compared, ours first."""
-    import onnxruntime
+RIVALS = ("ours", "onnxruntime")
+CALLS = 4  # of a round: the first is not counted
 
+
+def write(model: nn.Module, x: torch.Tensor, folder: Path) -> None:
+    """What rivals read."""
     dovetail.export(model, (x,), backend="cpu").save(folder / "model.dvt")
-    run = dovetail.load(folder / "model.dvt")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         torch.onnx.export(model, (x,), str(folder / "model.onnx"), dynamo=False)
+    torch.save(x, folder / "x.pt")
+
+
+def loaded(name: str, folder: Path) -> Callable[[], torch.Tensor]:
+    """A rival's network, to call."""
+    x = torch.load(folder / "x.pt")
+    if name == "ours":
+        run = dovetail.load(folder / "model.dvt")
+        return lambda: torch.as_tensor(run(x))
+    import onnxruntime
+
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = torch.get_num_threads()
     session = onnxruntime.InferenceSession(str(folder / "model.onnx"), options)
     given = {session.get_inputs()[0].name: x.contiguous().numpy()}
-    first, second = torch.as_tensor(run(x)), torch.from_numpy(session.run(None, given)[0])
-    scale = second.abs().max()
-    assert (first - second).abs().max() <= 1e-4 * scale, "results differ"
-    return {"ours": lambda: run(x), "onnxruntime": lambda: session.run(None, given)}
+    return lambda: torch.from_numpy(session.run(None, given)[0])
 
 
-def fastest(
-    fns: dict[str, Callable[[], Any]], rounds: int, clock: Callable[[], float]
-) -> dict[str, float]:
-    """Seconds of each, measured in turns."""
-    best = dict.fromkeys(fns, math.inf)
-    for _ in range(rounds):
-        for name, fn in fns.items():
+def serve(name: str, folder: Path, clock: Callable[[], float]) -> None:
+    """Run a round for each line that is read, and answer with the seconds of its fastest call."""
+    call = loaded(name, folder)
+    torch.save(call(), folder / f"{name}.pt")
+    print("ready", flush=True)
+    for _ in sys.stdin:
+        best = math.inf
+        for n in range(CALLS):
             start = clock()
-            for _ in range(2):
-                fn()
-            best[name] = min(best[name], (clock() - start) / 2)
+            call()
+            best = min(best, clock() - start) if n else best
+        print(best, flush=True)
+
+
+class Rival:
+    """One process."""
+
+    def __init__(self, name: str, folder: Path) -> None:
+        command = [sys.executable, *sys.argv, "--serve", name, str(folder)]
+        pipe = subprocess.PIPE
+        self.process = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True)
+        assert self.process.stdout is not None
+        assert self.process.stdout.readline().strip() == "ready", f"{name} does not run"
+
+    def round(self) -> float:
+        """Seconds of the fastest call of a round."""
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        print(file=self.process.stdin, flush=True)
+        return float(self.process.stdout.readline())
+
+    def end(self) -> None:
+        """Have it leave."""
+        self.process.communicate()
+
+
+def fastest(model: nn.Module, x: torch.Tensor, rounds: int) -> dict[str, float]:
+    """Seconds of each, measured in turns."""
+    best = dict.fromkeys(RIVALS, math.inf)
+    with tempfile.TemporaryDirectory() as named:
+        folder = Path(named)
+        write(model, x, folder)
+        rivals = {name: Rival(name, folder) for name in RIVALS}
+        first, second = (torch.load(folder / f"{name}.pt") for name in RIVALS)
+        assert (first - second).abs().max() <= 1e-4 * second.abs().max(), "results differ"
+        for _ in range(rounds):
+            for name, rival in rivals.items():
+                best[name] = min(best[name], rival.round())
+        for rival in rivals.values():
+            rival.end()
     return best
 
 
@@ -220,15 +270,19 @@ def main() -> None:
     parser.add_argument("--elapsed", action="store_true")
     parser.add_argument("--whole", action="store_true")
     parser.add_argument("--only", nargs="*", default=list(NETWORKS))
+    parser.add_argument("--serve", nargs=2, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     torch.manual_seed(0)
     torch.set_num_threads(arguments.threads)
     torch.set_grad_enabled(False)
     clock = time.perf_counter if arguments.elapsed else time.process_time
+    if arguments.serve:
+        name, folder = arguments.serve
+        serve(name, Path(folder), clock)
+        return
     ratios: dict[str, float] = {}
     for name, model, x in cases(arguments.only, whole=arguments.whole):
-        with tempfile.TemporaryDirectory() as folder:
-            best = fastest(rivals(model, x, Path(folder)), arguments.rounds, clock)
+        best = fastest(model, x, arguments.rounds)
         ratios[name] = best["ours"] / best["onnxruntime"]
         texts = "  ".join(f"{each} {t * 1e6:9.1f} us" for each, t in best.items())
         print(f"{name:42}{texts}  {ratios[name]:.2f}", flush=True)

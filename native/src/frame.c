@@ -33,7 +33,7 @@ static frame *allocate(const program *p, uint64_t *bytes)
                    room(p->pointer_count, sizeof(void *)) + room(n, 1) +
                    room(p->number_count, 8) + room(p->instruction_count, sizeof(dvt_call)) +
                    room(n, sizeof(void *)) + room(p->input_count, sizeof(void *)) +
-                   room(p->instruction_count, sizeof(void *));
+                   room(p->instruction_count, sizeof(void *)) + room(p->instruction_count, 1);
     char *at = calloc(1, total);
     *bytes = total;
     if (at == NULL)
@@ -52,6 +52,7 @@ static frame *allocate(const program *p, uint64_t *bytes)
     f->held = carve(&at, n, sizeof(void *));
     f->copies = carve(&at, p->input_count, sizeof(void *));
     f->kept = carve(&at, p->instruction_count, sizeof(void *));
+    f->is_shared = carve(&at, p->instruction_count, 1);
     f->kept_count = p->instruction_count;
     for (uint32_t i = 0; i < n; i++) {
         f->tensors[i].shape = numbers;

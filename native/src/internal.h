@@ -220,9 +220,10 @@ typedef struct frame {
     const dvt_tensor **pointers;
     dvt_number *numbers;
     dvt_call *calls;
-    dvt_managed **held; /* one a buffer: what host operations made */
-    void **copies;      /* one an input: repacked inputs of this call */
-    void **kept;        /* one an instruction: what a host keeps from call to call */
+    dvt_managed **held;       /* one a buffer: what host operations made */
+    void **copies;            /* one an input: repacked inputs of this call */
+    void **kept;              /* one an instruction: what a host keeps from call to call */
+    unsigned char *is_shared; /* one an instruction: whether threads shared it the last time */
     uint32_t kept_count;
     void (*host_free)(void *kept);
     unsigned char *arena;
@@ -390,6 +391,15 @@ dvt_status dvt_artifact_ready(dvt_artifact *a, dvt_error *error);
  * asked for before. */
 int dvt_ask_threads(int count);
 void dvt_parallel(int64_t count, int64_t grain, dvt_body body, void *context);
+/* Runs body in this thread, with the threads that help it kept at hand for all that it does in
+ * parallel: those of OpenMP meet at barriers around it instead of around each of its jobs. What
+ * body calls must not use OpenMP itself. */
+void dvt_in_region(void (*body)(void *context), void *context);
+/* Says whether this thread's run calls nobody who uses OpenMP, and returns what was said
+ * before: then our own threads may serve it on cores that others keep busy. */
+bool dvt_alone(bool alone);
+/* How many jobs of this thread other threads were asked to help with, ever. */
+uint64_t dvt_jobs_shared(void);
 void dvt_pool_before_fork(void);
 void dvt_pool_in_child(void);
 

@@ -1,6 +1,10 @@
 /* Our own threads, or those of the process's OpenMP. Of our own, one job at a time: a caller
  * that finds them busy does its own work alone, so that many threads may call one artifact and
- * none waits for another. */
+ * none waits for another.
+ *
+ * Both are teams, which work in one way: whoever has a job takes pieces of it, and so does
+ * every helper that is there. A helper that the system does not run, because others keep its
+ * core busy, takes none, and nobody waits for it. Waiting is brief spinning, then sleep. */
 #include "control.h"
 #include "internal.h"
 
@@ -12,94 +16,234 @@
 #include <unistd.h>
 
 #define MAX_THREADS 256
+/* Nanoseconds that a thread spins before it sleeps: a few times what it takes to wake one. */
+#define SPIN_NS    30000
+#define SPINS      32        /* between two looks at the clock */
+#define LATE_NS    200000    /* after which a helper was not run, because others were */
+#define CROWDED_NS 250000000 /* for which that is taken to last */
+#define GUIDED     2 /* a piece is one part in so many of what is left for each thread */
 
-static pthread_mutex_t busy = PTHREAD_MUTEX_INITIALIZER; /* held by whoever uses the threads */
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static pthread_cond_t start = PTHREAD_COND_INITIALIZER, done = PTHREAD_COND_INITIALIZER;
-static pthread_t threads_made[MAX_THREADS];
-static int started;           /* how many of them there are; guarded by busy */
-static bool stopping;         /* guarded by lock */
-static unsigned long current; /* number of the job; guarded by lock, as are the rest */
-static int wanted, active;
-static bool is_open;            /* whether the job still takes helpers */
-static atomic_int limit;        /* 0: not decided yet */
-static _Thread_local int asked; /* for the run that this thread is in; 0: as limit says */
+/* ---- teams ---- */
 
-static struct {
+typedef struct {
     dvt_body body;
     void *context;
-    int64_t count, grain; /* of a piece that a thread takes */
-    int64_t least;        /* of what it does between two looks at the control */
+    int64_t count, grain; /* of the smallest piece that a thread takes */
+    int64_t threads;
     run_control *control;
     atomic_llong next;
-} job;
+} shared_job;
 
-static void work(void)
+/* State of a team: the number of its job, whether that takes helpers, how many are in it. */
+#define ONE_JOB (UINT64_C(1) << 33)
+#define OPEN    (UINT64_C(1) << 32)
+#define ACTIVE  (OPEN - 1)
+
+typedef struct {
+    _Atomic(uint64_t) state;
+    atomic_bool ended; /* helpers leave */
+    atomic_int left;   /* those that have left */
+    atomic_int wanted; /* helpers that may enter: those of a lower number */
+    atomic_int asleep;
+    pthread_mutex_t lock; /* of those who sleep */
+    pthread_cond_t changed;
+    shared_job *job; /* valid for those who are in it */
+} team;
+
+#define EMPTY_TEAM {.lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER}
+
+static _Thread_local bool inside;  /* whether this thread is in a piece of work */
+static _Thread_local team *region; /* whose jobs this thread hands out */
+
+static inline void relax(void)
 {
-    while (dvt_control_goes_on(job.control)) {
-        int64_t begin = atomic_fetch_add(&job.next, job.grain);
-        if (begin >= job.count)
+#if defined __x86_64__
+    __builtin_ia32_pause();
+#elif defined __aarch64__
+    __asm__ volatile("yield");
+#endif
+}
+
+typedef bool (*condition)(team *t, uint64_t value);
+
+/* There is a job that a helper may enter, other than the one it has seen, or none any more. */
+static bool has_news(team *t, uint64_t seen)
+{
+    uint64_t state = atomic_load(&t->state);
+    return atomic_load(&t->ended) || ((state & OPEN) != 0 && state / ONE_JOB != seen);
+}
+
+static bool is_done(team *t, uint64_t unused)
+{
+    (void)unused;
+    return (atomic_load(&t->state) & ACTIVE) == 0;
+}
+
+static bool have_left(team *t, uint64_t count)
+{
+    return (uint64_t)atomic_load(&t->left) >= count;
+}
+
+static bool spin(team *t, condition holds, uint64_t value)
+{
+    uint64_t start = 0;
+    for (unsigned n = 0; !holds(t, value); n++) {
+        relax();
+        if (n % SPINS != 0)
+            continue;
+        uint64_t now = dvt_now();
+        start = start == 0 ? now : start;
+        if (now - start > SPIN_NS)
+            return false;
+    }
+    return true;
+}
+
+static void wait_until(team *t, condition holds, uint64_t value)
+{
+    if (spin(t, holds, value))
+        return;
+    pthread_mutex_lock(&t->lock);
+    atomic_fetch_add(&t->asleep,
+                     1); /* before the last look: whoever changes looks at it after */
+    while (!holds(t, value))
+        pthread_cond_wait(&t->changed, &t->lock);
+    atomic_fetch_sub(&t->asleep, 1);
+    pthread_mutex_unlock(&t->lock);
+}
+
+/* After what somebody may wait for has changed. */
+static void wake(team *t)
+{
+    if (atomic_load(&t->asleep) == 0)
+        return;
+    pthread_mutex_lock(&t->lock);
+    pthread_cond_broadcast(&t->changed);
+    pthread_mutex_unlock(&t->lock);
+}
+
+/* The next piece of a job: large ones first, so that threads seldom meet, small ones last, so
+ * that they end together. */
+static bool take(shared_job *job, int64_t *begin, int64_t *end)
+{
+    long long at = atomic_load(&job->next);
+    int64_t size;
+    do {
+        int64_t left = job->count - at;
+        if (left <= 0)
+            return false;
+        size = left / (GUIDED * job->threads);
+        size = size > job->grain ? size : job->grain;
+        size = size < left ? size : left;
+    } while (!atomic_compare_exchange_weak(&job->next, &at, at + size));
+    *begin = at;
+    *end = at + size;
+    return true;
+}
+
+static void work(shared_job *job)
+{
+    int64_t begin, end;
+    bool outer = inside;
+    inside = true;
+    while (dvt_control_goes_on(job->control) && take(job, &begin, &end))
+        dvt_control_run(job->control, job->grain, job->body, job->context, begin, end);
+    inside = outer;
+}
+
+/* What a helper does until the team ends. */
+static void help(team *t, int number)
+{
+    uint64_t seen = 0;
+    for (;;) {
+        wait_until(t, has_news, seen);
+        if (atomic_load(&t->ended))
             return;
-        int64_t end = job.count - begin > job.grain ? begin + job.grain : job.count;
-        dvt_control_run(job.control, job.least, job.body, job.context, begin, end);
+        uint64_t state = atomic_load(&t->state);
+        seen = state / ONE_JOB;
+        bool enters = (state & OPEN) != 0 && number < atomic_load(&t->wanted);
+        while (enters && !atomic_compare_exchange_weak(&t->state, &state, state + 1))
+            enters = (state & OPEN) != 0 && state / ONE_JOB == seen;
+        if (!enters)
+            continue;
+        work(t->job);
+        if ((atomic_fetch_sub(&t->state, 1) & (OPEN | ACTIVE)) == 1)
+            wake(t);
     }
 }
 
-static void *worker(void *argument)
+/* Hands a job out; there is no other. */
+static void open_job(team *t, shared_job *job, int helpers)
 {
-    int number = (int)(intptr_t)argument;
-    unsigned long seen = 0;
-    pthread_mutex_lock(&lock);
-    for (;;) {
-        while (!stopping && (current == seen || number >= wanted || !is_open)) {
-            seen = current;
-            pthread_cond_wait(&start, &lock);
-        }
-        if (stopping)
-            break;
-        seen = current;
-        active++;
-        pthread_mutex_unlock(&lock);
-        work();
-        pthread_mutex_lock(&lock);
-        if (--active == 0)
-            pthread_cond_signal(&done);
-    }
-    pthread_mutex_unlock(&lock);
-    return NULL;
+    t->job = job;
+    atomic_store(&t->wanted, helpers);
+    atomic_store(&t->state, (atomic_load(&t->state) / ONE_JOB + 1) * ONE_JOB + OPEN);
+    wake(t);
+}
+
+/* Does what is left of a job. A helper that the system has not woken yet is not waited for. */
+static void finish_job(team *t)
+{
+    work(t->job);
+    atomic_fetch_and(&t->state, ~OPEN);
+    wait_until(t, is_done, 0);
 }
 
 /* ---- the process's OpenMP ---- */
 
 typedef void (*gomp_parallel)(void (*function)(void *), void *data, unsigned threads,
                               unsigned flags);
-static _Atomic(gomp_parallel) openmp; /* NULL: our own threads */
-static _Thread_local bool inside;     /* whether this thread is in a piece of OpenMP work */
+typedef int (*omp_number)(void);
+
+static _Atomic(gomp_parallel) openmp;          /* NULL: our own threads */
+static omp_number thread_number, thread_count; /* set before it */
+
+static _Atomic(uint64_t) crowded_until; /* on dvt_now's clock */
+static _Thread_local bool is_alone;     /* whether this thread's run has no use for OpenMP */
 
 typedef struct {
-    dvt_body body;
+    team team;
+    void (*body)(void *context);
     void *context;
-    int64_t count, grain; /* of a piece that a thread takes */
-    int64_t least;        /* of what it does between two looks at the control */
-    run_control *control;
-    atomic_llong next;
-} shared_job;
+} openmp_region;
 
-static void openmp_work(void *argument)
+static void in_region(void *argument)
 {
-    shared_job *shared = argument;
-    bool outer = inside;
-    inside = true;
-    while (dvt_control_goes_on(shared->control)) {
-        int64_t begin = atomic_fetch_add(&shared->next, shared->grain);
-        if (begin >= shared->count)
-            break;
-        int64_t left = shared->count - begin;
-        int64_t end = left > shared->grain ? begin + shared->grain : shared->count;
-        dvt_control_run(shared->control, shared->least, shared->body, shared->context, begin,
-                        end);
+    openmp_region *r = argument;
+    int number = thread_number();
+    if (number != 0) {
+        help(&r->team, number - 1);
+        atomic_fetch_add(&r->team.left, 1);
+        wake(&r->team); /* the region's end waits for all: what is woken is there */
+        return;
     }
-    inside = outer;
+    team *outer = region;
+    region = &r->team;
+    r->body(r->context);
+    region = outer;
+    atomic_store(&r->team.ended, true);
+    wake(&r->team);
+    /* OpenMP's barrier would spin for long on a core that a helper may need. */
+    uint64_t before = dvt_now();
+    wait_until(&r->team, have_left, (uint64_t)thread_count() - 1);
+    uint64_t after = dvt_now();
+    if (after - before > LATE_NS)
+        atomic_store(&crowded_until, after + CROWDED_NS);
+}
+
+/* Whether a run that has no use for OpenMP had better use our own threads, because helpers of
+ * OpenMP, which a region must wait for, have just come late. */
+static bool avoids_openmp(void)
+{
+    uint64_t until = atomic_load_explicit(&crowded_until, memory_order_relaxed);
+    return is_alone && until != 0 && dvt_now() < until;
+}
+
+bool dvt_alone(bool alone)
+{
+    bool before = is_alone;
+    is_alone = alone;
+    return before;
 }
 
 static bool had_openmp;         /* whether this process had it when it last forked */
@@ -116,9 +260,18 @@ static int find_openmp(struct dl_phdr_info *info, size_t size, void *found)
     if (!is_openmp(info))
         return 0;
     void *library = dlopen(info->dlpi_name, RTLD_LAZY | RTLD_NOLOAD);
-    void *address = library != NULL ? dlsym(library, "GOMP_parallel") : NULL;
-    memcpy(found, &address, sizeof address); /* the library stays loaded: it is never closed */
-    return address != NULL;
+    if (library == NULL)
+        return 0;
+    static const char *const names[] = {"GOMP_parallel", "omp_get_thread_num",
+                                        "omp_get_num_threads"};
+    void *functions[3];
+    for (int i = 0; i < 3; i++)
+        if ((functions[i] = dlsym(library, names[i])) == NULL)
+            return 0;
+    memcpy(&thread_number, &functions[1], sizeof thread_number);
+    memcpy(&thread_count, &functions[2], sizeof thread_count);
+    memcpy(found, functions, sizeof *functions); /* it stays loaded: it is never closed */
+    return 1;
 }
 
 int dvt_adopt_openmp(void)
@@ -134,6 +287,19 @@ int dvt_adopt_openmp(void)
 void dvt_own_threads(void)
 {
     atomic_store(&openmp, NULL);
+}
+
+/* ---- our own threads ---- */
+
+static pthread_mutex_t busy = PTHREAD_MUTEX_INITIALIZER; /* held by whoever uses the threads */
+static team own = EMPTY_TEAM;
+static pthread_t threads_made[MAX_THREADS];
+static int started; /* how many of them there are; guarded by busy */
+
+static void *worker(void *number)
+{
+    help(&own, (int)(intptr_t)number);
+    return NULL;
 }
 
 /* ---- forks (see lock.c) ---- */
@@ -155,15 +321,16 @@ void dvt_pool_before_fork(void)
 void dvt_pool_in_child(void)
 {
     pthread_mutex_init(&busy, NULL);
-    pthread_mutex_init(&lock, NULL);
-    pthread_cond_init(&start, NULL);
-    pthread_cond_init(&done, NULL);
+    own = (team)EMPTY_TEAM;
     started = 0;
-    wanted = active = 0;
-    is_open = false;
     forked_with_openmp = forked_with_openmp || had_openmp;
     atomic_store(&openmp, NULL);
 }
+
+/* ---- how many ---- */
+
+static atomic_int limit;        /* 0: not decided yet */
+static _Thread_local int asked; /* for the run that this thread is in; 0: as limit says */
 
 static int default_threads(void)
 {
@@ -202,10 +369,8 @@ __attribute__((destructor)) static void stop(void)
 {
     if (pthread_mutex_trylock(&busy) != 0)
         return; /* the process ends in the middle of a run */
-    pthread_mutex_lock(&lock);
-    stopping = true;
-    pthread_cond_broadcast(&start);
-    pthread_mutex_unlock(&lock);
+    atomic_store(&own.ended, true);
+    wake(&own);
     for (int i = 0; i < started; i++)
         pthread_join(threads_made[i], NULL);
     started = 0;
@@ -223,46 +388,68 @@ static int grow(int count)
     return started < count ? started : count;
 }
 
+/* ---- work for them ---- */
+
+typedef struct {
+    shared_job *job;
+    int helpers;
+} one_job;
+
+static void run_job(void *argument)
+{
+    const one_job *one = argument;
+    if (region == NULL) { /* OpenMP has just been given up */
+        work(one->job);
+        return;
+    }
+    open_job(region, one->job, one->helpers);
+    finish_job(region);
+}
+
+static _Thread_local uint64_t shared; /* jobs that this thread had others help with */
+
+uint64_t dvt_jobs_shared(void)
+{
+    return shared;
+}
+
 void dvt_parallel(int64_t count, int64_t grain, dvt_body body, void *context)
 {
     if (grain < 1)
         grain = 1;
     int64_t pieces = count > 0 ? (count - 1) / grain + 1 : 0;
     int all = dvt_threads(), threads = pieces < all ? (int)pieces : all;
-    int64_t balanced = grain; /* a few pieces a thread balance well enough */
-    if (pieces > 4 * (int64_t)threads)
-        balanced = (count - 1) / (4 * (int64_t)threads) + 1;
     run_control *control = dvt_control();
-    gomp_parallel run = atomic_load(&openmp);
-    if (run != NULL && threads > 1 && !inside) {
-        shared_job shared = {body, context, count, balanced, grain, control, 0};
-        /* Always the whole team, as PyTorch does: one of another size ends threads. */
-        run(openmp_work, &shared, (unsigned)all, 0);
+    bool alone = threads <= 1 || inside;
+    shared += !alone;
+    bool is_openmp = region != NULL || (atomic_load(&openmp) != NULL && !avoids_openmp());
+    if (!alone && is_openmp) {
+        shared_job job = {body, context, count, grain, threads, control, 0};
+        one_job one = {&job, threads - 1};
+        if (region != NULL)
+            run_job(&one);
+        else
+            dvt_in_region(run_job, &one);
         return;
     }
-    if (threads <= 1 || inside || pthread_mutex_trylock(&busy) != 0) {
+    if (alone || pthread_mutex_trylock(&busy) != 0) {
         dvt_control_run(control, grain, body, context, 0, count);
         return;
     }
-    int helpers = grow(threads - 1);
-    job.body = body;
-    job.context = context;
-    job.count = count;
-    job.grain = balanced;
-    job.least = grain;
-    job.control = control;
-    atomic_store(&job.next, 0);
-    pthread_mutex_lock(&lock);
-    wanted = helpers;
-    is_open = true;
-    current++;
-    pthread_cond_broadcast(&start);
-    pthread_mutex_unlock(&lock);
-    work();
-    pthread_mutex_lock(&lock);
-    is_open = false; /* a helper that the system has not woken yet is not waited for */
-    while (active > 0)
-        pthread_cond_wait(&done, &lock);
-    pthread_mutex_unlock(&lock);
+    shared_job job = {body, context, count, grain, threads, control, 0};
+    open_job(&own, &job, grow(threads - 1));
+    finish_job(&own);
     pthread_mutex_unlock(&busy);
+}
+
+void dvt_in_region(void (*body)(void *context), void *context)
+{
+    gomp_parallel run = atomic_load(&openmp);
+    if (run == NULL || region != NULL || inside || avoids_openmp()) {
+        body(context);
+        return;
+    }
+    openmp_region r = {EMPTY_TEAM, body, context};
+    /* Always the whole team, as PyTorch does: one of another size ends threads. */
+    run(in_region, &r, (unsigned)dvt_threads(), 0);
 }

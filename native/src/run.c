@@ -267,52 +267,110 @@ static void note_time(_Atomic(uint64_t) *kept, uint64_t start, uint64_t end)
     atomic_store_explicit(&kept[TIME_TAKEN], taken, memory_order_relaxed);
 }
 
+/* Whether an instruction runs nobody's code but ours. */
+static bool is_own(const instruction *in)
+{
+    return in->device == 0 && (in->opcode == OP_KERNEL || in->opcode == OP_COPY);
+}
+
+/* A run, at one of its instructions. */
+typedef struct {
+    const dvt_artifact *artifact;
+    frame *f;
+    const dvt_run_options *options;
+    dvt_error *error;
+    run_control *control;
+    device_turn turn;
+    uint32_t at, end; /* the next instruction, and the first that is for later */
+    dvt_status status;
+} progress;
+
+static void run_instruction(progress *r, uint32_t i)
+{
+    const program *p = &r->artifact->program;
+    const instruction *in = &p->instructions[i];
+    const dvt_run_options *options = r->options;
+    frame *f = r->f;
+    _Atomic(uint64_t) *times = r->artifact->times;
+    uint64_t start = times != NULL ? dvt_now() : 0, shared = dvt_jobs_shared();
+    if (options->trace != NULL)
+        options->trace(options->trace_context, i, 1);
+    if (in->device == 0 && f->clearing_next < f->clearing_count)
+        dvt_frame_clear(f, i);
+    if (in->device != 0)
+        r->status = dvt_device_step(f, i, in, &r->turn, r->error);
+    else if (in->opcode == OP_KERNEL)
+        r->status = run_kernel(&f->calls[i], r->error);
+    else if (in->opcode == OP_COPY)
+        r->status = run_copy(p, &f->calls[i], in, r->error);
+    else
+        r->status = run_host(r->artifact, f, i, options, r->error);
+    f->is_shared[i] = is_own(in) && dvt_jobs_shared() != shared;
+    if (times != NULL && r->status == DVT_OK)
+        note_time(&times[i * (size_t)TIMES], start, dvt_now());
+    if (options->trace != NULL && r->status == DVT_OK)
+        options->trace(options->trace_context, i, 0);
+}
+
+/* Instructions up to r->end, unless one fails or the run is stopped. */
+static void run_some(void *context)
+{
+    progress *r = context;
+    const program *p = &r->artifact->program;
+    for (; r->status == DVT_OK && r->at < r->end; r->at++) {
+        const instruction *in = &p->instructions[r->at];
+        bool asks = r->at % ASK_EVERY == ASK_EVERY - 1;
+        if (r->control != NULL &&
+            (asks ? dvt_control_poll(r->control) : dvt_control_stopped(r->control)))
+            return;
+        if (r->turn.plugin != NULL && in->device == 0)
+            r->status = dvt_device_leave(r->f, &r->turn, r->status, r->error);
+        if (r->status != DVT_OK)
+            return;
+        run_instruction(r, r->at);
+        if (r->turn.plugin != NULL && in->release_count > 0) /* a copy may still read them */
+            r->status = dvt_device_leave(r->f, &r->turn, r->status, r->error);
+        for (uint32_t n = 0; n < in->release_count; n++)
+            release_host(r->f, p->releases[in->release_at + n]);
+    }
+}
+
+/* Where to stop next: in front of the next instruction that threads share, or behind the last
+ * of them before somebody else's code, which may have threads of its own. */
+static uint32_t next_stop(const program *p, const frame *f, uint32_t at)
+{
+    uint32_t end = at + 1;
+    if (!f->is_shared[at]) {
+        while (end < p->instruction_count && !f->is_shared[end])
+            end++;
+        return end;
+    }
+    for (uint32_t n = end; n < p->instruction_count && is_own(&p->instructions[n]); n++)
+        if (f->is_shared[n])
+            end = n + 1;
+    return end;
+}
+
 static dvt_status run_instructions(const dvt_artifact *a, frame *f,
                                    const dvt_run_options *options, dvt_error *error)
 {
-    const program *p = &a->program;
-    dvt_status status = DVT_OK;
+    uint32_t count = a->program.instruction_count;
     if (error != NULL)
         error->message[0] = 0;
-    device_turn turn = {0};
-    run_control *control = dvt_control();
+    progress r = {a, f, options, error, dvt_control(), {0}, 0, 0, DVT_OK};
     dvt_device_start(f);
     f->clearing_next = 0;
-    _Atomic(uint64_t) *times = a->times;
-    for (uint32_t i = 0; status == DVT_OK && i < p->instruction_count; i++) {
-        const instruction *in = &p->instructions[i];
-        if (control != NULL && (i % ASK_EVERY == ASK_EVERY - 1 ? dvt_control_poll(control)
-                                                               : dvt_control_stopped(control)))
-            break;
-        if (turn.plugin != NULL && in->device == 0)
-            status = dvt_device_leave(f, &turn, status, error);
-        if (status != DVT_OK)
-            break;
-        uint64_t start = times != NULL ? dvt_now() : 0;
-        if (options->trace != NULL)
-            options->trace(options->trace_context, i, 1);
-        if (in->device == 0 && f->clearing_next < f->clearing_count)
-            dvt_frame_clear(f, i);
-        if (in->device != 0)
-            status = dvt_device_step(f, i, in, &turn, error);
-        else if (in->opcode == OP_KERNEL)
-            status = run_kernel(&f->calls[i], error);
-        else if (in->opcode == OP_COPY)
-            status = run_copy(p, &f->calls[i], in, error);
+    while (r.status == DVT_OK && r.at < count && !dvt_control_stopped(r.control)) {
+        uint32_t at = r.at;
+        r.end = next_stop(&a->program, f, at);
+        if (f->is_shared[at] && r.end > at + 1)
+            dvt_in_region(run_some, &r);
         else
-            status = run_host(a, f, i, options, error);
-        if (times != NULL && status == DVT_OK)
-            note_time(&times[i * (size_t)TIMES], start, dvt_now());
-        if (options->trace != NULL && status == DVT_OK)
-            options->trace(options->trace_context, i, 0);
-        if (turn.plugin != NULL && in->release_count > 0) /* a copy may still read them */
-            status = dvt_device_leave(f, &turn, status, error);
-        for (uint32_t n = 0; n < in->release_count; n++)
-            release_host(f, p->releases[in->release_at + n]);
+            run_some(&r);
     }
-    if (dvt_control_stopped(control))
-        status = dvt_fail(error, DVT_ERROR_CANCELLED, "the run was stopped by its caller");
-    return dvt_device_leave(f, &turn, status, error);
+    if (dvt_control_stopped(r.control))
+        r.status = dvt_fail(error, DVT_ERROR_CANCELLED, "the run was stopped by its caller");
+    return dvt_device_leave(f, &r.turn, r.status, error);
 }
 
 /* Runs of one state follow each other, and nobody looks at it meanwhile. */
@@ -418,11 +476,13 @@ dvt_status dvt_run_controlled(dvt_artifact *a, const dvt_run_options *known,
     if (options.state == NULL)
         options.state = &a->own_state; /* the frame has seen to it that it is there */
     int before = dvt_ask_threads((int)known->threads);
+    bool was_alone = dvt_alone(p->host_call_count + p->host_blob_count == 0);
     run_control *outer = dvt_control_set(control);
     status = charge_scratch(a, f, error);
     if (status == DVT_OK)
         status = run_frame(a, f, &options, inputs, outputs, error);
     dvt_control_set(outer);
+    dvt_alone(was_alone);
     dvt_ask_threads(before);
     dvt_frame_give(a, f);
     return status;
