@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from dovetail.ir.affine import mul
 from dovetail.ir.dtypes import COMPUTE
 from dovetail.ir.kernel import (
     Apply,
@@ -18,6 +19,7 @@ from dovetail.ir.kernel import (
     Reduce,
 )
 from dovetail.ir.kernel import Store as Write
+from dovetail.ir.size import Size
 
 
 @dataclass(frozen=True)
@@ -25,7 +27,8 @@ class Matrices:
     """Σ_k left[b, m, k] right[b, k, n] and what is done with it.
 
     ``left`` is "mk" or "km", ``right`` "kn" or "nk", ``out`` "mn" or "nm": the last is dense.
-    With ``triangular`` only steps up to the row's number are summed.
+    With ``triangular`` only steps up to the row's number are summed. The kernel does not know the
+    sizes named in ``unknown``, of "mnkp".
     """
 
     rows: int
@@ -38,6 +41,7 @@ class Matrices:
     dtype: str = "float32"
     epilogue: str = ""
     triangular: bool = False
+    unknown: str = ""
 
     def kernel(self):
         of = COMPUTE[self.dtype]
@@ -55,17 +59,27 @@ class Matrices:
         rest = (*rest, Write("out", self._index(self.out), value))
         roles = {name: "out" if name == "out" else "in" for name in self.shapes()}
         buffers = tuple(KernelBuffer(name, self.dtype, role) for name, role in roles.items())
-        axes = (Axis("p", self.batch),) if self.batch > 1 else ()
-        axes += (Axis("m", self.rows), Axis("n", self.columns))
-        loops = (Loop((Axis("k", self.sum),), body), Loop((), rest))
+        size = self._sizes()
+        axes = (Axis("p", size["p"]),) if self.batch > 1 else ()
+        axes += (Axis("m", size["m"]), Axis("n", size["n"]))
+        loops = (Loop((Axis("k", size["k"]),), body), Loop((), rest))
         return Kernel("product", buffers, axes, loops)
 
+    def symbols(self):
+        """What the unknown sizes are."""
+        every = {"m": self.rows, "n": self.columns, "k": self.sum, "p": self.batch}
+        return {name: every[name] for name in self.unknown}
+
+    def _sizes(self):
+        known = {"m": self.rows, "n": self.columns, "k": self.sum, "p": self.batch}
+        return known | {name: Size.symbol(name) for name in self.unknown}
+
     def _index(self, order):
-        sizes = {"m": self.rows, "n": self.columns, "k": self.sum}
+        sizes = self._sizes()
         outer, inner = order
         axes = [(outer, sizes[inner]), (inner, 1)]
         if self.batch > 1:
-            axes.append(("p", sizes[outer] * sizes[inner]))
+            axes.append(("p", mul(sizes[outer], sizes[inner])))
         return Index(0, tuple(sorted(axes)))
 
     def shapes(self):

@@ -33,7 +33,8 @@ def data(*shape, dtype=torch.float32):
 
 def check(made, target, schedule=None):
     kernel = made.kernel()
-    check_schedule(kernel, schedule or make_schedule(kernel, target), target, made.integers())
+    schedule = schedule or make_schedule(kernel, target)
+    check_schedule(kernel, schedule, target, made.integers(), made.symbols())
 
 
 # ---- sizes and layouts -------------------------------------------------------------------------
@@ -61,6 +62,26 @@ def test_sizes(number):
         for target in targets():
             assert make_schedule(made.kernel(), target).product is not None
             check(made, target)
+
+
+@pytest.mark.parametrize(
+    ("unknown", "right"), [("m", "kn"), ("m", "nk"), ("mn", "kn"), ("mnk", "nk"), ("kp", "kn")]
+)
+def test_sizes_that_are_known_when_a_kernel_runs(unknown, right):
+    """One kernel's code for each of them: every height of tiles, several blocks, nothing."""
+    made = Matrices(9, 35, 21, right=right, epilogue="bias", unknown=unknown, batch=2)
+    sizes = [(9, 35, 21, 2), (1, 35, 21, 2), (64, 35, 21, 2), (261, 35, 21, 3), (0, 35, 21, 2)]
+    sizes += [(13, 1, 21, 2), (13, 96, 300, 2), (5, 70, 1, 2), (6, 35, 0, 2), (6, 35, 21, 4)]
+    for target in targets():
+        code = make_schedule(made.kernel(), target)
+        assert code.product is not None
+        for m, n, k, p in sizes:
+            now = {"m": m, "n": n, "k": k, "p": p}
+            given = (now[x] if x in unknown else {"m": 9, "n": 35, "k": 21, "p": 2}[x] for x in now)
+            rows, columns, steps, batch = given
+            other = replace(made, rows=rows, columns=columns, sum=steps, batch=batch)
+            assert other.kernel() == made.kernel()
+            check(other, target, code)
 
 
 @pytest.mark.parametrize("right", ["kn", "nk"])

@@ -28,6 +28,10 @@ def mul(left: Dim, right: Dim) -> Dim:
             return other if one else 0
     if isinstance(left, Size) and isinstance(right, int):
         left, right = right, left  # one spelling for equal products
+    if isinstance(left, int) and isinstance(right, Size) and right.op == "mul":
+        factor, rest = right.args
+        if isinstance(factor, int):
+            return mul(left * factor, rest)
     return Size.binary("mul", left, right)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -136,4 +137,5 @@ def _dense(kernel: Kernel, axes: list[Axis]) -> list[Axis]:
 
 
 def _longest(axes: list[Axis]) -> Axis:
-    return max(axes, key=lambda a: a.extent if isinstance(a.extent, int) else 0)
+    """The axis with most points; one of no known length may have any number of them."""
+    return max(axes, key=lambda a: a.extent if isinstance(a.extent, int) else math.inf)

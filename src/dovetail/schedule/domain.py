@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cache, lru_cache
 
-from dovetail.ir.affine import Affine, product
+from dovetail.ir.affine import Affine, divide, product
 from dovetail.ir.size import Dim
 from dovetail.ir.strides import contiguous_strides
 from dovetail.lower.index_map import Indices
@@ -83,14 +83,8 @@ def refine(domain: Domain, shape: Sequence[Dim]) -> Domain | None:
     target = tuple(s for s in shape if s != 1)
     if tuple(s for s in domain.sizes if s != 1) == target:
         return domain
-    if not all(isinstance(s, int) for s in (*domain.sizes, *shape)):
-        return None
-    if product(domain.sizes) != product(shape) or 0 in domain.sizes:
-        return None
-    result = _Refined()
-    left = [(n, int(s)) for n, s in enumerate(domain.sizes)]  # type: ignore[arg-type]
-    right = [int(s) for s in target]  # type: ignore[arg-type]
-    return _merge(domain, left[::-1], right[::-1], result)
+    left = list(enumerate(domain.sizes))
+    return None if 0 in domain.sizes else _merge(domain, left[::-1], [*target[::-1]], _Refined())
 
 
 def refine_kept(domain: Domain, shape: Sequence[Dim]) -> Domain | None:
@@ -107,7 +101,7 @@ def refine_kept(domain: Domain, shape: Sequence[Dim]) -> Domain | None:
 
 
 def _merge(
-    domain: Domain, left: list[tuple[int, int]], right: list[int], result: _Refined
+    domain: Domain, left: list[tuple[int, Dim]], right: list[Dim], result: _Refined
 ) -> Domain | None:
     """Cut both lists from the front until they agree; the lists are reversed."""
     while left:
@@ -117,16 +111,21 @@ def _merge(
             result.origin.append(n)
             continue
         while size != 1:
-            other = right.pop()
-            if size % other == 0:
-                piece, size = other, size // other
-            elif other % size == 0:
-                right.append(other // size)
-                piece, size = size, 1
-            else:
+            if not right:
                 return None
+            piece = right.pop()
+            rest = divide(size, piece)
+            if rest is None:
+                more = divide(piece, size)
+                if more is None:
+                    return None
+                right.append(more)
+                piece, rest = size, 1
+            size = rest
             result.sizes.append(piece)
             result.origin.append(n)
+    if right:
+        return None
     flags = None
     if domain.reduced is not None:
         flags = tuple(domain.reduced[n] for n in result.origin)

@@ -53,6 +53,8 @@ class Tiles:
         r.decode(number, tile.outer(r.kernel, self.of.columns.name))
         end = r.size(self.of.sum.extent)
         if self.is_deep:
+            if not isinstance(self.of.sum.extent, int):  # there may be no first part
+                self._clear(rows, rows[0])
             self.c.each(self._index(0), end, tile.depth, partial(self._part, rows, columns))
             self._finish(rows, rows[0], columns)
             return
@@ -80,11 +82,13 @@ class Tiles:
         stop = c.intrinsic("smin", c.op("add", start, self._index(self.tile.depth)), end)
         if self.tile.packed:
             self.columns.bring(columns, (start, stop))
+        is_known = isinstance(self.of.sum.extent, int)
         first = c.compare("icmp eq", start, self._index(0))
         last = c.compare("icmp eq", stop, end)
 
         def each(low: Val, high: Val) -> None:
-            when(c, first, lambda: self._clear((low, high), rows[0]))
+            if is_known:
+                when(c, first, lambda: self._clear((low, high), rows[0]))
             if self.met:
                 when(c, last, lambda: self._fetch((low, high), columns))
             self._sum((low, high), rows[0], columns, (start, stop), fresh=False)

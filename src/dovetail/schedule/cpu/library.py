@@ -45,8 +45,8 @@ def library_reason(contractions: Sequence[Contraction], target: Target) -> str:
 def _reason(value: Contraction, target: Target) -> str:
     if not all(factor.is_plain for factor in value.factors):
         return _convolution_reason(value, target)
-    if not all(isinstance(size, int) and size > 0 for size in value.source_shape):
-        return "a product whose sizes are not known"
+    if any(size == 0 for size in value.source_shape):
+        return "a product of nothing"
     types = {operand.dtype for operand in value.reads}
     if len(types) > 1 or COMPUTE[types.pop()] not in FLOATS:
         return "a product that is not of floating-point numbers"
@@ -54,6 +54,8 @@ def _reason(value: Contraction, target: Target) -> str:
         return "a product of vectors, which a library is better at"
     if is_matrix_product(value):
         return _matrix_reason(value, target)
+    if not all(isinstance(size, int) for size in value.source_shape):
+        return "a product whose sizes are not known"
     return ""
 
 
@@ -78,7 +80,8 @@ def _matrix_reason(value: Contraction, target: Target) -> str:
         return "a product that a library is better at"
     if any(operand.dtype not in FLOATS for operand in value.reads):
         return "a product in half precision, for which libraries have instructions of their own"
-    if int(value.extent("rows")) < _PACKING_ROWS and not _has_dense_columns(value):  # type: ignore[arg-type]
+    rows = value.extent("rows")
+    if isinstance(rows, int) and rows < _PACKING_ROWS and not _has_dense_columns(value):
         return FEW_ROWS
     return ""
 

@@ -12,8 +12,10 @@ from dataclasses import dataclass, replace
 from dovetail.ir.dtypes import item_bytes
 from dovetail.ir.kernel import Kernel
 from dovetail.ir.kernel_product import KernelProduct, kernel_product
+from dovetail.ir.size import Dim
 from dovetail.ir.target import Target
 from dovetail.schedule.cpu.cost import cost
+from dovetail.schedule.cpu.volume import divides
 from dovetail.schedule.schedule import STACK_BYTES, ProductTile
 
 # Products that one accumulator sums up: with more of them the error of a sum grows as they do, with
@@ -35,6 +37,9 @@ WORTH_PACKING = 3
 NEAR = 4  # widths of a panel from one step of it to the next for which a copy gains nothing
 PANEL_BYTES = STACK_BYTES * 3 // 4  # of a copy of columns; the rest is for totals
 LEAST_TILES = 4  # of a block of rows: what a unit does once, it does for so many
+# Rows, columns and steps that tiles are chosen for where their number is known only when the kernel
+# runs: from a few tiles on their shape hardly depends on it, and more rows are more blocks.
+UNKNOWN = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,15 +57,17 @@ def product_of(kernel: Kernel, target: Target) -> KernelProduct | None:
     found = kernel_product(kernel)
     if found is None or "fma" not in target.features:
         return None
-    axes = (*kernel.axes, found.sum)
-    known = all(isinstance(a.extent, int) and a.extent > 0 for a in axes)
-    strides = (s for i in (found.left, found.right) for _, s in i.index.axes)
-    return found if known and all(isinstance(s, int) for s in strides) else None
+    return found if all(a.extent != 0 for a in (*kernel.axes, found.sum)) else None
 
 
 def lanes_of(found: KernelProduct, target: Target) -> int:
     """Elements of a vector of accumulators."""
     return target.vector_bytes // item_bytes(found.total.dtype)
+
+
+def known(extent: Dim, otherwise: int = 1) -> int:
+    """A size, or what is taken for one that is not known."""
+    return extent if isinstance(extent, int) else otherwise
 
 
 def product_tile(kernel: Kernel, found: KernelProduct, target: Target) -> ProductTile:
@@ -74,10 +81,10 @@ def product_tile(kernel: Kernel, found: KernelProduct, target: Target) -> Produc
     dense = found.right.index.stride(found.columns.name) == 1
     few = -(-min(block, sizes.rows) // rows) < WORTH_PACKING
     near = found.right.index.stride(found.sum.name) in range(1, NEAR * width + 1)
-    masks = sizes.columns % width == 0 or target.mask_bytes > 0
+    masks = divides(found.columns.extent, width) or target.mask_bytes > 0
     packed = not (dense and (few or near) and masks)
     panel = min(target.l2_bytes // 2, PANEL_BYTES if packed else target.l2_bytes)
-    depth = _depth(sizes.sum, panel // (width * size))
+    depth = _depth(found.sum.extent, panel // (width * size))
     if depth:
         totals = min(target.l2_bytes // 8, STACK_BYTES - (PANEL_BYTES if packed else 0))
         block = min(block, totals // (width * item_bytes(found.total.dtype)))
@@ -92,28 +99,24 @@ def product_tile(kernel: Kernel, found: KernelProduct, target: Target) -> Produc
         depth=depth,
         packed=packed,
     )
-    return _with_heights(tile, sizes.rows)
+    return _with_heights(tile, found.rows.extent)
 
 
 def product_cost(kernel: Kernel, found: KernelProduct) -> int:
     """Picoseconds of one element of the result, with what follows its sum."""
-    assert isinstance(found.sum.extent, int)
     rest = replace(kernel, loops=tuple(loop for loop in kernel.loops if not loop.axes))
-    return MULTIPLY_ADD * found.sum.extent + cost(rest)
+    return MULTIPLY_ADD * known(found.sum.extent, UNKNOWN) + cost(rest)
 
 
 def _sizes(kernel: Kernel, found: KernelProduct) -> Sizes:
-    def extent(n: object) -> int:
-        assert isinstance(n, int)
-        return n
-
     outer = 1
     for axis in kernel.axes:
         if axis not in (found.rows, found.columns):
-            outer *= extent(axis.extent)
-    return Sizes(
-        extent(found.rows.extent), extent(found.columns.extent), extent(found.sum.extent), outer
+            outer *= known(axis.extent)
+    rows, columns, steps = (
+        known(a.extent, UNKNOWN) for a in (found.rows, found.columns, found.sum)
     )
+    return Sizes(rows, columns, steps, outer)
 
 
 def _shapes(registers: int) -> list[tuple[int, int]]:
@@ -139,11 +142,13 @@ def _cycles(sizes: Sizes, lanes: int, rows: int, vectors: int) -> float:
     return panels * total * (1.0 if not more else SECOND_HEIGHT)
 
 
-def _depth(steps: int, most: int) -> int:
+def _depth(steps: Dim, most: int) -> int:
     """Steps of a sum done at a time, as many as ``most`` allows in parts alike; 0: all of them."""
+    unit = CHUNK if most >= CHUNK else UNROLL
+    if not isinstance(steps, int):
+        return most // unit * unit
     if steps <= most:
         return 0
-    unit = CHUNK if most >= CHUNK else UNROLL
     units = -(-steps // unit)
     parts = -(-units // (most // unit))
     return -(-units // parts) * unit
@@ -157,8 +162,12 @@ def _block(sizes: Sizes, rows: int, width: int, target: Target) -> int:
     return -(-sizes.rows // blocks)
 
 
-def _with_heights(tile: ProductTile, rows: int) -> ProductTile:
-    """The tile with the heights that occur."""
+def _with_heights(tile: ProductTile, rows: Dim) -> ProductTile:
+    """The tile with the heights that occur: all up to the most, where rows are not known."""
+    most = tile.heights[0]
+    if not isinstance(rows, int):
+        block = max(most, tile.block // most * most)
+        return replace(tile, heights=tuple(range(most, 0, -1)), block=block)
     lengths = {min(tile.block, rows), rows % tile.block} - {0}
     heights = tuple(sorted(set().union(*map(tile.tiles, lengths)), reverse=True))
     return replace(tile, heights=heights)
