@@ -26,6 +26,7 @@ from dovetail.schedule.cpu.strategy import make_schedule
 from dovetail.schedule.images import channels_last
 from dovetail.schedule.plan import make_plan
 from dovetail.schedule.text import parse_schedule, print_schedule
+from dovetail.schedule.tiles import ConvolutionTile, DepthwiseTile
 from dovetail.schedule.verify_schedule import verify_schedule
 from dovetail.testing.schedules import check_schedule
 from tests.codegen.test_random_kernels import targets
@@ -146,8 +147,8 @@ def test_kernels_on_every_target(name):
     for target in targets():
         schedule = make_schedule(kernel, target)
         if "fma" in target.features and name != "1x1":  # that is a product of matrices
-            made = schedule.depthwise if "depthwise" in name else schedule.convolution
-            assert made is not None
+            kind = DepthwiseTile if "depthwise" in name else ConvolutionTile
+            assert isinstance(schedule.register_tiles, kind)
         assert parse_schedule(print_schedule(schedule)) == schedule
         check_schedule(kernel, schedule, target, integers(kernel))
 
@@ -199,7 +200,7 @@ def alternatives(schedule):
             (3, 2, 3, False),
         ):
             tile = replace(
-                schedule.convolution,
+                schedule.register_tiles,
                 heights=heights,
                 vectors=vectors,
                 block=block,
@@ -208,20 +209,20 @@ def alternatives(schedule):
                 chunk=chunk,
                 by_pixels=by_pixels,
             )
-            yield replace(schedule, convolution=tile, block=vectors * schedule.lanes)
+            yield replace(schedule, register_tiles=tile, block=vectors * schedule.lanes)
 
 
 def test_any_schedule_that_is_accepted_gives_the_same():
     kernel = CASES["stride"].kernel()
     for target in targets():
         first, fitting = make_schedule(kernel, target), []
-        for schedule in alternatives(first) if first.convolution is not None else ():
+        for schedule in alternatives(first) if first.register_tiles is not None else ():
             try:
                 fitting.append(verify_schedule(kernel, schedule, target))
             except InvalidSchedule:
                 continue
         chosen = np.random.default_rng(1).permutation(len(fitting))[:6]
-        assert len(chosen) == 6 or first.convolution is None
+        assert len(chosen) == 6 or first.register_tiles is None
         for schedule in (fitting[n] for n in chosen):
             assert parse_schedule(print_schedule(schedule)) == schedule
             check_schedule(kernel, schedule, target, integers(kernel))
@@ -232,9 +233,9 @@ def test_tiles_of_channels_that_leave_something_out_are_refused():
     schedule = make_schedule(kernel, AVX512)
     assert parse_schedule(print_schedule(schedule)) == schedule
     for heights in ((), (3, 4), (0,), (4,), (700,)):
-        tile = replace(schedule.depthwise, heights=heights)
+        tile = replace(schedule.register_tiles, heights=heights)
         with pytest.raises((InvalidSchedule, ValueError, IndexError)):
-            verify_schedule(kernel, replace(schedule, depthwise=tile), AVX512)
+            verify_schedule(kernel, replace(schedule, register_tiles=tile), AVX512)
     with pytest.raises(InvalidSchedule):
         verify_schedule(kernel, replace(schedule, block=16), AVX512)
 
@@ -248,8 +249,8 @@ def test_schedules_that_leave_something_out_are_refused():
         {"apart": 3},
         {"apart": 0, "chunk": 64},
         {"chunk": 6, "unroll": 4},
-        {"pixels": schedule.convolution.pixels[1:]},
+        {"pixels": schedule.register_tiles.pixels[1:]},
     ):
-        tile = replace(schedule.convolution, **change)
+        tile = replace(schedule.register_tiles, **change)
         with pytest.raises((InvalidSchedule, ValueError)):
-            verify_schedule(kernel, replace(schedule, convolution=tile), AVX512)
+            verify_schedule(kernel, replace(schedule, register_tiles=tile), AVX512)

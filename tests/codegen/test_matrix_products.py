@@ -15,6 +15,7 @@ from dovetail.ir.target import TARGETS
 from dovetail.schedule.build import Built
 from dovetail.schedule.cpu.strategy import make_schedule
 from dovetail.schedule.text import parse_schedule, print_schedule
+from dovetail.schedule.tiles import ProductTile
 from dovetail.schedule.verify_schedule import verify_schedule
 from dovetail.testing.schedules import check_schedule, run_schedule
 from tests.codegen.kernels import assert_generated, plan_of
@@ -60,7 +61,7 @@ def test_sizes(number):
     for left, right, out in (LAYOUTS[number % 8], LAYOUTS[(3 * number + 1) % 8]):
         made = Matrices(rows, columns, steps, left, right, out)
         for target in targets():
-            assert make_schedule(made.kernel(), target).product is not None
+            assert make_schedule(made.kernel(), target).register_tiles is not None
             check(made, target)
 
 
@@ -74,7 +75,7 @@ def test_sizes_that_are_known_when_a_kernel_runs(unknown, right):
     sizes += [(13, 1, 21, 2), (13, 96, 300, 2), (5, 70, 1, 2), (6, 35, 0, 2), (6, 35, 21, 4)]
     for target in targets():
         code = make_schedule(made.kernel(), target)
-        assert code.product is not None
+        assert code.register_tiles is not None
         for m, n, k, p in sizes:
             now = {"m": m, "n": n, "k": k, "p": p}
             given = (now[x] if x in unknown else {"m": 9, "n": 35, "k": 21, "p": 2}[x] for x in now)
@@ -89,8 +90,8 @@ def test_long_sums_of_few_rows_go_part_by_part(right):
     made = Matrices(3, 20, 9000, right=right)
     for target in targets():
         schedule = make_schedule(made.kernel(), target)
-        deep = replace(schedule.product, depth=512)
-        check(made, target, replace(schedule, product=deep))
+        deep = replace(schedule.register_tiles, depth=512)
+        check(made, target, replace(schedule, register_tiles=deep))
 
 
 @pytest.mark.parametrize("right", ["kn", "nk"])
@@ -147,7 +148,7 @@ def test_types(dtype):
     for target in targets():
         kernel, given = made.kernel(), made.integers()
         schedule = verify_schedule(kernel, make_schedule(kernel, target), target)
-        assert schedule.product is not None
+        assert isinstance(schedule.register_tiles, ProductTile)
         kind = getattr(torch, dtype)
         stored = {n: torch.from_numpy(a).to(kind) for n, a in given.items()}
         lengths = {n: len(a) for n, a in given.items()}
@@ -191,8 +192,8 @@ def test_sums_that_end_at_the_rows_number(rows, columns, steps, right):
         kernel = made.kernel()
         ours = make_schedule(kernel, target)
         check_schedule(kernel, ours, target, given)
-        deep = replace(ours.product, depth=8, chunk=8, block=rows)
-        check(made, target, replace(ours, product=deep))
+        deep = replace(ours.register_tiles, depth=8, chunk=8, block=rows)
+        check(made, target, replace(ours, register_tiles=deep))
 
 
 @pytest.mark.parametrize("size", [(70, 131, 5), (20, 16, 9), (9, 100, 4)])
@@ -233,7 +234,7 @@ def alternatives(schedule):
             (8, 0, 32, True),
         ):
             tile = replace(
-                schedule.product,
+                schedule.register_tiles,
                 heights=tall,
                 vectors=vectors,
                 block=block,
@@ -242,7 +243,7 @@ def alternatives(schedule):
                 depth=depth,
                 packed=packed,
             )
-            yield replace(schedule, product=tile, block=vectors * schedule.lanes)
+            yield replace(schedule, register_tiles=tile, block=vectors * schedule.lanes)
 
 
 @pytest.mark.parametrize("right", ["kn", "nk"])
@@ -279,7 +280,7 @@ def test_any_schedule_that_is_accepted_gives_the_same(right):
 def test_tiles_that_miss_something_are_refused(wrong, reason):
     kernel = Matrices(13, 37, 50, right="nk").kernel()
     ours = make_schedule(kernel, TARGETS["x86-64-v4"])
-    schedule = replace(ours, product=replace(ours.product, **wrong))
+    schedule = replace(ours, register_tiles=replace(ours.register_tiles, **wrong))
     with pytest.raises(InvalidSchedule, match=reason):
         verify_schedule(kernel, schedule, TARGETS["x86-64-v4"])
 

@@ -12,8 +12,8 @@ import pytest
 from dovetail.errors import InvalidSchedule
 from dovetail.ir.kernel_text import parse_kernel, print_kernel
 from dovetail.ir.target import TARGETS
+from dovetail.schedule.gpu.blocks import BlockSchedule
 from dovetail.schedule.gpu.strategy import make_schedule
-from dovetail.schedule.schedule import BlockSchedule
 from dovetail.schedule.text import parse_schedule, print_schedule
 from dovetail.schedule.verify_schedule import verify_schedule
 from tests.codegen.triton_interpreter import SOFTMAX, _sized

@@ -19,6 +19,7 @@ from dovetail.schedule.cpu.pack_convolution import WINOGRAD_ERRORS, pack_convolu
 from dovetail.schedule.cpu.strategy import make_schedule
 from dovetail.schedule.plan import make_plan
 from dovetail.schedule.text import parse_schedule, print_schedule
+from dovetail.schedule.tiles import ConvolutionTile
 from dovetail.schedule.verify_schedule import verify_schedule
 from dovetail.testing.schedules import check_schedule
 from tests.codegen.test_convolutions import AVX512, Case, integers
@@ -89,7 +90,7 @@ def test_kernels_on_every_target(name, monkeypatch):
     given = integers(products[0])
     for target in targets():
         schedule = verify_schedule(products[0], make_schedule(products[0], target), target)
-        assert (schedule.convolution is not None) == ("fma" in target.features)
+        assert isinstance(schedule.register_tiles, ConvolutionTile) == ("fma" in target.features)
         assert parse_schedule(print_schedule(schedule)) == schedule
         check_schedule(products[0], schedule, target, given)
 

@@ -22,8 +22,8 @@ from dovetail.ir.kernel_text import parse_kernel
 from dovetail.ir.ops import CHECKS, OPERATIONS, REDUCTIONS
 from dovetail.ir.size import evaluate
 from dovetail.ir.target import TARGETS
+from dovetail.schedule.gpu.blocks import BlockSchedule
 from dovetail.schedule.gpu.strategy import make_schedule
-from dovetail.schedule.schedule import BlockSchedule
 from dovetail.schedule.verify_schedule import verify_schedule
 from dovetail.testing.kernel_reference import run_kernel
 

@@ -17,10 +17,10 @@ from dovetail.ir.target import Target
 from dovetail.ir.verify import requirement
 from dovetail.schedule.cpu import patterns
 from dovetail.schedule.cpu.code_size import FUNCTIONS
+from dovetail.schedule.gpu.blocks import BlockSchedule
 from dovetail.schedule.gpu.verify import verify_blocks
-from dovetail.schedule.schedule import LOOPS, BlockSchedule, LoopSchedule, Schedule, Steps, Tile
-from dovetail.schedule.verify_convolution import verify_convolution, verify_depthwise
-from dovetail.schedule.verify_product import verify_product
+from dovetail.schedule.schedule import LOOPS, LoopSchedule, Schedule, Steps, Tile
+from dovetail.schedule.verify_tiles import verify_register_tiles
 
 CALLED = FUNCTIONS | {"erf_plus_one"}  # what a renderer can write as a function
 _WIDEST = 8  # bytes of an element, at most
@@ -64,21 +64,12 @@ class _Verifier:
         _require((s.steps is not None) == is_parallel, "steps without a parallel vector axis")
         _require((s.block > 0) == is_parallel, "a block without a parallel vector axis")
         if self.axis is not None and s.steps is not None:
-            piece = s.block if s.tile is None else s.tile.columns
-            if s.product is not None:
-                piece = s.product.vectors * self.lanes
-            if s.convolution is not None:
-                piece = s.convolution.vectors * self.lanes
-            self._steps(s.steps, self.axis.extent, piece)
+            self._steps(s.steps, self.axis.extent, s.span)
             _require(s.steps.most == 1, "a parallel vector axis goes vector by vector")
         if s.tile is not None:
             self._tile(s.tile)
-        if s.product is not None:
-            verify_product(kernel, s)
-        if s.convolution is not None:
-            verify_convolution(kernel, s)
-        if s.depthwise is not None:
-            verify_depthwise(kernel, s)
+        if s.register_tiles is not None:
+            verify_register_tiles(kernel, s)
         called = {op for op, _ in s.calls}
         _require(called <= CALLED, f"calls of {sorted(called - CALLED)}")
         sums = set(patterns.erf_plus_one(kernel))

@@ -8,8 +8,8 @@ from dovetail.ir.kernel import Kernel
 from dovetail.ir.kernel_verify import verify_kernel
 from dovetail.ir.target import Target
 from dovetail.ir.verify import verify_stage
+from dovetail.schedule.gpu.blocks import BlockSchedule
 from dovetail.schedule.gpu.strategy import make_schedule
-from dovetail.schedule.schedule import BlockSchedule
 from dovetail.schedule.verify_schedule import verify_schedule
 
 

@@ -17,9 +17,9 @@ from dovetail.ir.target import Target
 from dovetail.ir.tensor import TensorDesc
 from dovetail.lower.values import LibraryCall, Value, root_of
 from dovetail.schedule.build import Built
+from dovetail.schedule.gpu.blocks import BlockSchedule
 from dovetail.schedule.plan import Unschedulable, make_plan
 from dovetail.schedule.program import describe
-from dovetail.schedule.schedule import BlockSchedule
 
 MOST_THREADS = 8  # that compile; most of the work is LLVM's and ptxas's, which need no Python
 MOST_KEPT = 256  # kernels whose code a process keeps for the next segment that has one alike

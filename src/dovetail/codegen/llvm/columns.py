@@ -12,7 +12,7 @@ from dovetail.codegen.llvm.transpose import transpose
 from dovetail.ir.kernel import Load
 from dovetail.ir.kernel_product import KernelProduct
 from dovetail.ir.size import Dim
-from dovetail.schedule.schedule import ProductTile
+from dovetail.schedule.tiles import ProductTile
 
 if TYPE_CHECKING:
     from dovetail.codegen.llvm.render import Renderer

@@ -20,7 +20,7 @@ from dovetail.codegen.llvm.tile import Span, span
 from dovetail.ir.dtypes import item_bytes
 from dovetail.ir.kernel import Axis, Load
 from dovetail.ir.kernel_convolution import kernel_convolution, size_of
-from dovetail.schedule.schedule import ConvolutionTile
+from dovetail.schedule.tiles import ConvolutionTile
 
 if TYPE_CHECKING:
     from dovetail.codegen.llvm.render import Renderer

@@ -17,7 +17,7 @@ from dovetail.codegen.llvm.tile import Span
 from dovetail.ir.kernel import Index, Position
 from dovetail.ir.kernel_convolution import size_of
 from dovetail.ir.kernel_depthwise import kernel_depthwise
-from dovetail.schedule.schedule import DepthwiseTile
+from dovetail.schedule.tiles import DepthwiseTile
 
 if TYPE_CHECKING:
     from dovetail.codegen.llvm.render import Renderer

@@ -19,7 +19,7 @@ from dovetail.ir.dtypes import item_bytes
 from dovetail.ir.kernel import Load, Store
 from dovetail.ir.kernel_product import kernel_product
 from dovetail.ir.size import Dim
-from dovetail.schedule.schedule import ProductTile
+from dovetail.schedule.tiles import ProductTile
 
 if TYPE_CHECKING:
     from dovetail.codegen.llvm.render import Renderer

@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from dovetail.codegen.llvm import (
     convolution,
@@ -44,8 +45,15 @@ from dovetail.ir.ops import CHECKS, DIVISIONS
 from dovetail.ir.size import Dim
 from dovetail.ir.target import Target
 from dovetail.schedule.schedule import LOOPS, LoopSchedule, Schedule, Steps
+from dovetail.schedule.tiles import ConvolutionTile, DepthwiseTile, ProductTile
 
 Group = tuple[Load | Store, ...]
+# What writes the units of a kernel that is done in tiles of registers.
+_TILES: Mapping[type, Callable[..., Any]] = {
+    ProductTile: product.Tiles,
+    ConvolutionTile: convolution.PixelTiles,
+    DepthwiseTile: depthwise.ChannelTiles,
+}
 
 
 @dataclass(frozen=True)
@@ -101,13 +109,8 @@ class Renderer:
         self._load_table()
         if self.schedule.tile is not None:
             self.transposed = tile.buffers(self, self.schedule.tile)
-        unit = self._unit
-        if self.schedule.product is not None:
-            unit = product.Tiles(self, self.schedule.product).unit
-        if self.schedule.convolution is not None:
-            unit = convolution.PixelTiles(self, self.schedule.convolution).unit
-        if self.schedule.depthwise is not None:
-            unit = depthwise.ChannelTiles(self, self.schedule.depthwise).unit
+        tiles = self.schedule.register_tiles
+        unit = self._unit if tiles is None else _TILES[type(tiles)](self, tiles).unit
         self.c.each(Val("%begin", "int64"), Val("%end", "int64"), 1, unit)
         c.line("ret void")
         head = f"define internal void @{self.name}(ptr %table, i64 %begin, i64 %end) #0 {{"
@@ -264,8 +267,7 @@ class Renderer:
 
     def loops(self) -> None:
         """The kernel's loops, at the point that ``axes`` says."""
-        s = self.schedule
-        is_tiled = any(t is not None for t in (s.product, s.convolution, s.depthwise))
+        is_tiled = self.schedule.register_tiles is not None
         for loop, how in zip(self.kernel.loops, self.schedule.loops, strict=True):
             groups = [_accesses(loop, places) for places in how.interleaved]
             self.groups = {i: group for group in groups for i in group}

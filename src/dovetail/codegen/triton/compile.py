@@ -13,7 +13,7 @@ from dovetail.ir.kernel import Apply, Kernel
 from dovetail.ir.kernel_call import call_sizes
 from dovetail.ir.ops import CHECKS
 from dovetail.ir.target import Target
-from dovetail.schedule.schedule import BlockSchedule
+from dovetail.schedule.gpu.blocks import BlockSchedule
 
 _ALIGNED = 16  # bytes; where every buffer begins, so that accesses can be as wide
 

@@ -35,7 +35,7 @@ from dovetail.ir.kernel_verify import InvalidKernel, verify_kernel
 from dovetail.ir.ops import CHECKS
 from dovetail.ir.size import Dim
 from dovetail.ir.verify import verify_stage
-from dovetail.schedule.schedule import BlockSchedule
+from dovetail.schedule.gpu.blocks import BlockSchedule
 
 PRELUDE = """\
 import triton

@@ -16,7 +16,7 @@ from dovetail.ir.kernel_convolution import KernelConvolution, kernel_convolution
 from dovetail.ir.target import Target
 from dovetail.schedule.cpu.cost import cost
 from dovetail.schedule.cpu.product import CHUNK, LATENCY, MULTIPLY_ADD, PER_CYCLE
-from dovetail.schedule.schedule import STACK_BYTES, ConvolutionTile
+from dovetail.schedule.tiles import STACK_BYTES, ConvolutionTile
 
 UNROLL = 4  # channels that hide the loop's own instructions
 MOST_VECTORS = 4

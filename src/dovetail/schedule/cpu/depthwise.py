@@ -10,7 +10,7 @@ from dovetail.ir.kernel_convolution import size_of
 from dovetail.ir.kernel_depthwise import KernelDepthwise, kernel_depthwise
 from dovetail.ir.target import Target
 from dovetail.schedule.cpu.convolution import CLOCK, LONGEST
-from dovetail.schedule.schedule import DepthwiseTile
+from dovetail.schedule.tiles import DepthwiseTile, heights_met
 
 _HEIGHTS = (
     8,
@@ -41,8 +41,7 @@ def depthwise_tile(found: KernelDepthwise, target: Target) -> DepthwiseTile:
     narrow = target.vector_registers < 32 or taps > _MANY_TAPS
     heights = [h for h in _HEIGHTS if h <= _FEW or not narrow]
     height = next((h for h in heights if pixels % h == 0), min(heights[0], pixels))
-    count = -(-pixels // height)
-    met = {(n + 1) * pixels // count - n * pixels // count for n in range(count)}
+    met = heights_met(pixels, height)
     return DepthwiseTile(found.pixels.name, tuple(sorted(met, reverse=True)))
 
 

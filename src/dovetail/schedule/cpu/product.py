@@ -16,7 +16,7 @@ from dovetail.ir.size import Dim
 from dovetail.ir.target import Target
 from dovetail.schedule.cpu.cost import cost
 from dovetail.schedule.cpu.volume import divides
-from dovetail.schedule.schedule import STACK_BYTES, ProductTile
+from dovetail.schedule.tiles import STACK_BYTES, ProductTile
 
 # Products that one accumulator sums up: with more of them the error of a sum grows as they do, with
 # 256 it is that of the libraries (measured for K from 576 to 4608), for 2 % of the time at most.

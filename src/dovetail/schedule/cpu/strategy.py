@@ -22,31 +22,16 @@ from dovetail.ir.kernel import (
     Store,
 )
 from dovetail.ir.kernel_analysis import varying, without_idle_axes
-from dovetail.ir.kernel_convolution import size_of
 from dovetail.ir.ops import CHECKS
 from dovetail.ir.size import Dim
 from dovetail.ir.target import Target
 from dovetail.schedule.cpu import patterns
 from dovetail.schedule.cpu.code_size import FUNCTIONS
-from dovetail.schedule.cpu.convolution import (
-    convolution_cost,
-    convolution_of,
-    convolution_tile,
-)
 from dovetail.schedule.cpu.cost import cost, grain
-from dovetail.schedule.cpu.depthwise import depthwise_of, depthwise_tile
-from dovetail.schedule.cpu.product import product_cost, product_of, product_tile
+from dovetail.schedule.cpu.register_tiles import tiling_of
 from dovetail.schedule.cpu.tile import tile_of
 from dovetail.schedule.cpu.volume import Budget, Form, Volume, divides, step_counts
-from dovetail.schedule.schedule import (
-    LOOPS,
-    ConvolutionTile,
-    DepthwiseTile,
-    LoopSchedule,
-    ProductTile,
-    Schedule,
-    Steps,
-)
+from dovetail.schedule.schedule import LOOPS, LoopSchedule, Schedule, Steps
 
 _ELEMENT = 4  # bytes, of most
 NARROWEST = 64  # elements of a vector axis in a unit of work, at least: WIDE of the widest vectors
@@ -127,40 +112,24 @@ def is_light(kernel: Kernel) -> bool:
 class _Strategy:
     def __init__(self, kernel: Kernel, target: Target, budget: Budget) -> None:
         self.kernel, self.target, self.budget = kernel, target, budget
-        self.convolution = convolution_of(kernel, target)
-        self.product = product_of(kernel, target) if self.convolution is None else None
-        tiled = self.convolution or self.product
-        self.depthwise = depthwise_of(kernel, target) if tiled is None else None
-        self.tiled = tiled or self.depthwise
-        self.axis = self._axis()
+        self.tiling = tiling_of(kernel, target)
+        self.axis = vector_axis(kernel) if self.tiling is None else self.tiling.axis
         self.is_row = self.axis is not None and self.axis not in kernel.axes
         self.name = None if self.axis is None else self.axis.name
         self.vector = LOOPS if self.is_row else self.name
         self.lanes = self._lanes() if self.axis is not None else 1
         self.form = Form()
 
-    def _axis(self) -> Axis | None:
-        """What vectors go along."""
-        if self.depthwise is not None:
-            return self.depthwise.channels
-        tiled = self.convolution or self.product
-        return vector_axis(self.kernel) if tiled is None else tiled.columns
-
     def schedule(self) -> Schedule:
-        kernel, target, vector = self.kernel, self.target, self.vector
+        kernel, target, vector, tiling = self.kernel, self.target, self.vector, self.tiling
         varies = varying(kernel, vector)
         erf_sums = patterns.erf_plus_one(kernel)
         volume = Volume(kernel, target, vector, self.lanes, UNROLL, varies, erf_sums)
         self.form = volume.form(self.budget)
         is_parallel = self.axis is not None and not self.is_row
         block = block_of(kernel, target) if is_parallel else 0
-        product, convolution = self._product(), self._convolution()
-        tiles = product or convolution
-        if tiles is not None:
-            block = tiles.vectors * self.lanes
-        depthwise = self._depthwise()
-        if depthwise is not None and self.depthwise is not None:
-            block = size_of(self.depthwise.channels)
+        if tiling is not None:
+            block = tiling.block or tiling.tiles.columns(self.lanes)
         return Schedule(
             target=target.name,
             vector=vector,
@@ -168,42 +137,18 @@ class _Strategy:
             loops=tuple(map(self._loop, kernel.loops)),
             block=block,
             steps=self._steps(self.axis.extent) if self.axis is not None and block else None,
-            tile=tile_of(kernel, self.axis, block, target) if self.tiled is None else None,
-            product=product,
-            convolution=convolution,
-            depthwise=depthwise,
+            tile=tile_of(kernel, self.axis, block, target) if tiling is None else None,
+            register_tiles=None if tiling is None else tiling.tiles,
             calls=tuple(sorted(self.form.called)),
             erf_plus_one=erf_sums,
-            cost=self._cost(),
+            cost=cost(kernel) if tiling is None else tiling.cost,
             grain=grain(target),
         )
 
-    def _product(self) -> ProductTile | None:
-        if self.product is None:
-            return None
-        return product_tile(self.kernel, self.product, self.target)
-
-    def _convolution(self) -> ConvolutionTile | None:
-        if self.convolution is None:
-            return None
-        return convolution_tile(self.convolution, self.target)
-
-    def _depthwise(self) -> DepthwiseTile | None:
-        if self.depthwise is None:
-            return None
-        return depthwise_tile(self.depthwise, self.target)
-
-    def _cost(self) -> int:
-        if self.convolution is not None:
-            return convolution_cost(self.kernel, self.convolution)
-        if self.product is not None:
-            return product_cost(self.kernel, self.product)
-        return cost(self.kernel)
-
     def _lanes(self) -> int:
         """Lanes of a value that varies; a scan of a short axis has no more than it needs."""
-        if self.tiled is not None:
-            return self.target.vector_bytes // item_bytes(self.tiled.total.dtype)
+        if self.tiling is not None:
+            return self.target.vector_bytes // item_bytes(self.tiling.dtype)
         lanes, extent = self.target.lanes, self.axis.extent if self.axis is not None else 1
         scans = any(isinstance(i, Scan) for i in self.kernel.instructions())
         if scans and isinstance(extent, int) and extent < lanes:
@@ -229,7 +174,7 @@ class _Strategy:
         if not loop.axes:
             moving = None if self.is_row else self.name
             return LoopSchedule(interleaved=self._interleaved(loop, moving))
-        if self.tiled is not None:
+        if self.tiling is not None:
             return LoopSchedule()
         last = loop.axes[-1]
         reduces = any(isinstance(i, Reduce) for i in loop.body)

@@ -7,7 +7,7 @@ from dovetail.ir.dtypes import item_bytes
 from dovetail.ir.kernel import Index, Kernel, Load, Loop, Store
 from dovetail.ir.size import Dim, Size
 from dovetail.ir.target import Target
-from dovetail.schedule.schedule import BlockSchedule
+from dovetail.schedule.gpu.blocks import BlockSchedule
 
 UNKNOWN_SIZE = 1024  # what a size that is not known counts as
 # The share of the bandwidth that a copy reaches: 4.3 of 4.8 TB/s on an H200.

@@ -15,8 +15,8 @@ from dovetail.ir.kernel import Axis, Index, Kernel, Load, Loop, Position, Store
 from dovetail.ir.kernel_analysis import power_sums, without_idle_axes
 from dovetail.ir.size import Dim
 from dovetail.ir.target import Target
+from dovetail.schedule.gpu.blocks import BlockSchedule
 from dovetail.schedule.gpu.cost import elements, number, seconds
-from dovetail.schedule.schedule import BlockSchedule
 
 ACCESS = 16  # bytes of the widest load and store of a thread
 WARPS, MOST_WARPS = 4, 32  # of a block, usually and at most

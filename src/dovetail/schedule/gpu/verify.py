@@ -7,8 +7,8 @@ from dovetail.ir.affine import product
 from dovetail.ir.kernel import Kernel, Loop
 from dovetail.ir.kernel_analysis import power_sums
 from dovetail.ir.target import Target
+from dovetail.schedule.gpu.blocks import BlockSchedule
 from dovetail.schedule.gpu.strategy import MOST_PARTS, is_far, is_short
-from dovetail.schedule.schedule import BlockSchedule
 
 _MOST_ELEMENTS = 1 << 20  # of a block: what Triton takes for one tensor
 _MOST_THREADS = 1024

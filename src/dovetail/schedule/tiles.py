@@ -1,0 +1,200 @@
+"""Tiles of accumulators that stay in registers: of matrix products and of convolutions, as data.
+
+A schedule has one of these or none (``schedule.py``); each prints, and its text parses back.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from dovetail.ir.affine import mul, product
+from dovetail.ir.kernel import Axis, Kernel
+from dovetail.ir.size import Dim, Size
+
+# Bytes of a kernel's own copies on the stack. Threads of some systems have 128 KiB in all.
+STACK_BYTES = 96 << 10
+_HEIGHTS = r"by (\d+(?: or \d+)*)"
+
+
+def count_parts(extent: Dim, length: int) -> Dim:
+    """How many parts of a length there are, the last of which may be shorter."""
+    return Size.binary("floordiv", Size.binary("add", extent, length - 1), length)
+
+
+def heights_met(length: int, most: int) -> set[int]:
+    """The heights of as few tiles as a length can be cut into; they differ by one at most."""
+    count = -(-length // most)
+    return {(n + 1) * length // count - n * length // count for n in range(count)}
+
+
+def _points(kernel: Kernel, but: Iterable[str | None]) -> Dim:
+    """The points of the parallel axes that are not among some."""
+    return product(a.extent for a in kernel.axes if a.name not in but)
+
+
+@dataclass(frozen=True, slots=True)
+class ProductTile:
+    """A sum of products in tiles of accumulators that stay in registers.
+
+    A tile is some rows of the axis ``rows`` by ``vectors`` vectors of columns. A unit of work is
+    ``block`` rows by the columns of one tile; it is cut into as few tiles as their heights allow,
+    which differ by one row at most. What varies with the rows is broadcast, what varies with the
+    columns is loaded in vectors: from where it lies, or, where it is ``packed``, from a copy on the
+    stack in which the columns of a tile lie together.
+    """
+
+    rows: str
+    heights: tuple[int, ...]  # the rows that a tile may have, the most first
+    vectors: int
+    block: int
+    unroll: int  # steps of the sum that are written out
+    chunk: int  # products summed in registers before their sum enters the total; 0: all of them
+    depth: int  # steps of the sum done for all rows of a unit before the next; 0: all of them
+    packed: bool
+
+    def tiles(self, rows: int) -> set[int]:
+        """The heights of the tiles that so many rows are cut into."""
+        return heights_met(rows, self.heights[0])
+
+    def outer(self, kernel: Kernel, along: str | None) -> list[Axis]:
+        """The axes of units beside those of a tile."""
+        return [a for a in kernel.axes if a.name not in (self.rows, along)]
+
+    def columns(self, lanes: int) -> int:
+        """Columns of a unit; 0: all."""
+        return self.vectors * lanes
+
+    def units(self, kernel: Kernel, along: str, lanes: int) -> Dim:
+        """How many units there are, with vectors of ``lanes`` elements of the axis ``along``."""
+        extents = {a.name: a.extent for a in kernel.axes}
+        panels = count_parts(extents[along], self.columns(lanes))
+        blocks = mul(count_parts(extents[self.rows], self.block), panels)
+        return mul(_points(kernel, (self.rows, along)), blocks)
+
+    def __str__(self) -> str:
+        packed = " packed" if self.packed else ""
+        sums = f"unroll {self.unroll} chunk {self.chunk} depth {self.depth}{packed}"
+        return f"{self.rows} {_tall(self.heights)} of {self.block}, {self.vectors} vectors, {sums}"
+
+    @staticmethod
+    def parse(text: str) -> ProductTile:
+        """The tile that ``str`` wrote."""
+        numbers = r"(\d+), (\d+) vectors, unroll (\d+) chunk (\d+) depth (\d+)"
+        rows, heights, *found, packed = _match(rf"(\w+) {_HEIGHTS} of {numbers}( packed)?", text)
+        block, vectors, unroll, chunk, depth = map(int, found)
+        sums = (unroll, chunk, depth, packed is not None)
+        return ProductTile(rows, _heights(heights), vectors, block, *sums)
+
+
+@dataclass(frozen=True, slots=True)
+class ConvolutionTile:
+    """A convolution in tiles of accumulators that stay in registers.
+
+    A tile is some pixels, counted through the axes ``pixels``, by ``vectors`` vectors of columns
+    (channels of the result). A unit of work is ``block`` pixels by the columns of one tile; it is
+    cut into as few tiles as their heights allow, which differ by one pixel at most. Neighbouring
+    units have the same pixels where they go ``by_pixels``, else the same weights.
+    """
+
+    pixels: tuple[str, ...]
+    heights: tuple[int, ...]  # the pixels that a tile may have, the most first
+    vectors: int
+    block: int
+    unroll: int  # channels that are written out
+    apart: int  # loops over taps, the outermost first, whose every step is summed apart
+    chunk: int  # channels summed in registers before their sum enters the total; 0: all of them
+    by_pixels: bool
+
+    def count(self, kernel: Kernel) -> Dim:
+        """How many pixels there are."""
+        return product(a.extent for a in kernel.axes if a.name in self.pixels)
+
+    def tiles(self, pixels: int) -> set[int]:
+        """The heights of the tiles that so many pixels are cut into."""
+        return heights_met(pixels, self.heights[0])
+
+    def outer(self, kernel: Kernel, along: str | None) -> list[Axis]:
+        """The axes of units beside those of a tile."""
+        return [a for a in kernel.axes if a.name not in (*self.pixels, along)]
+
+    def columns(self, lanes: int) -> int:
+        """Columns of a unit; 0: all."""
+        return self.vectors * lanes
+
+    def units(self, kernel: Kernel, along: str, lanes: int) -> Dim:
+        """How many units there are, with vectors of ``lanes`` elements of the axis ``along``."""
+        columns = next(a.extent for a in kernel.axes if a.name == along)
+        panels = count_parts(columns, self.columns(lanes))
+        blocks = mul(count_parts(self.count(kernel), self.block), panels)
+        return mul(_points(kernel, (*self.pixels, along)), blocks)
+
+    def __str__(self) -> str:
+        order = " by pixels" if self.by_pixels else ""
+        sums = f"unroll {self.unroll} apart {self.apart} chunk {self.chunk}{order}"
+        where = f"{' '.join(self.pixels)} {_tall(self.heights)} of {self.block}"
+        return f"{where}, {self.vectors} vectors, {sums}"
+
+    @staticmethod
+    def parse(text: str) -> ConvolutionTile:
+        """The tile that ``str`` wrote."""
+        numbers = r"(\d+), (\d+) vectors, unroll (\d+) apart (\d+) chunk (\d+)"
+        pattern = rf"(\w+(?: \w+)*) {_HEIGHTS} of {numbers}( by pixels)?"
+        pixels, heights, *found, order = _match(pattern, text)
+        block, vectors, unroll, apart, chunk = map(int, found)
+        axes, sums = tuple(pixels.split()), (unroll, apart, chunk, order is not None)
+        return ConvolutionTile(axes, _heights(heights), vectors, block, *sums)
+
+
+@dataclass(frozen=True, slots=True)
+class DepthwiseTile:
+    """A convolution of each channel by itself: some pixels of a row by vectors of channels.
+
+    A unit of work is a row of the axis ``pixels`` with all channels; it is cut into as few tiles as
+    their heights allow, which differ by one pixel at most.
+    """
+
+    pixels: str
+    heights: tuple[int, ...]  # the pixels that a tile may have, the most first
+
+    def columns(self, lanes: int) -> int:  # noqa: ARG002  # as those of other tiles
+        """Columns of a unit; 0: all."""
+        return 0
+
+    def units(self, kernel: Kernel, along: str, lanes: int) -> Dim:  # noqa: ARG002
+        """How many rows there are."""
+        return _points(kernel, (self.pixels, along))
+
+    def __str__(self) -> str:
+        return f"{self.pixels} {_tall(self.heights)}"
+
+    @staticmethod
+    def parse(text: str) -> DepthwiseTile:
+        """The tile that ``str`` wrote."""
+        pixels, heights = _match(rf"(\w+) {_HEIGHTS}", text)
+        return DepthwiseTile(pixels, _heights(heights))
+
+
+RegisterTiles = ProductTile | ConvolutionTile | DepthwiseTile
+# By the word that stands before their text.
+TILES: dict[str, type[RegisterTiles]] = {
+    "product": ProductTile,
+    "convolution": ConvolutionTile,
+    "depthwise": DepthwiseTile,
+}
+
+
+def _tall(heights: tuple[int, ...]) -> str:
+    return f"by {' or '.join(map(str, heights))}"
+
+
+def _heights(text: str) -> tuple[int, ...]:
+    return tuple(map(int, text.split(" or ")))
+
+
+def _match(pattern: str, text: str) -> tuple[str, ...]:
+    found = re.fullmatch(pattern, text)
+    if found is None:
+        raise ValueError(f"cannot read {text!r}")
+    return found.groups()

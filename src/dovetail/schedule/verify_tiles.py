@@ -1,0 +1,155 @@
+"""The verifier of tiles of registers: every row or pixel, column and product is met once."""
+
+from __future__ import annotations
+
+import math
+
+from dovetail.errors import InvalidSchedule
+from dovetail.ir.dtypes import item_bytes
+from dovetail.ir.kernel import Axis, Kernel
+from dovetail.ir.kernel_convolution import KernelConvolution, kernel_convolution
+from dovetail.ir.kernel_depthwise import kernel_depthwise
+from dovetail.ir.kernel_product import KernelProduct, kernel_product
+from dovetail.ir.verify import requirement
+from dovetail.schedule.schedule import Schedule
+from dovetail.schedule.tiles import (
+    STACK_BYTES,
+    ConvolutionTile,
+    DepthwiseTile,
+    ProductTile,
+    heights_met,
+)
+
+_MOST = 2048  # multiply-adds that a kernel's tiles write out: more is much code
+_ZEROS = 1 << 16  # elements of zeros that stand for a place outside the image
+_require = requirement(InvalidSchedule)
+
+
+def verify_register_tiles(kernel: Kernel, schedule: Schedule) -> None:
+    """Raise InvalidSchedule unless a kernel can be done in the tiles of its schedule."""
+    tiles = schedule.register_tiles
+    _require(schedule.tile is None, "tiles of registers in tiles of two axes")
+    if isinstance(tiles, ProductTile):
+        _product(kernel, schedule, tiles)
+    elif isinstance(tiles, ConvolutionTile):
+        _convolution(kernel, schedule, tiles)
+    elif isinstance(tiles, DepthwiseTile):
+        _depthwise(kernel, schedule, tiles)
+
+
+# ---- convolutions ------------------------------------------------------------------------------
+
+
+def _convolution(kernel: Kernel, schedule: Schedule, tile: ConvolutionTile) -> None:
+    found = kernel_convolution(kernel)
+    _require(found is not None, "tiles of a kernel that is no convolution")
+    assert found is not None
+    _require(tuple(a.name for a in found.pixels) == tile.pixels, f"pixels of {tile.pixels}")
+    _require(found.columns.name == schedule.vector, f"vectors along {schedule.vector}")
+    _convolution_numbers(tile, found)
+    lengths = _lengths(tile, tile.count(kernel))
+    met = {height for length in lengths for height in tile.tiles(length)}
+    _require(met <= set(tile.heights), f"tiles of {sorted(met)} pixels")
+    size = (
+        len(found.totals)
+        * tile.heights[0]
+        * tile.vectors
+        * schedule.lanes
+        * item_bytes(found.total.dtype)
+    )
+    _require(size <= STACK_BYTES, f"{size} bytes on the stack")
+
+
+def _depthwise(kernel: Kernel, schedule: Schedule, tile: DepthwiseTile) -> None:
+    found = kernel_depthwise(kernel)
+    _require(found is not None, "tiles of channels of another kernel")
+    assert found is not None
+    _require(found.pixels.name == tile.pixels, f"tiles along {tile.pixels}")
+    _require(found.channels.name == schedule.vector, f"vectors along {schedule.vector}")
+    pixels, channels = _size(found.pixels), _size(found.channels)
+    _some(tile.heights, pixels, channels)
+    _require(channels <= _ZEROS, "a long row of zeros")
+    _require(schedule.block >= channels, "a unit that has some channels only")
+    met = heights_met(pixels, tile.heights[0])
+    _require(met <= set(tile.heights), f"tiles of {sorted(met)} pixels")
+    _written_out(sum(tile.heights) * math.prod(map(_size, found.taps)))
+
+
+def _convolution_numbers(tile: ConvolutionTile, found: KernelConvolution) -> None:
+    _some(tile.heights, tile.block, tile.vectors, tile.unroll)
+    sizes = [_size(axis) for axis in (*found.pixels, found.columns, *found.sums)]
+    _require(min(sizes) > 0, "a convolution of nothing")
+    _require(_size(found.channels) <= _ZEROS, "a long row of zeros")
+    _require(0 <= tile.apart <= len(found.taps), f"{tile.apart} loops over taps")
+    _require(tile.chunk >= 0 and tile.chunk % tile.unroll == 0, f"chunks of {tile.chunk}")
+    _require(not tile.chunk or tile.apart == len(found.taps), "chunks of several taps")
+    _written_out(sum(tile.heights) * tile.vectors * tile.unroll)
+
+
+def _some(heights: tuple[int, ...], *others: int) -> None:
+    """Whether there is something in tiles, and the most comes first."""
+    _require(min(*others, *heights, len(heights)) > 0, "an empty tile")
+    _require(list(heights) == sorted(set(heights), reverse=True), "heights in disorder")
+
+
+def _written_out(multiply_adds: int) -> None:
+    _require(multiply_adds <= _MOST, f"{multiply_adds} multiply-adds written out")
+
+
+def _size(axis: Axis) -> int:
+    _require(isinstance(axis.extent, int), f"{axis.name} of a size that is not known")
+    assert isinstance(axis.extent, int)
+    return axis.extent
+
+
+def _lengths(tile: ConvolutionTile, pixels: object) -> set[int]:
+    assert isinstance(pixels, int)
+    return {min(tile.block, pixels), pixels % tile.block} - {0}
+
+
+# ---- products of matrices ----------------------------------------------------------------------
+
+
+def _product(kernel: Kernel, schedule: Schedule, tile: ProductTile) -> None:
+    found = kernel_product(kernel)
+    _require(found is not None, "tiles of a kernel that is no product")
+    assert found is not None
+    _require(found.rows.name == tile.rows, f"tiles of rows of {tile.rows}")
+    _require(found.columns.name == schedule.vector, f"vectors along {schedule.vector}")
+    _product_numbers(tile)
+    _heights(tile, found)
+    _memory(kernel, tile, found, schedule.lanes)
+
+
+def _product_numbers(tile: ProductTile) -> None:
+    _some(tile.heights, tile.block, tile.vectors, tile.unroll)
+    _require(tile.unroll & (tile.unroll - 1) == 0, f"{tile.unroll} steps written out")
+    parts = [n for n in (tile.chunk, tile.depth) if n]
+    whole = all(n > 0 and n % tile.unroll == 0 for n in parts)
+    _require(whole, "parts of a sum that are no whole steps")
+    _written_out(sum(tile.heights) * tile.vectors * tile.unroll)
+
+
+def _heights(tile: ProductTile, found: KernelProduct) -> None:
+    """Whether there is code for each height of tiles that blocks of rows are cut into."""
+    rows = found.rows.extent
+    lengths = set(range(1, tile.block + 1))
+    if isinstance(rows, int):
+        lengths = {min(tile.block, rows), rows % tile.block} - {0}
+    met = {height for length in lengths for height in tile.tiles(length)}
+    _require(met <= set(tile.heights), f"tiles of {sorted(met)} rows")
+
+
+def _memory(kernel: Kernel, tile: ProductTile, found: KernelProduct, lanes: int) -> None:
+    """Whether columns can be read as vectors, and what is on the stack is known and little."""
+    dense = found.right.index.stride(found.columns.name) == 1
+    _require(tile.packed or dense, "columns that do not lie together are read packed")
+    steps: object = tile.depth or found.sum.extent
+    _require(not tile.packed or isinstance(steps, int), "a copy of no known size")
+    rows = tile.block if tile.depth else tile.heights[0]
+    size = rows * item_bytes(found.total.dtype)
+    if tile.packed and isinstance(steps, int):
+        (dtype,) = (b.dtype for b in kernel.buffers if b.name == found.right.buffer)
+        size += steps * item_bytes(dtype)
+    size *= tile.vectors * lanes
+    _require(size <= STACK_BYTES, f"{size} bytes on the stack")
