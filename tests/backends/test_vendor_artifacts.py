@@ -1,5 +1,6 @@
 """Artifacts that carry the code of backends in Python, run in a new process."""
 
+import pickle
 import subprocess
 import sys
 
@@ -9,6 +10,7 @@ from torch import nn
 
 import dovetail
 from dovetail import registry
+from dovetail.backends.portable import PortableBackend
 
 pytestmark = pytest.mark.e2e
 
@@ -48,3 +50,17 @@ print("same")
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.stdout == "same\n", done.stderr
+
+
+def test_a_pickle_names_a_file_whose_code_is_an_artifact_itself(tmp_path):
+    """The digest that a pickle holds is that of the file, not of the artifacts inside it."""
+
+    class Vendor(PortableBackend):
+        name = "vendor_of_artifacts"
+
+    model, x = Model().eval(), torch.randn(3, 8)
+    with registry.registered_backend(Vendor):
+        dovetail.export(model, (x,), backend=Vendor.name).save(tmp_path / "model.dvt")
+        run = dovetail.load(tmp_path / "model.dvt", trust=True)
+        again = pickle.loads(pickle.dumps(run))
+        torch.testing.assert_close(again(x), model(x).detach())
