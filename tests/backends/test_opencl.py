@@ -10,7 +10,7 @@ from torch import nn
 
 from dovetail import errors, history, registry
 from dovetail.backends.opencl import OpenCLBackend
-from dovetail.backends.rendered.backend import Opened
+from dovetail.backends.rendered.backend import NoDevice, Opened
 from dovetail.backends.rendered.program import RenderedProgram
 from dovetail.codegen.c import CRenderer
 from dovetail.codegen.opencl.render import PRELUDE, render
@@ -475,3 +475,10 @@ def test_source_that_does_not_compile_falls_back(monkeypatch):
         strict = torch.compile(lambda x: x * 2 + 6, backend="broken", options={"strict": True})
         with pytest.raises(errors.BackendFailed, match="broken"):
             strict(x)
+
+
+def test_a_driver_that_cannot_compile_is_no_device(target, monkeypatch):
+    pytest.importorskip("pyopencl")
+    monkeypatch.setattr("dovetail.backends.opencl.backend._OPTIONS", ("-no-such-option",))
+    with pytest.raises(NoDevice, match=r"no OpenCL (driver compiles|device)"):
+        OpenCLBackend().open()

@@ -1,7 +1,8 @@
 """``opencl``: fused kernels as OpenCL C, on any device that has a driver for it.
 
-The device is a GPU where there is one, else that with most compute units.
-``pocl-binary-distribution`` brings a driver for the CPU.
+The device is a GPU where there is one, else that with most compute units, of those whose driver
+compiles for them: one may be older than the processor. ``pocl-binary-distribution`` brings a driver
+for the CPU.
 """
 
 from __future__ import annotations
@@ -28,8 +29,14 @@ class OpenCLBackend(RendererBackend):
     prelude: ClassVar[str] = PRELUDE
 
     def open(self) -> OpenCLDevice:
-        """The best device of any platform."""
-        return OpenCLDevice(find_device())
+        """The best device of any platform whose driver compiles for it."""
+        problems = []
+        for device in find_devices():
+            opened = OpenCLDevice(device)
+            if not (problem := opened.problem()):
+                return opened
+            problems.append(f"{device.name}: {problem}")
+        raise NoDevice(f"no OpenCL driver compiles for its device; {'; '.join(problems)}")
 
     def render(self, kernel: Kernel) -> str:
         """A kernel as OpenCL C."""
@@ -56,8 +63,8 @@ class OpenCLBackend(RendererBackend):
         return f"{device.name} {device.version} {device.driver_version}"
 
 
-def find_device() -> Any:
-    """The device to use; NoDevice where there is none."""
+def find_devices() -> list[Any]:
+    """The devices that there are, the best first; NoDevice where there is none."""
     if importlib.util.find_spec("pyopencl") is None:
         raise NoDevice("pyopencl is not installed: pip install 'dovetail[opencl]'")
     import pyopencl as cl
@@ -70,7 +77,8 @@ def find_device() -> Any:
     if not devices:
         reason = "no OpenCL device; pocl-binary-distribution brings a driver for the CPU"
         raise NoDevice(reason)
-    return max(devices, key=lambda d: (bool(d.type & cl.device_type.GPU), d.max_compute_units))
+    gpu = cl.device_type.GPU
+    return sorted(devices, key=lambda d: (not d.type & gpu, -d.max_compute_units))
 
 
 class OpenCLDevice(Device):
@@ -86,6 +94,16 @@ class OpenCLDevice(Device):
         self.alignment = max(64, device.mem_base_addr_align // 8)
         self.has_double = "cl_khr_fp64" in device.extensions.split()
         self.group = min(GROUP, device.max_work_group_size)
+
+    def problem(self) -> str:
+        """Why its driver cannot compile for it, in the driver's words; empty where it can."""
+        try:
+            self.build("__kernel void nothing() {}", ("nothing",))
+        except self.cl.Error as error:
+            lines = str(error).splitlines()
+            told = [line.strip() for line in lines if line.strip().startswith("error:")]
+            return (told or lines or ["no reason given"])[0]
+        return ""
 
     def build(self, source: str, names: Sequence[str]) -> Sequence[Function]:
         """Compile with the driver's own compiler."""
