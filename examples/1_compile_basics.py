@@ -1,12 +1,10 @@
-"""Compile basics: the default backend, a backend that shows what it is given, generated code."""
+"""Compile basics: the default backend, a backend that shows what it is given, a kernel."""
 
 from __future__ import annotations
 
 import torch
 
 import dovetail
-from dovetail.backends.opencl import OpenCLBackend
-from dovetail.ir.kernel import Kernel
 
 
 def fn(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
@@ -24,25 +22,15 @@ def show(gm: torch.fx.GraphModule, example_inputs: list[torch.Tensor]) -> torch.
     return gm
 
 
-@dovetail.register_backend
-class ShowCode(OpenCLBackend):
-    """The OpenCL backend, which also prints each kernel it generates."""
-
-    name = "show_code"
-
-    def render(self, kernel: Kernel) -> str:
-        source = super().render(kernel)
-        print(source)
-        return source
-
-
 def main() -> None:
     x, y = torch.arange(-3.0, 3.0).reshape(2, 3), torch.ones(3)
     print("1. the default backend:", torch.compile(fn, backend="dovetail")(x, y))
     print("2. a backend that prints the graph, its table and its code, and returns it:")
     print("result:", torch.compile(fn, backend="show")(x, y))
-    print("3. the code another one generates, three operations in one kernel:")
-    print("result:", torch.compile(fn, backend="show_code")(x, y))
+    print("3. what the default backend makes of it, three operations in one kernel:")
+    (compilation,) = dovetail.explain(fn, x, y).to_dict()["compilations"]
+    for kernel in compilation["kernels"]:
+        print(kernel["ir"])
 
 
 if __name__ == "__main__":
