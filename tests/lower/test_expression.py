@@ -315,7 +315,7 @@ def random_affine(rng, rank):
 
 
 def evaluate(place, point):
-    return place.constant + sum(c * point[name] for name, c in place.axes)
+    return place.offset + sum(c * point[name] for name, c in place.axes)
 
 
 @pytest.mark.parametrize("seed", range(20))

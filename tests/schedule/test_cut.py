@@ -82,7 +82,7 @@ def test_parts_cover_every_element_once(shape):
         extents = {f"d{n}": extent for n, extent in enumerate(part.shape)}
         terms = [range(0, extents[name] * step, step) for name, step in at.axes]
         for outer in terms[0]:
-            seen += [at.constant + outer + inner for inner in (terms[1] if terms[1:] else (0,))]
+            seen += [at.offset + outer + inner for inner in (terms[1] if terms[1:] else (0,))]
     assert sorted(seen) == list(range(size))
 
 
@@ -120,14 +120,14 @@ def test_a_scan_that_is_alone_is_shared():
     def body(b, index):
         return b.cast(b.scan("sum", "float64", b.cast(b.read(x, index), "float64")), "float32")
 
-    scan = Scanned("@", desc, 0, body, (x,))
+    scan = Scanned("@", desc.dtype, desc.shape, desc.strides, 0, body, (x,))
     assert scan_to_share(scan) is not None
     found = cut(lowered(x, scan), WHERE)
     assert values_of(found) == ["Reduction", "Scanned", "Scanned", "View"]
     (result,) = found.results
     assert isinstance(result, View)
     assert (result.name, result.shape) == ("@", (LONG_SCAN,))
-    short = Scanned("@", TensorDesc("float32", (64,), (1,)), 0, body, (x,))
+    short = Scanned("@", "float32", (64,), None, 0, body, (x,))
     assert scan_to_share(short) is None
 
 

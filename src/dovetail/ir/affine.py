@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from dovetail.ir.size import Dim, Size
@@ -62,9 +62,12 @@ def divide(left: Dim, right: Dim) -> Dim | None:
 
 @dataclass(frozen=True, slots=True)
 class Affine:
-    """constant + Σ axis * coefficient + Σ value * coefficient (values are int64 by name)."""
+    """offset + Σ axis * stride + Σ value * stride (values are int64 by name).
 
-    constant: Dim = 0
+    It is a place along a dimension, or one in a buffer, in elements.
+    """
+
+    offset: Dim = 0
     axes: tuple[tuple[str, Dim], ...] = ()
     values: tuple[tuple[str, Dim], ...] = ()
 
@@ -80,27 +83,41 @@ class Affine:
 
     def __add__(self, other: Affine) -> Affine:
         return Affine(
-            add(self.constant, other.constant),
+            add(self.offset, other.offset),
             _merge(self.axes, other.axes),
             _merge(self.values, other.values),
         )
 
+    def stride(self, axis: str) -> Dim:
+        """How far a step along ``axis`` moves."""
+        return next((stride for name, stride in self.axes if name == axis), 0)
+
+    def without(self, names: Container[str]) -> Affine:
+        """This with some axes left out."""
+        axes = tuple((name, stride) for name, stride in self.axes if name not in names)
+        return self if len(axes) == len(self.axes) else Affine(self.offset, axes, self.values)
+
+    def dims(self) -> Iterator[Dim]:
+        """Every size in this expression."""
+        yield self.offset
+        yield from (stride for _, stride in (*self.axes, *self.values))
+
     def __str__(self) -> str:
         terms = [n if c == 1 else f"{_text(c)}*{n}" for n, c in (*self.axes, *self.values)]
-        if self.constant != 0 or not terms:
-            terms.append(str(self.constant))
+        if self.offset != 0 or not terms:
+            terms.append(str(self.offset))
         return " + ".join(terms)
 
     def shift(self, amount: Dim) -> Affine:
         """This plus a size."""
-        return Affine(add(self.constant, amount), self.axes, self.values)
+        return Affine(add(self.offset, amount), self.axes, self.values)
 
     def scale(self, factor: Dim) -> Affine:
         """This times a size."""
         if factor == 0:
             return Affine()
         return Affine(
-            mul(self.constant, factor),
+            mul(self.offset, factor),
             tuple((n, mul(c, factor)) for n, c in self.axes),
             tuple((n, mul(c, factor)) for n, c in self.values),
         )
@@ -109,7 +126,7 @@ class Affine:
         """This with an axis walked from its end."""
         back = Affine(add(extent, -1), ((axis, -1),))
         kept = tuple((n, c) for n, c in self.axes if n != axis)
-        total = Affine(self.constant, kept, self.values)
+        total = Affine(self.offset, kept, self.values)
         for name, coefficient in self.axes:
             total = total + back.scale(coefficient) if name == axis else total
         return total
@@ -126,7 +143,7 @@ class Affine:
                 high.append((name, quotient))
             else:
                 low.append((name, coefficient))
-        constant = divide(self.constant, by) if self.constant != 0 else 0
+        constant = divide(self.offset, by) if self.offset != 0 else 0
         if self.values or constant is None or not _fits(low, by, extents):
             raise NotAffine(f"{self} // {by}")
         return Affine(constant, tuple(high)), Affine(0, tuple(low))

@@ -14,10 +14,13 @@ listed in ``dtypes.py``, operations and reductions in ``ops.py``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
+from dovetail.ir.affine import Affine
 from dovetail.ir.size import Dim, symbols_of
+
+Index = Affine  # a position in a buffer, in elements
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,29 +29,6 @@ class Axis:
 
     name: str
     extent: Dim
-
-
-@dataclass(frozen=True, slots=True)
-class Index:
-    """A position in a buffer, in elements: offset + Σ axis * stride + Σ value * stride."""
-
-    offset: Dim = 0
-    axes: tuple[tuple[str, Dim], ...] = ()
-    values: tuple[tuple[str, Dim], ...] = ()
-
-    def without(self, names: Container[str]) -> Index:
-        """This with some axes left out."""
-        axes = tuple((name, stride) for name, stride in self.axes if name not in names)
-        return self if len(axes) == len(self.axes) else Index(self.offset, axes, self.values)
-
-    def stride(self, axis: str) -> Dim:
-        """How far a step along ``axis`` moves."""
-        return next((stride for name, stride in self.axes if name == axis), 0)
-
-    def dims(self) -> Iterator[Dim]:
-        """Every size in this expression."""
-        yield self.offset
-        yield from (stride for _, stride in (*self.axes, *self.values))
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,14 +123,35 @@ class Loop:
 
     def reindexed(self, change: Callable[[Index], Index]) -> Loop:
         """The loop with other indices."""
+        return Loop(self.axes, tuple(reindexed(i, change) for i in self.body))
 
-        def changed(i: Instruction) -> Instruction:
-            if not isinstance(i, Load | Store | Position):
-                return i
-            index = change(i.index)
-            return i if index is i.index else replace(i, index=index)
 
-        return Loop(self.axes, tuple(map(changed, self.body)))
+def reindexed(i: Instruction, change: Callable[[Index], Index]) -> Instruction:
+    """An instruction with another index, if it has one."""
+    if not isinstance(i, Load | Store | Position):
+        return i
+    index = change(i.index)
+    return i if index is i.index else replace(i, index=index)
+
+
+def renamed(i: Instruction, name: str, names: Mapping[str, str]) -> Instruction:
+    """An instruction under another name; what it uses may have other ``names``, too."""
+
+    def new(name: str) -> str:
+        return names.get(name, name)
+
+    def moved(index: Index) -> Index:
+        values = tuple((new(value), stride) for value, stride in index.values)
+        return Index(index.offset, index.axes, values) if index.values else index
+
+    i = reindexed(i, moved)
+    if isinstance(i, Load):
+        return replace(i, name=name, mask=None if i.mask is None else new(i.mask))
+    if isinstance(i, Store):
+        return replace(i, name=name, value=new(i.value))
+    if isinstance(i, Apply | Reduce | Scan):
+        return replace(i, name=name, args=tuple(map(new, i.args)))
+    return replace(i, name=name)
 
 
 @dataclass(frozen=True, slots=True)

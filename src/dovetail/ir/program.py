@@ -214,15 +214,26 @@ class Program:
 
 def reads(instruction: Instruction) -> tuple[str, ...]:
     """The buffers whose contents an instruction needs."""
-    if isinstance(instruction, KernelCall):
-        return instruction.inputs
     if isinstance(instruction, Copy):
         return (instruction.source,)
+    if isinstance(instruction, KernelCall):
+        return instruction.inputs
     if isinstance(instruction, Launch):
         return tuple(name for name in instruction.inputs if name)
-    if isinstance(instruction, BlobCall):
-        return tuple(ref.name for ref in instruction.args if isinstance(ref, Ref))
-    return tuple(ref.name for ref in host_refs(instruction))
+    return tuple(arg.name for arg in arguments(instruction) if isinstance(arg, Ref))
+
+
+def arguments(instruction: Instruction) -> Iterator[Arg]:
+    """What an instruction is given beside the buffers that it names, lists flattened."""
+    match instruction:
+        case KernelCall():
+            yield from instruction.attributes
+        case Launch():
+            yield from leaves(tuple(value for _, value in instruction.attributes))
+        case BlobCall():
+            yield from leaves(instruction.args)
+        case HostCall():
+            yield from leaves((instruction.args, tuple(instruction.kwargs.values())))
 
 
 def writes(instruction: Instruction) -> tuple[str, ...]:
@@ -232,9 +243,3 @@ def writes(instruction: Instruction) -> tuple[str, ...]:
     if isinstance(instruction, Copy):
         return (instruction.target,)
     return tuple(name for name in instruction.outputs if name)
-
-
-def host_refs(instruction: HostCall) -> Iterator[Ref]:
-    """Every buffer among a host call's arguments, in order."""
-    for value in (instruction.args, tuple(instruction.kwargs.values())):
-        yield from (leaf for leaf in leaves(value) if isinstance(leaf, Ref))

@@ -7,7 +7,6 @@ from collections.abc import Iterable
 
 from dovetail.errors import InvalidLayout, InvalidProgram, SizeError
 from dovetail.ir import device_verify
-from dovetail.ir.call import leaves
 from dovetail.ir.layout import verify_memory
 from dovetail.ir.program import (
     KINDS,
@@ -18,8 +17,8 @@ from dovetail.ir.program import (
     HostCall,
     Instruction,
     KernelCall,
-    Launch,
     Program,
+    arguments,
     reads,
     writes,
 )
@@ -163,7 +162,8 @@ def _verify_instruction(
         _require(bool(_KERNEL_NAME.match(instruction.kernel)), "a kernel is called name@version")
         _require(bool(instruction.outputs), "a kernel without an output")
     device_verify.verify_sides(program, instruction)
-    _verify_sizes(program, instruction)
+    sizes = (arg for arg in arguments(instruction) if isinstance(arg, Size))
+    _require_symbols(sizes, frozenset(s.name for s in program.symbols), "an argument")
     for name in writes(instruction):
         _verify_write(program, instruction, name, number, last)
         _verify_made(program, instruction, name, defined)
@@ -212,23 +212,6 @@ def _writable(program: Program, instruction: Instruction) -> set[str]:
 def _same(program: Program, left: str, right: str) -> bool:
     first, second = program.by_name[left].desc, program.by_name[right].desc
     return same_dims(first.shape, second.shape) and first.dtype == second.dtype
-
-
-def _verify_sizes(program: Program, instruction: Instruction) -> None:
-    known = frozenset(s.name for s in program.symbols)
-    if isinstance(instruction, KernelCall):
-        sizes = [a for a in instruction.attributes if isinstance(a, Size)]
-    elif isinstance(instruction, HostCall):
-        given = (instruction.args, tuple(instruction.kwargs.values()))
-        sizes = [a for a in leaves(given) if isinstance(a, Size)]
-    elif isinstance(instruction, Launch):
-        values = tuple(value for _, value in instruction.attributes)
-        sizes = [a for a in leaves(values) if isinstance(a, Size)]
-    elif isinstance(instruction, BlobCall):
-        sizes = [a for a in instruction.args if isinstance(a, Size)]
-    else:
-        return
-    _require_symbols(sizes, known, "an argument")
 
 
 def _verify_outputs(program: Program, defined: set[str]) -> None:

@@ -29,8 +29,8 @@ from dovetail.lower.values import (
     Source,
     Value,
     View,
-    operands_of,
     verify_value,
+    with_operands,
 )
 
 log = logging.getLogger(__name__)
@@ -58,7 +58,7 @@ class Lowered:
         paths: tuple[tuple[int, ...], ...],
     ) -> Lowered:
         """Results over placeholders for operands, verified."""
-        made = tuple(_made(results, set(operands)))
+        made = tuple(with_operands(results, set(operands)))
         for value in made:
             verify_value(value)
         return Lowered("", operands, made, results, paths)
@@ -157,15 +157,6 @@ def _lower(rule: Rule, call: OpCall, operands: dict[tuple[str, tuple[int, ...]],
     except Exception as error:
         log.warning("the rule of %s failed", call.op, exc_info=True)
         return Lowered(f"its rule fails: {type(error).__name__}: {error}")
-
-
-def _made(results: Iterable[Value], known: set[Value]) -> Iterator[Value]:
-    """The values behind results, each after what it is made of."""
-    for value in results:
-        if value not in known:
-            known.add(value)
-            yield from _made(operands_of(value), known)
-            yield value
 
 
 # What a target makes of a lowered call: the same in other steps, or a refusal, for a library.

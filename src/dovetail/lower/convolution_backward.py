@@ -17,9 +17,9 @@ from dovetail.lower.convolution import Taps, convolved, taps_of
 from dovetail.lower.expression import Builder
 from dovetail.lower.index_map import Indices
 from dovetail.lower.pooling import read_or
-from dovetail.lower.reductions import reduction
+from dovetail.lower.reductions import finish, reduction
 from dovetail.lower.reindex import reshape
-from dovetail.lower.rules import Lower, Refused, compute, result, rule, static
+from dovetail.lower.rules import Lower, Refused, compute, rule, static
 from dovetail.lower.values import Value
 
 
@@ -43,14 +43,7 @@ def lower_convolution_backward(lower: Lower, call: OpCall) -> tuple[Value | None
         dims = tuple(d for d in range(len(gradient.shape)) if d != 1)
         dtype = compute(gradient.dtype)
         made[2] = reduction(lower, gradient, "sum", dims, dtype, dtype)
-    return tuple(None if v is None else _stored(lower, call, n, v) for n, v in enumerate(made))
-
-
-def _stored(lower: Lower, call: OpCall, nth: int, value: Value) -> Value:
-    dtype = compute(result(call, nth).dtype)
-    return lower.pointwise(
-        call, lambda b, index: b.cast(b.read(value, index), dtype), (value,), nth=nth
-    )
+    return tuple(v and finish(lower, call, v, nth=n) for n, v in enumerate(made))
 
 
 def _weight_gradient(

@@ -223,8 +223,8 @@ class Builder:
 
     def position(self, index: Affine) -> str:
         """An index expression as an int64."""
-        if not index.axes and not index.values and isinstance(index.constant, int):
-            return self.const(index.constant, "int64")
+        if not index.axes and not index.values and isinstance(index.offset, int):
+            return self.const(index.offset, "int64")
         return self._known.get(index) or self._add(index, Place(index))
 
     def cast(self, name: str, dtype: str) -> str:

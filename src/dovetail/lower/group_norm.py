@@ -13,9 +13,9 @@ from dovetail.ir.strides import contiguous_strides
 from dovetail.ir.tensor import TensorDesc
 from dovetail.lower.expression import Body, Builder
 from dovetail.lower.index_map import Indices
-from dovetail.lower.norms import check_normal, in_shape, inverse_root, optional
+from dovetail.lower.norms import check_normal, inverse_root, optional
 from dovetail.lower.pointwise import element
-from dovetail.lower.reductions import divide_by, moments, scaled
+from dovetail.lower.reductions import divide_by, finish, moments
 from dovetail.lower.reindex import reshape
 from dovetail.lower.rules import Lower, compute, result, rule, static, view
 from dovetail.lower.values import Pointwise, Value, View
@@ -65,8 +65,8 @@ def lower_group_norm(lower: Lower, call: OpCall) -> Any:
     out, mean, rstd = make(lower, f"{call.name}.0", desc, norm)
     return (
         out,
-        in_shape(lower, call, 1, mean, (), 2),
-        in_shape(lower, call, 2, rstd, (), 2),
+        finish(lower, call, mean, nth=1),
+        finish(lower, call, rstd, nth=2),
     )
 
 
@@ -147,10 +147,11 @@ def _down_channels(
         return b.apply("mul", dtype, off, off)
 
     total = _sum(lower, norm, element_of, (source,))
-    mean = scaled(lower, total, divide_by(count))
+    mean = lower.mapped("scaled", total, divide_by(count))
     centre = _for_each_channel(lower, norm, mean, lambda _b, x, _channel: x, ())
     squares = _sum(lower, norm, square, (source, centre))
-    rstd = inverse_root(lower, scaled(lower, squares, divide_by(count)), norm.epsilon)
+    variance = lower.mapped("scaled", squares, divide_by(count))
+    rstd = inverse_root(lower, variance, norm.epsilon)
     scale = _for_each_channel(lower, norm, rstd, norm.scaled, (norm.weight,))
 
     def body(b: Builder, index: Indices) -> str:

@@ -53,7 +53,7 @@ def substitute(place: Affine, index: Indices, names: Mapping[str, str] | None = 
         term = Affine.value(name if names is None else names[name]).scale(factor)
         total = term if total is None else total + term
     assert total is not None
-    return total if place.constant == 0 else total.shift(place.constant)
+    return total if place.offset == 0 else total.shift(place.offset)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +93,7 @@ class IndexMap:
 
 def _step(place: Affine) -> int | Affine:
     """The number of a variable that stands alone, else the expression."""
-    if len(place.axes) == 1 and place.constant == 0 and not place.values:
+    if len(place.axes) == 1 and place.offset == 0 and not place.values:
         name, factor = place.axes[0]
         if factor == 1:
             return _NUMBERS[name]

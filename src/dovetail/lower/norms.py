@@ -9,8 +9,8 @@ from dovetail.ir.dtypes import FLOATS
 from dovetail.lower.expression import Builder
 from dovetail.lower.index_map import Indices
 from dovetail.lower.pointwise import element
-from dovetail.lower.reductions import kept_index, moments
-from dovetail.lower.rules import Lower, Refused, compute, number, result, rule
+from dovetail.lower.reductions import finish, kept_index, moments
+from dovetail.lower.rules import Lower, Refused, compute, number, rule
 from dovetail.lower.values import Pointwise, Value
 
 
@@ -23,24 +23,11 @@ def inverse_root(lower: Lower, variance: Value, epsilon: float) -> Pointwise:
     """1 / sqrt(variance + epsilon)."""
     dtype = compute(variance.dtype)
 
-    def body(b: Builder, index: Indices) -> str:
-        total = b.apply("add", dtype, b.read(variance, index), b.const(epsilon, dtype))
+    def change(b: Builder, x: str) -> str:
+        total = b.apply("add", dtype, x, b.const(epsilon, dtype))
         return b.apply("div", dtype, b.const(1, dtype), b.apply("sqrt", dtype, total))
 
-    return lower.inner("rstd", dtype, variance.shape, body, (variance,))
-
-
-def in_shape(
-    lower: Lower, call: OpCall, nth: int, value: Value, dims: tuple[int, ...], rank: int
-) -> Value:
-    """Moments in the shape and type that the operator returns them in."""
-    described = result(call, nth)
-    keep, kept = kept_index(dims, rank), len(described.shape) == rank
-
-    def body(b: Builder, index: Indices) -> str:
-        return b.cast(b.read(value, keep(index) if kept else index), compute(described.dtype))
-
-    return lower.pointwise(call, body, (value,), nth=nth)
+    return lower.mapped("rstd", variance, change)
 
 
 def check_normal(source: Value, epsilon: Any) -> None:
@@ -75,6 +62,6 @@ def lower_layer_norm(lower: Lower, call: OpCall) -> Any:
 
     return (
         lower.pointwise(call, body, (source, mean, rstd, weight, bias), 4.0, nth=0),
-        in_shape(lower, call, 1, mean, dims, rank),
-        in_shape(lower, call, 2, rstd, dims, rank),
+        finish(lower, call, mean, dims, rank, nth=1),
+        finish(lower, call, rstd, dims, rank, nth=2),
     )

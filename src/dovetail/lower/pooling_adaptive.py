@@ -139,7 +139,7 @@ def _equal_parts(lower: Lower, call: OpCall, source: Value, parts: Sequence[Part
     total = reduction(lower, fine, "sum", reduced, dtype, dtype)
     strides = contiguous_strides(desc.shape)
     kept = view(lower.fresh("pooled"), total, desc.shape, lambda i: i, strides)
-    return finish(lower, call, kept, (), len(desc.shape), divide_by(math.prod(each)))
+    return finish(lower, call, kept, last=divide_by(math.prod(each)))
 
 
 @rule("adaptive_max_pool2d.default", "adaptive_max_pool3d.default")

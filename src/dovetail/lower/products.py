@@ -9,6 +9,7 @@ from dovetail.lower.contraction import Contraction
 from dovetail.lower.expression import Builder
 from dovetail.lower.index_map import Indices
 from dovetail.lower.pointwise import element
+from dovetail.lower.reductions import finish
 from dovetail.lower.rules import Lower, Refused, argument, compute, number, rule, tensor
 from dovetail.lower.values import Value
 
@@ -67,19 +68,13 @@ def _shared(lower: Lower, call: OpCall, left: Value, right: Value) -> Value:
     return lower.pointwise(call, body, (total,))
 
 
-def _alone(lower: Lower, call: OpCall, total: Contraction) -> Value:
-    """The sum itself, in the type asked for."""
-    result = compute(tensor(call.output).dtype)
-    return lower.pointwise(call, lambda b, i: b.cast(b.read(total, i), result), (total,))
-
-
 @rule("mm.default", "bmm.default")
 def lower_mm(lower: Lower, call: OpCall) -> Value:
     """A product, or one for each matrix of a batch."""
     left, right = (lower.value(a) for a in call.args[:2])
     if len(left.shape) == 3 and left.strides[0] == 0:
         return _shared(lower, call, left, right)
-    return _alone(lower, call, matrices(lower, left, right))
+    return finish(lower, call, matrices(lower, left, right))
 
 
 @rule("mv.default", "dot.default")
@@ -87,7 +82,7 @@ def lower_mv(lower: Lower, call: OpCall) -> Value:
     """A matrix, or a vector, times a vector."""
     left, right = (lower.value(a) for a in call.args[:2])
     total = contraction(lower, left, right, left.shape, lambda index: (index, index[-1:]))
-    return _alone(lower, call, total)
+    return finish(lower, call, total)
 
 
 @rule("addmm.default", "baddbmm.default")

@@ -25,7 +25,7 @@ from dovetail.lower.rules import (
     rule,
     tensor,
 )
-from dovetail.lower.values import Pointwise, Reduction, Value
+from dovetail.lower.values import Reduction, Value
 
 # What is done to an element before it is reduced.
 Prologue = Callable[[Builder, str], str]
@@ -58,12 +58,15 @@ def finish(
     lower: Lower,
     call: OpCall,
     value: Value,
-    dims: tuple[int, ...],
-    rank: int,
+    dims: tuple[int, ...] = (),
+    rank: int = 0,
     last: Prologue | None = None,
     nth: int | None = None,
 ) -> Value:
-    """A call's result: a last step applied to the reduction, in the shape and type asked for."""
+    """A call's result: a last step applied to each element, in the shape and type asked for.
+
+    A reduction's result may have its ``dims`` kept: then it is of the source's ``rank``.
+    """
     desc = result(call, nth)
     kept = len(desc.shape) == rank and rank > 0
     keep = kept_index(dims, rank)
@@ -235,7 +238,7 @@ def moments(
     dtype = dtype or compute(source.dtype)
     count = product(source.shape[d] for d in dims)
     total = reduction(lower, source, "sum", dims, dtype, dtype)
-    mean = scaled(lower, total, divide_by(count))
+    mean = lower.mapped("scaled", total, divide_by(count))
     keep = kept_index(dims, rank)
 
     def body(b: Builder, index: Indices) -> str:
@@ -244,14 +247,7 @@ def moments(
         return b.apply("mul", dtype, off, off)
 
     squares = lower.reduction("sum", dtype, source.shape, dims, body, (source, mean))
-    return mean, scaled(lower, squares, divide_by(count, correction))
-
-
-def scaled(lower: Lower, value: Value, last: Prologue) -> Pointwise:
-    """A last step applied to each element of a reduction."""
-    return lower.inner(
-        "scaled", value.dtype, value.shape, lambda b, index: last(b, b.read(value, index)), (value,)
-    )
+    return mean, lower.mapped("scaled", squares, divide_by(count, correction))
 
 
 @rule("var.correction", "var.dim", "var_mean.correction", "var_mean.dim")

@@ -156,13 +156,8 @@ def lower_view(lower: Lower, call: OpCall) -> View:
     base, desc = _base(lower, call), tensor(call.output)
     copies = is_row_major(desc) and not is_row_major(base)  # else it is a view in eager too
     if call.op == "aten.reshape.default" and copies:
-        base = _copied(lower, base)
+        base = lower.mapped("copied", base, lambda _, x: x)  # in row-major order
     return reshape(lower, call.name, base, desc.shape, desc.strides)
-
-
-def _copied(lower: Lower, base: Value) -> Value:
-    """The same elements in row-major order."""
-    return lower.inner("copied", base.dtype, base.shape, lambda b, i: b.read(base, i), (base,))
 
 
 @rule("diagonal.default")

@@ -11,7 +11,7 @@ from dovetail.ir.call import OpCall, Ref
 from dovetail.ir.dtypes import COMPUTE, FLOATS
 from dovetail.ir.size import UNKNOWN, Dim, Size
 from dovetail.ir.tensor import TensorDesc
-from dovetail.lower.expression import Bodies, Body
+from dovetail.lower.expression import Bodies, Body, Builder
 from dovetail.lower.index_map import IndexMap, Indices, numbered
 from dovetail.lower.values import Pointwise, Reduction, Value, View
 
@@ -104,6 +104,16 @@ class Lower:
         given = [value for value in reads if value is not None]
         return Pointwise(self.fresh(stem), dtype, shape, None, body, given, cost)
 
+    def mapped(
+        self, stem: str, value: Value, change: Callable[[Builder, str], str], cost: float = 1.0
+    ) -> Pointwise:
+        """A step of a rule's own that changes each element of a value by itself."""
+
+        def body(b: Builder, index: Indices) -> str:
+            return change(b, b.read(value, index))
+
+        return self.inner(stem, value.dtype, value.shape, body, (value,), cost)
+
 
 def argument(call: OpCall, position: int, name: str, default: Any = None) -> Any:
     """An argument by position or keyword."""
@@ -194,7 +204,7 @@ def view(
     steps: list[Dim] = [0] * len(shape)
     offset: Dim = 0
     for place, stride in zip(places.results, base.strides, strict=True):
-        offset = add(offset, mul(stride, place.constant))
+        offset = add(offset, mul(stride, place.offset))
         for n, factor in numbered(place):
             steps[n] = add(steps[n], mul(stride, factor))
     return View(name, base, shape, tuple(steps) if strides is None else strides, offset, places)

@@ -7,7 +7,7 @@ from typing import Any
 from dovetail.ir.affine import Affine
 from dovetail.ir.call import OpCall
 from dovetail.ir.dtypes import FLOATS
-from dovetail.lower.expression import Builder
+from dovetail.lower.expression import Body, Builder
 from dovetail.lower.index_map import Indices
 from dovetail.lower.pointwise import element
 from dovetail.lower.rules import Lower, Refused, argument, axis, compute, result, rule, tensor
@@ -34,7 +34,7 @@ def lower_cumulative(lower: Lower, call: OpCall) -> Value:
     dim = _dim(source, argument(call, 1, "dim"))
     if dim is None:
         return lower.pointwise(call, alone, (source,))
-    return Scanned(call.name, desc, dim, body, (source,))
+    return Scanned(call.name, desc.dtype, desc.shape, desc.strides, dim, body, (source,))
 
 
 @rule("cummax.default", "cummin.default")
@@ -42,7 +42,6 @@ def lower_running_extreme(lower: Lower, call: OpCall) -> Any:
     """Running extremes, and where each was met last."""
     source = lower.value(call.args[0])
     dtype, kind = compute(source.dtype), "max" if "cummax" in call.op else "min"
-    values, places = result(call, 0), result(call, 1)
     dim = _dim(source, argument(call, 1, "dim"))
     if dim is None:  # of single elements: themselves, at 0
         return (
@@ -66,10 +65,11 @@ def lower_running_extreme(lower: Lower, call: OpCall) -> Any:
         place = b.apply("where", counted, hit, place, b.const(0, counted))
         return b.cast(b.scan("max", counted, place), "int64")
 
-    return (
-        Scanned(f"{call.name}.0", values, dim, extreme, (source,)),
-        Scanned(f"{call.name}.1", places, dim, met, (source,)),
-    )
+    def scanned(nth: int, body: Body) -> Scanned:
+        desc, name = result(call, nth), f"{call.name}.{nth}"
+        return Scanned(name, desc.dtype, desc.shape, desc.strides, dim, body, (source,))
+
+    return scanned(0, extreme), scanned(1, met)
 
 
 def _dim(source: Value, given: Any) -> int | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dovetail.ir.call import OpCall
 from dovetail.lower.expression import Builder
+from dovetail.lower.functions import reciprocal
 from dovetail.lower.index_map import Indices
 from dovetail.lower.reductions import kept_index, reduction
 from dovetail.lower.rules import Lower, Refused, compute, dims_of, rule, tensor
@@ -34,9 +35,11 @@ def lower_softmax(lower: Lower, call: OpCall) -> Value:
     power = powers(lower, moved, "exp_normal" if is_log else "exp")
     total = reduction(lower, power, "sum", dims, dtype, dtype)
     if is_log:
-        op, left, right = "sub", moved, _function(lower, "log", total)
+        logarithm = lower.mapped("log", total, lambda b, x: b.apply("log", dtype, x))
+        op, left, right = "sub", moved, logarithm
     else:
-        op, left, right = "mul", power, _function(lower, "reciprocal", total)
+        inverse = lower.mapped("reciprocal", total, lambda b, x: reciprocal(b, dtype, x))
+        op, left, right = "mul", power, inverse
 
     def body(b: Builder, index: Indices) -> str:
         return b.apply(op, dtype, b.read(left, index), b.read(right, keep(index)))
@@ -46,22 +49,4 @@ def lower_softmax(lower: Lower, call: OpCall) -> Value:
 
 def powers(lower: Lower, moved: Value, op: str) -> Pointwise:
     """The exponential, in one of its forms, of what is not above 0."""
-    dtype = moved.dtype
-
-    def body(b: Builder, index: Indices) -> str:
-        return b.apply(op, dtype, b.read(moved, index))
-
-    return lower.inner("powers", dtype, moved.shape, body, (moved,), 12)
-
-
-def _function(lower: Lower, name: str, value: Value) -> Pointwise:
-    """A function of every row's value."""
-    dtype = value.dtype
-
-    def body(b: Builder, index: Indices) -> str:
-        x = b.read(value, index)
-        if name == "reciprocal":
-            return b.apply("div", dtype, b.const(1, dtype), x)
-        return b.apply(name, dtype, x)
-
-    return lower.inner(name, dtype, value.shape, body, (value,))
+    return lower.mapped("powers", moved, lambda b, x: b.apply(op, moved.dtype, x), 12)

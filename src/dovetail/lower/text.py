@@ -13,7 +13,7 @@ from dovetail.lower.values import (
     Scanned,
     Value,
     View,
-    operands_of,
+    with_operands,
 )
 
 
@@ -40,13 +40,8 @@ def values_by_origin(values: Iterable[Value]) -> dict[str, str]:
 
 
 def _made(value: Value, known: set[Value]) -> Iterator[Value]:
-    if value in known:
-        return
-    known.add(value)
-    for operand in operands_of(value):
-        yield from _made(operand, known)
-    if isinstance(value, View | Computed):  # else it is memory: there is nothing to compute
-        yield value
+    """What is computed for a value: all else is memory."""
+    return (v for v in with_operands((value,), known) if isinstance(v, View | Computed))
 
 
 def print_value(value: Value) -> str:

@@ -8,7 +8,7 @@ expressions of the values they store.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from dovetail.ir.affine import Affine, add, product
@@ -148,12 +148,14 @@ class Scanned(Value):
     def __init__(
         self,
         name: str,
-        desc: Any,
+        dtype: str,
+        shape: Sequence[Dim],
+        strides: Sequence[Dim] | None,
         dim: int,
         body: Body | Expression,
         reads: Sequence[Value],
     ) -> None:
-        super().__init__(name, desc.dtype, desc.shape, desc.strides)
+        super().__init__(name, dtype, shape, strides)
         self.dim, self.reads = dim, tuple(reads)
         self.expression = _traced(body, self, len(self.shape))
 
@@ -189,6 +191,15 @@ def operands_of(value: Value) -> tuple[Value, ...]:
     if isinstance(value, View):
         return (value.base,)
     return value.reads if isinstance(value, Computed) else ()
+
+
+def with_operands(values: Iterable[Value], known: set[Value]) -> Iterator[Value]:
+    """Values and all they are made of, each after its operands; those ``known`` are left out."""
+    for value in values:
+        if value not in known:
+            known.add(value)
+            yield from with_operands(operands_of(value), known)
+            yield value
 
 
 def root_of(value: Value) -> Value:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from dovetail.ir.affine import Affine, NotAffine, add
+from dovetail.ir.affine import Affine, NotAffine
 from dovetail.ir.dtypes import COMPUTE
 from dovetail.ir.kernel import (
     Apply,
@@ -282,9 +282,9 @@ class KernelBuilder:
 
     def position(self, index: Affine) -> str:
         """An index expression as a value."""
-        if not index.axes and not index.values and isinstance(index.constant, int):
-            return self.const(index.constant, "int64")
-        place = Index(index.constant, index.axes)
+        if not index.axes and not index.values and isinstance(index.offset, int):
+            return self.const(index.offset, "int64")
+        place = Index(index.offset, index.axes)
         base = self._once(("position", place), lambda name: Position(name, place))
         for name, step in index.values:
             factor = self.position(Affine(step))
@@ -319,4 +319,4 @@ def flat(index: Indices, strides: tuple[object, ...], offset: object = 0) -> Ind
     total = Affine(offset)  # type: ignore[arg-type]
     for i, stride in zip(index, strides, strict=True):
         total += i.scale(stride)  # type: ignore[arg-type]
-    return Index(add(total.constant, 0), total.axes, total.values)
+    return total

@@ -14,7 +14,6 @@ from dataclasses import dataclass, replace
 from dovetail.ir.affine import mul, product
 from dovetail.ir.ops import REDUCTIONS
 from dovetail.ir.size import Dim, Size
-from dovetail.ir.strides import contiguous_strides
 from dovetail.lower.calls import Lowered
 from dovetail.lower.expression import Builder, Compute, Read, ScanStep, inline
 from dovetail.lower.index_map import IndexMap, Indices
@@ -256,7 +255,9 @@ class PartCutter:
         )
         ends = Scanned(
             self.lower.fresh("sum"),
-            _Dense(dtype, sums.shape),
+            dtype,
+            sums.shape,
+            None,
             dim,
             lambda b, i: b.scan("sum", dtype, b.read(sums, i)),
             (sums,),
@@ -271,20 +272,8 @@ class PartCutter:
             return b.cast(total, value.expression.dtype_of(value.expression.results[0]))
 
         name, reads = self.lower.fresh("sum"), (*value.reads, ends)
-        parts = Scanned(name, _Dense(value.dtype, finer), dim + 1, body, reads)
+        parts = Scanned(name, value.dtype, finer, None, dim + 1, body, reads)
         return reshape(self.lower, value.name, parts, value.shape, value.strides)
-
-
-@dataclass(frozen=True)
-class _Dense:
-    """What is known of a tensor in row-major order."""
-
-    dtype: str
-    shape: tuple[Dim, ...]
-
-    @property
-    def strides(self) -> tuple[Dim, ...]:
-        return contiguous_strides(self.shape)
 
 
 def _adds_up(value: Value, inner: Value, dtype: str) -> bool:

@@ -32,6 +32,7 @@ from dovetail.schedule.gpu.join import join
 from dovetail.schedule.limits import limits_of
 from dovetail.schedule.simplify import simplify
 from dovetail.schedule.tiled import is_tiled
+from dovetail.schedule.verify import verify_plan
 from dovetail.schedule.winograd import winograd
 
 
@@ -64,13 +65,7 @@ def make_plan(segment: Segment, target: Target) -> Plan:
         plan.steps = _Storage(clusterer, wanted).steps()
         if target.warp:
             plan.steps = join(plan.steps, wanted, target)
-    return verify_stage("schedule", plan, _verify)
-
-
-def _verify(plan: Plan) -> None:
-    from dovetail.schedule.verify import verify_plan
-
-    verify_plan(plan)
+    return verify_stage("schedule", plan, verify_plan)
 
 
 def _wanted(segment: Segment, lower: Lower) -> list[Value]:

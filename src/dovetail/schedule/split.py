@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
-from dovetail.ir.affine import add, mul, product
+from dovetail.ir.affine import mul, product
 from dovetail.ir.kernel import (
     Apply,
     Axis,
@@ -23,7 +23,8 @@ from dovetail.ir.kernel import (
     Position,
     Reduce,
     Scan,
-    Store,
+    reindexed,
+    renamed,
 )
 from dovetail.schedule.limits import Limits
 
@@ -137,7 +138,7 @@ class LoopPart:
         if isinstance(i, Apply):
             same = self._same_as(i)
             if same is not None:
-                self.names[i.name] = self._renamed(same)
+                self.names[i.name] = self.names.get(same, same)
                 return
         if isinstance(i, Load) and i.mask is not None and i.mask in self.known:
             if not self.known[i.mask]:
@@ -154,31 +155,15 @@ class LoopPart:
             return next(a for a in i.args if a not in self.known)
         return None
 
-    def _renamed(self, name: str) -> str:
-        return self.names.get(name, name)
-
     def _index(self, index: Index) -> Index:
-        moved = add(index.offset, mul(index.stride(self.axis.name), self.low))
+        """An index of the whole loop in the part, which has an axis of its own."""
+        moved = index.shift(mul(index.stride(self.axis.name), self.low))
         name = self._axis_name()
-        return Index(
-            moved,
-            tuple((name if n == self.axis.name else n, s) for n, s in index.axes),
-            tuple((self._renamed(n), s) for n, s in index.values),
-        )
+        axes = tuple((name if n == self.axis.name else n, s) for n, s in index.axes)
+        return Index(moved.offset, axes, index.values)
 
     def _add(self, i: Instruction) -> None:
         name = i.name and f"{i.name}_{self.suffix}"
-        if isinstance(i, Load):
-            mask = None if i.mask is None else self._renamed(i.mask)
-            new: Instruction = replace(i, name=name, index=self._index(i.index), mask=mask)
-        elif isinstance(i, Store):
-            new = replace(i, index=self._index(i.index), value=self._renamed(i.value))
-        elif isinstance(i, Position):
-            new = replace(i, name=name, index=self._index(i.index))
-        elif isinstance(i, Apply):
-            new = replace(i, name=name, args=tuple(map(self._renamed, i.args)))
-        else:
-            new = replace(i, name=name)
+        self.body.append(renamed(reindexed(i, self._index), name, self.names))
         if i.name:
             self.names[i.name] = name
-        self.body.append(new)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from dovetail.ir.kernel import Index, Kernel, Load
+from dovetail.ir.kernel import Kernel, Load
 from dovetail.lower.values import LibraryCall, View, root_of
 from dovetail.schedule.build import Built
 
@@ -49,18 +49,13 @@ def _from_starts(built: Built) -> Built:
     def shifted(i: object) -> object:
         if not isinstance(i, Load) or i.buffer not in found:
             return i
-        return replace(i, index=_shift(i.index, -found[i.buffer][0]))
+        return replace(i, index=i.index.shift(-found[i.buffer][0]))
 
     loops = tuple(
         replace(loop, body=tuple(map(shifted, loop.body)))  # type: ignore[arg-type]
         for loop in built.kernel.loops
     )
     return Built(replace(built.kernel, loops=loops), buffers)
-
-
-def _shift(index: Index, by: int) -> Index:
-    assert isinstance(index.offset, int)
-    return replace(index, offset=index.offset + by)
 
 
 def _span(kernel: Kernel, buffer: str) -> tuple[int, int] | None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from dovetail.errors import UnsupportedGraph
 from dovetail.ir.call import Ref, leaves
 from dovetail.ir.kernel import Store
@@ -9,7 +11,9 @@ from dovetail.ir.kernel_verify import verify_kernel
 from dovetail.ir.verify import requirement
 from dovetail.lower.values import Host, LibraryCall, Source, Value, root_of
 from dovetail.schedule.build import Built
-from dovetail.schedule.plan import Plan
+
+if TYPE_CHECKING:
+    from dovetail.schedule.plan import Plan
 
 
 class InvalidPlan(UnsupportedGraph):

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from dovetail.codegen.triton import reduce
 from dovetail.ir.affine import product
 from dovetail.ir.kernel import Loop, Reduce, Scan
-from dovetail.ir.kernel_analysis import PowerSum
+from dovetail.ir.kernel_softmax import PowerSum
 
 if TYPE_CHECKING:
     from dovetail.codegen.triton.render import TritonRenderer

@@ -29,8 +29,9 @@ from dovetail.ir.kernel import (
     Scan,
     Store,
 )
-from dovetail.ir.kernel_analysis import power_sums, without_idle_axes
+from dovetail.ir.kernel_analysis import without_idle_axes
 from dovetail.ir.kernel_call import call_sizes
+from dovetail.ir.kernel_softmax import power_sums
 from dovetail.ir.kernel_verify import InvalidKernel, verify_kernel
 from dovetail.ir.ops import CHECKS
 from dovetail.ir.size import Dim

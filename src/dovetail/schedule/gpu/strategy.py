@@ -12,7 +12,8 @@ from dataclasses import replace
 from dovetail.ir.affine import product
 from dovetail.ir.dtypes import DTYPES, item_bytes
 from dovetail.ir.kernel import Axis, Index, Kernel, Load, Loop, Position, Store
-from dovetail.ir.kernel_analysis import power_sums, without_idle_axes
+from dovetail.ir.kernel_analysis import without_idle_axes
+from dovetail.ir.kernel_softmax import power_sums
 from dovetail.ir.size import Dim
 from dovetail.ir.target import Target
 from dovetail.schedule.gpu.blocks import BlockSchedule

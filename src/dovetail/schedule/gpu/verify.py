@@ -5,7 +5,7 @@ from __future__ import annotations
 from dovetail.errors import InvalidSchedule
 from dovetail.ir.affine import product
 from dovetail.ir.kernel import Kernel, Loop
-from dovetail.ir.kernel_analysis import power_sums
+from dovetail.ir.kernel_softmax import power_sums
 from dovetail.ir.target import Target
 from dovetail.schedule.gpu.blocks import BlockSchedule
 from dovetail.schedule.gpu.strategy import MOST_PARTS, is_far, is_short
