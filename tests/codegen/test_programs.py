@@ -245,3 +245,17 @@ def test_what_has_nothing_in_common_but_its_size_is_no_kernel():
     assert len(kernels.kernels_of(lambda x, y: (x.relu(), y.exp()), x, x + 1)) == 1
     assert len(kernels.kernels_of(lambda x: (x.relu(), x.view(32, 16) + 1), data(512))) == 1
     assert_same(fn, x, w, backend="cpu")
+
+
+def test_sizes_that_share_a_symbol():
+    """Axes of 12 * s0 and 32 together are 384 * s0, which no size of the kernel is."""
+
+    def fn(rows, table):
+        return F.embedding(rows, table) * 2
+
+    compiled = torch.compile(fn, backend="cpu", options={"strict": True, "cache": False})
+    table = torch.randn(10, 32)
+    for count in (3, 5):
+        rows = torch.arange(count * 12).reshape(count, 12) % 10
+        torch._dynamo.mark_dynamic(rows, 0)
+        torch.testing.assert_close(compiled(rows, table), fn(rows, table))

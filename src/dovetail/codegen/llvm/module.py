@@ -20,7 +20,7 @@ from dovetail.ir.affine import product
 from dovetail.ir.kernel import Kernel, KernelBuffer
 from dovetail.ir.kernel_call import call_inputs, call_outputs, call_sizes
 from dovetail.ir.ops import LOAD_COST
-from dovetail.ir.size import Dim
+from dovetail.ir.size import Dim, Size
 from dovetail.ir.target import Target
 from dovetail.schedule.schedule import Schedule
 
@@ -197,12 +197,25 @@ def _sized(c: Code, dim: Dim, layout: render.TableLayout) -> Val:
     """A size computed from those in the table."""
     if isinstance(dim, int):
         return c.const(dim, "int64")
-    if dim in layout.sizes:
-        place = c.new(f"getelementptr i64, ptr %table, i64 {layout.sizes[dim]}", "ptr", 1)
-        return c.new(f"load i64, ptr {place.text}", "int64", 1)
+    factor, rest = _factored(dim)
+    for size, position in layout.sizes.items():
+        times, own = _factored(size)
+        # A product joins numbers: the table may have 12 * s0 where 384 * s0 is asked.
+        if own == rest and factor % times == 0:
+            place = c.new(f"getelementptr i64, ptr %table, i64 {position}", "ptr", 1)
+            value = c.new(f"load i64, ptr {place.text}", "int64", 1)
+            number = c.const(factor // times, "int64")
+            return value if factor == times else c.op("mul", value, number)
     left, right = (_sized(c, arg, layout) for arg in dim.args)
     names = {"add": "add", "mul": "mul", "floordiv": "udiv"}  # sizes are not negative here
     return c.op(names[dim.op], left, right)
+
+
+def _factored(dim: Size) -> tuple[int, Dim]:
+    """A size as a number, positive, times the rest."""
+    if dim.op == "mul" and isinstance(dim.args[0], int) and dim.args[0] > 0:
+        return dim.args[0], dim.args[1]
+    return 1, dim
 
 
 def _wanted_pieces(
