@@ -20,6 +20,7 @@ PAGES = {
     "src/dovetail/ir/kernel.py": "kernel_ir.md",
 }
 _LINK = re.compile(r"\[([^\]]*)\]\(((?!https?:|#)[^)\s]+)\)")
+_FENCED = re.compile(r"(^```.*?^```$)", re.DOTALL | re.MULTILINE)
 _FROM_SPEC = "src/dovetail/artifact"
 
 
@@ -35,7 +36,10 @@ def on_page_markdown(markdown: str, *, page: Any, **_: Any) -> str:
     if page.file.src_uri == "kernel_ir.md":
         for what, table in _tables().items():
             markdown = markdown.replace(f"TABLE OF {what}", table)
-    return _LINK.sub(lambda found: _link(found, folder, page.file.src_uri), markdown)
+    parts = _FENCED.split(markdown)  # every second part is code, where brackets are no links
+    for n in range(0, len(parts), 2):
+        parts[n] = _LINK.sub(lambda found: _link(found, folder, page.file.src_uri), parts[n])
+    return "".join(parts)
 
 
 def _link(found: re.Match[str], folder: str, page: str) -> str:
