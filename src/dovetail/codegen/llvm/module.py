@@ -211,10 +211,10 @@ def _sized(c: Code, dim: Dim, layout: render.TableLayout) -> Val:
     return c.op(names[dim.op], left, right)
 
 
-def _factored(dim: Size) -> tuple[int, Dim]:
+def _factored(dim: Dim) -> tuple[int, Dim]:
     """A size as a number, positive, times the rest."""
-    if dim.op == "mul" and isinstance(dim.args[0], int) and dim.args[0] > 0:
-        return dim.args[0], dim.args[1]
+    if isinstance(dim, Size) and dim.op == "mul" and isinstance(dim.args[0], int):
+        return (dim.args[0], dim.args[1]) if dim.args[0] > 0 else (1, dim)
     return 1, dim
 
 
