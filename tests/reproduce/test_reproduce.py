@@ -28,6 +28,16 @@ class Wrong(dovetail.KernelBackend):
         return torch.exp(x) + 1
 
 
+class WrongBackwards(dovetail.KernelBackend):
+    """Computes a gradient wrongly."""
+
+    name = "wrong_backwards_here"
+
+    @dovetail.kernel("aten.gelu_backward.default")
+    def gelu_backward(gradient, x, *, approximate="none"):
+        return torch.ops.aten.gelu_backward(gradient, x, approximate=approximate) * 1.5
+
+
 class Picky(dovetail.Backend):
     """Takes all, and does not compile a sine of a product."""
 
@@ -103,6 +113,47 @@ def test_values_that_matter_are_kept(rows, wrong, tmp_path, monkeypatch):
     assert ("allow_pickle=False" in found.script) == (rows == 40)
     with pytest.raises(AssertionError, match="not close"):
         run(found, tmp_path)
+
+
+def test_a_gradient_that_is_wrong(tmp_path):
+    with registry.registered_backend(WrongBackwards):
+        given = Model(nn.functional.gelu), torch.randn(4, 8)
+        assert reproduce(*given, backend=WrongBackwards.name) is None
+        found = reproduce(*given, backend=WrongBackwards.name, train=True)
+        assert found.calls == ("aten.gelu.default",)
+        assert found.before > 4
+        assert found.failure.stage == "results"
+        assert found.failure.what.startswith("values: gradient 0 is off by")
+        assert found.source["code"] == "z = self.function(y)"
+        assert ".requires_grad_()" in found.script
+        with pytest.raises(AssertionError, match="not close"):
+            run(found, tmp_path)
+    right = found.script.replace(WrongBackwards.name, "aten")
+    exec(compile(right, "reproduction.py", "exec"), {"__name__": "__main__"})
+
+
+def test_a_backward_graph_that_does_not_compile(tmp_path):
+    with registry.registered_backend(Picky):
+        model = Model(torch.cos)  # its gradient is a product with a sine
+        assert reproduce(model, torch.randn(4, 8), backend=Picky.name) is None
+        found = reproduce(model, torch.randn(4, 8), backend=Picky.name, train=True)
+        assert found.failure.stage == "compile"
+        assert found.calls == ("aten.cos.default",)
+        with pytest.raises(Exception, match="no sine of a product"):
+            run(found, tmp_path)
+
+
+def test_nothing_fails_in_training():
+    model = nn.Sequential(
+        nn.Conv2d(3, 4, 3),
+        nn.BatchNorm2d(4),
+        nn.GELU(),
+        nn.Flatten(),
+        nn.Dropout(0.5),
+        nn.Linear(64, 2),
+    )
+    found = reproduce(model, torch.randn(2, 3, 6, 6), backend="cpu", train=True)
+    assert found is None, found.script
 
 
 def test_nothing_fails():

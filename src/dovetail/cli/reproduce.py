@@ -20,6 +20,7 @@ from dovetail.registry import list_backends
     notes=FACTORY,
     examples={
         "dovetail reproduce model.py:make": "Compile it in inference and compare with eager.",
+        "dovetail reproduce model.py:make --train": "In training, gradients too.",
         "dovetail reproduce model.py:make --backends my_accel,cpu -o bug.py": (
             "The calls that fail there, as bug.py."
         ),
@@ -35,6 +36,7 @@ from dovetail.registry import list_backends
     shell_complete=starting_with(list_backends),
 )
 @click.option("--backends", metavar="A,B", help="Several, best first, separated by commas.")
+@click.option("--train", is_flag=True, help="In training: gradients are compared too.")
 @click.option(
     "--seconds",
     type=Above("seconds"),
@@ -42,7 +44,9 @@ from dovetail.registry import list_backends
     show_default=True,
     help="For making it smaller.",
 )
-def command(factory: str, output: str, backend: str, backends: str | None, seconds: float) -> int:
+def command(
+    factory: str, output: str, backend: str, backends: str | None, train: bool, seconds: float
+) -> int:
     """Find the smallest part of a model that fails, and write it as a script.
 
     It fails where it does not compile, does not run, or computes something else than eager, judged
@@ -61,10 +65,12 @@ def command(factory: str, output: str, backend: str, backends: str | None, secon
             options=options,
             seconds=seconds,
             path=output,
+            train=train,
             **(given.get("kwargs") or {}),
         )
     if found is None:
-        print("nothing failed: it compiles, and its results are as near to float64's as eager's")
+        results = "results and gradients" if train else "results"
+        print(f"nothing failed: it compiles, and its {results} are as near to float64's as eager's")
         return 0
     _tell(found, output)
     return 1

@@ -18,16 +18,18 @@ from dovetail.capture._torch.tracing import trace_calls
 Call = tuple[fx.Node, ...]  # a call and the nodes that take its tuple apart
 
 
-def graphs_of(model: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[SeenGraph]:
-    """Each graph that Dynamo makes of a model for these inputs, in inference."""
+def graphs_of(
+    model: Any, args: Sequence[Any], kwargs: Mapping[str, Any], *, train: bool
+) -> list[SeenGraph]:
+    """Each graph that Dynamo makes of a model for these inputs, in inference or in training."""
     found: list[SeenGraph] = []
 
     def keep(gm: fx.GraphModule, inputs: list[Any]) -> Callable[..., Any]:
-        found.append(SeenGraph.trace(gm, inputs))
+        found.append(SeenGraph.trace(gm, inputs, train=train))
         return lambda *given: gm.forward(*given)
 
     torch.compiler.reset()
-    with torch.no_grad():
+    with torch.set_grad_enabled(train):
         torch.compile(model, backend=keep)(*args, **kwargs)
     return found
 
@@ -39,11 +41,12 @@ class SeenGraph:
         self.gm, self.values = gm, values
 
     @staticmethod
-    def trace(gm: fx.GraphModule, inputs: Sequence[Any]) -> SeenGraph:
-        """The graph behind a Dynamo graph, run once."""
-        recorder = _Recorder(trace_calls(gm, inputs))
-        with torch.no_grad():
-            recorder.run(*inputs)
+    def trace(gm: fx.GraphModule, inputs: Sequence[Any], *, train: bool) -> SeenGraph:
+        """The graph behind a Dynamo graph, run once; in training, the forward part of it."""
+        given = leaves(inputs, train=train)
+        recorder = _Recorder(trace_calls(gm, given, train=train))
+        with torch.set_grad_enabled(train):
+            recorder.run(*given)
         return SeenGraph(recorder.module, recorder.seen)
 
     def calls(self) -> list[Call]:
@@ -58,7 +61,8 @@ class SeenGraph:
     def part(self, calls: Sequence[Call]) -> tuple[fx.GraphModule, list[Any]]:
         """The graph of these calls alone, and its inputs: values that others computed.
 
-        It returns each tensor that none of these calls reads.
+        It returns each tensor that none of these calls reads. Inputs want gradients where they
+        did in the model.
         """
         nodes = [node for call in calls for node in call]
         chosen = set(nodes)
@@ -75,6 +79,16 @@ class SeenGraph:
             )
         )
         return fx.GraphModule({}, graph), [self.values[n] for n in outside]
+
+
+def leaves(values: Sequence[Any], *, train: bool) -> list[Any]:
+    """Copies of tensors, which nothing computed; in training they want gradients as those do."""
+    return [
+        t.detach().clone().requires_grad_(train and t.requires_grad)
+        if isinstance(t, torch.Tensor)
+        else t
+        for t in values
+    ]
 
 
 class _Recorder(fx.Interpreter):  # type: ignore[misc]  # torch's classes are Any here

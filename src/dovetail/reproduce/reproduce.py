@@ -11,7 +11,7 @@ import torch
 from torch import fx
 
 from dovetail.report.lines import source_of
-from dovetail.reproduce.check import Failure, check
+from dovetail.reproduce.check import Failure, Trial
 from dovetail.reproduce.graphs import Call, SeenGraph, graphs_of
 from dovetail.reproduce.script import long_values, random_like, render
 from dovetail.reproduce.shrink import shrink
@@ -47,62 +47,50 @@ def reproduce(
     options: Mapping[str, Any] | None = None,
     seconds: float = 60.0,
     path: str | Path = "reproduction.py",
+    train: bool = False,
     **kwargs: Any,
 ) -> Reproduction | None:
-    """The smallest part of a model that fails in inference, found in so many seconds; None: none.
+    """The smallest part of a model that fails, found in so many seconds; None: none does.
 
+    It is compiled in inference; with ``train`` in training, and gradients are results too.
     ``path`` is where the script will lie: it names the file of inputs that goes with it.
     """
-    chosen = dict(options or {})
-    for seen in graphs_of(model, args, kwargs):
+    trial = Trial(backend, dict(options or {}), train)
+    for seen in graphs_of(model, args, kwargs, train=train):
         calls = seen.calls()
-        found = _check(seen, calls, backend, chosen) if calls else None
+        found = trial.check(*seen.part(calls)) if calls else None
         if found is not None:
-            return _reproduction(seen, calls, found, backend, chosen, seconds, Path(path))
+            return _reproduction(seen, calls, found, trial, seconds, Path(path))
     return None
-
-
-def _check(
-    seen: SeenGraph, calls: Sequence[Call], backend: str, options: Mapping[str, Any]
-) -> Failure | None:
-    gm, inputs = seen.part(calls)
-    return check(gm, inputs, backend, options)
 
 
 def _reproduction(
     seen: SeenGraph,
     calls: Sequence[Call],
     found: Failure,
-    backend: str,
-    options: Mapping[str, Any],
+    trial: Trial,
     seconds: float,
     path: Path,
 ) -> Reproduction:
-    kept = shrink(calls, lambda part: found.is_alike(_check(seen, part, backend, options)), seconds)
+    kept = shrink(calls, lambda part: found.is_alike(trial.check(*seen.part(part))), seconds)
     gm, inputs = seen.part(kept)
-    failure = check(gm, inputs, backend, options) or found
-    random = _random_fails(gm, inputs, failure, backend, options)
+    failure = trial.check(gm, inputs) or found
+    random = _random_fails(gm, inputs, failure, trial)
     names = [n.name for n in gm.graph.nodes if n.op == "placeholder"]
     data = {} if random else long_values(names, inputs)
     sources = [source_of(call[0]) for call in kept]
     source = next((s for s in reversed(sources) if s), None)
-    shown = {**options, "strict": True}
     script = render(
-        gm, inputs, failure, source=source, backend=backend, options=shown, random=random,
-        data=path.with_suffix(".npz"),
-    )  # fmt: skip
+        gm, inputs, failure, trial, source=source, random=random, data=path.with_suffix(".npz")
+    )
     operators = tuple(str(call[0].target) for call in kept)
     return Reproduction(failure, source, operators, len(calls), script, data)
 
 
 def _random_fails(
-    gm: fx.GraphModule,
-    inputs: Sequence[Any],
-    failure: Failure,
-    backend: str,
-    options: Mapping[str, Any],
+    gm: fx.GraphModule, inputs: Sequence[Any], failure: Failure, trial: Trial
 ) -> bool:
     """Whether the values that the script would draw make it fail too."""
     generator = torch.Generator().manual_seed(0)
     drawn = [random_like(value, generator) for value in inputs]
-    return failure.is_alike(check(gm, drawn, backend, options))
+    return failure.is_alike(trial.check(gm, drawn))

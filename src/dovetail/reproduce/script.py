@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from dovetail.reproduce.check import Failure
+from dovetail.reproduce.check import Failure, Trial
 
 MOST_VALUES = 64  # of an input that is written out
 _HEAD = '''"""{what}
@@ -36,15 +36,33 @@ def inputs():
     return [
 {inputs}
     ]
-
+{trained}
 
 if __name__ == "__main__":
     options = {options}
     compiled = torch.compile(model, backend={backend!r}, options=options)
-    with torch.no_grad():
-        for got, want in zip(compiled(*inputs()), model(*inputs()), strict=True):
-            torch.testing.assert_close(got, want)
+{compare}
     print("nothing failed")
+'''
+_COMPARE = """    with torch.no_grad():
+        for got, want in zip(compiled(*inputs()), model(*inputs()), strict=True):
+            torch.testing.assert_close(got, want)"""
+_COMPARE_TRAINING = """    for got, want in zip(trained(compiled), trained(model), strict=True):
+        torch.testing.assert_close(got, want)"""
+_TRAINED = '''
+
+def trained(function):
+    """The results, and the gradients of the inputs that want one."""
+    given = inputs()
+    torch.manual_seed(0)
+    results = list(function(*given))
+    reached = [t for t in results if t.requires_grad]
+    wanted = [t for t in given if isinstance(t, torch.Tensor) and t.requires_grad]
+    if reached and wanted:
+        torch.manual_seed(0)
+        towards = [torch.randn(t.shape).to(t.dtype) for t in reached]
+        results += torch.autograd.grad(reached, wanted, towards, materialize_grads=True)
+    return results
 '''
 _STRIDED = '''
 def strided(values, strides):
@@ -58,10 +76,9 @@ def render(
     gm: fx.GraphModule,
     values: Sequence[Any],
     failure: Failure,
+    trial: Trial,
     *,
     source: Mapping[str, Any] | None,
-    backend: str,
-    options: Mapping[str, Any],
     random: bool,
     data: Path | None,
 ) -> str:
@@ -88,8 +105,10 @@ def render(
         names=", ".join(names),
         body=_body(gm),
         inputs=inputs,
-        options=pprint.pformat(dict(options)),
-        backend=backend,
+        trained=_TRAINED if trial.train else "",
+        options=pprint.pformat({**trial.options, "strict": True}),
+        backend=trial.backend,
+        compare=_COMPARE_TRAINING if trial.train else _COMPARE,
     )
 
 
@@ -98,7 +117,8 @@ def random_like(value: Any, generator: torch.Generator) -> Any:
     if not isinstance(value, torch.Tensor):
         return value
     made = _drawn(value, generator)
-    return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype).copy_(made)
+    laid_out = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype).copy_(made)
+    return laid_out.requires_grad_(value.requires_grad)
 
 
 def _drawn(value: torch.Tensor, generator: torch.Generator | None = None) -> torch.Tensor:
@@ -138,9 +158,9 @@ def _input(name: str, value: Any, random: bool) -> str:
     else:
         text = f"torch.tensor({_literal(value.tolist())}, dtype={value.dtype})"
         text += f".reshape({tuple(value.shape)})" if value.numel() == 0 else ""
-    if value.is_contiguous():
-        return text
-    return f"strided({text}, {tuple(value.stride())})"
+    if not value.is_contiguous():
+        text = f"strided({text}, {tuple(value.stride())})"
+    return f"{text}.requires_grad_()" if value.requires_grad else text
 
 
 def _draw_text(value: torch.Tensor) -> str:
