@@ -9,18 +9,24 @@ are called from Python, in turns. The fastest of some rounds counts, by default 
 which others on the machine disturb less. A ratio below 1 says that ours is faster.
 
     python benchmarks/conv.py [--threads N] [--rounds N] [--elapsed] [--only NETWORK ...] [--whole]
+
+With ``--write FOLDER`` first and ``--read FOLDER`` then, nothing is compiled while others wait
+for a quiet machine.
 """
 
 from __future__ import annotations
 
 import argparse
 import math
+import re
 import subprocess
 import sys
 import tempfile
 import time
 import warnings
 from collections.abc import Callable, Iterator
+from functools import partial
+from itertools import pairwise
 from pathlib import Path
 
 import torch
@@ -167,19 +173,94 @@ def mobilenet() -> nn.Module:
     return nn.Sequential(*blocks, nn.Linear(1280, 1000))
 
 
-WHOLE: dict[str, Callable[[], nn.Module]] = {"resnet18": resnet_18, "mobilenet": mobilenet}
+class ChannelNorm(nn.LayerNorm):
+    """Of each pixel's channels."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Of an image."""
+        return super().forward(x.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
+
+
+class ConvNeXtBlock(nn.Module):
+    """A wide convolution of each channel by itself, then two layers of each pixel."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.spread = nn.Conv2d(width, width, 7, padding=3, groups=width)
+        self.norm = nn.LayerNorm(width)
+        self.mlp = nn.Sequential(
+            nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width)
+        )
+        self.scale = nn.Parameter(torch.full((width,), 0.1))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """With a residual."""
+        inner = self.scale * self.mlp(self.norm(self.spread(x).permute(0, 2, 3, 1)))
+        return x + inner.permute(0, 3, 1, 2)
+
+
+def convnext() -> nn.Module:
+    """As torchvision's smallest."""
+    blocks: list[nn.Module] = [nn.Conv2d(3, 96, 4, 4), ChannelNorm(96)]
+    inputs = 96
+    for width, count in ((96, 3), (192, 3), (384, 9), (768, 3)):
+        if width != inputs:
+            blocks += [ChannelNorm(inputs), nn.Conv2d(inputs, width, 2, 2)]
+        blocks += [ConvNeXtBlock(width) for _ in range(count)]
+        inputs = width
+    blocks += [nn.AdaptiveAvgPool2d(1), ChannelNorm(768), nn.Flatten(), nn.Linear(768, 1000)]
+    return nn.Sequential(*blocks)
+
+
+class UNet(nn.Module):
+    """Down to a sixteenth and back, by transposed convolutions, with what was on the way."""
+
+    def __init__(self, width: int = 32) -> None:
+        super().__init__()
+        wide = [width << n for n in range(5)]
+        self.down = nn.ModuleList(_twice(a, b) for a, b in zip([3, *wide[:-1]], wide, strict=True))
+        back = wide[::-1]
+        self.up = nn.ModuleList(nn.ConvTranspose2d(a, b, 2, 2) for a, b in pairwise(back))
+        self.merge = nn.ModuleList(_twice(2 * b, b) for b in back[1:])
+        self.last = nn.Conv2d(width, 2, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """A score a class, for each pixel."""
+        passed: list[torch.Tensor] = []
+        for n, layer_ in enumerate(self.down):
+            x = layer_(nn.functional.max_pool2d(x, 2) if n else x)
+            passed.append(x)
+        for up, merge, other in zip(self.up, self.merge, passed[-2::-1], strict=True):
+            x = merge(torch.cat([other, up(x)], 1))
+        return self.last(x)
+
+
+def _twice(inputs: int, outputs: int) -> nn.Module:
+    made = (_normed(inputs, outputs, 3), nn.ReLU(), _normed(outputs, outputs, 3), nn.ReLU())
+    return nn.Sequential(*made)
+
+
+WHOLE: dict[str, Callable[[], nn.Module]] = {
+    "resnet18": resnet_18,
+    "mobilenet": mobilenet,
+    "convnext": convnext,
+    "unet": UNet,
+}
 
 
 RIVALS = ("ours", "onnxruntime")
-CALLS = 4  # of a round: the first is not counted
+SETTLE, MEASURE = 0.05, 0.03  # seconds of a round: others' threads spin on after their calls
+Case = tuple[str, nn.Module, torch.Tensor]
 
 
 def write(model: nn.Module, x: torch.Tensor, folder: Path) -> None:
-    """What rivals read."""
+    """What rivals read; ONNX Runtime's network is kept where there is one."""
+    folder.mkdir(parents=True, exist_ok=True)
     dovetail.export(model, (x,), backend="cpu").save(folder / "model.dvt")
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        torch.onnx.export(model, (x,), str(folder / "model.onnx"), dynamo=False)
+    if not (folder / "model.onnx").exists():
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            torch.onnx.export(model, (x,), str(folder / "model.onnx"), dynamo=False)
     torch.save(x, folder / "x.pt")
 
 
@@ -187,7 +268,7 @@ def loaded(name: str, folder: Path) -> Callable[[], torch.Tensor]:
     """A rival's network, to call."""
     x = torch.load(folder / "x.pt")
     if name == "ours":
-        run = dovetail.load(folder / "model.dvt")
+        run = dovetail.load(folder / "model.dvt", trust=True)
         return lambda: torch.as_tensor(run(x))
     import onnxruntime
 
@@ -198,97 +279,138 @@ def loaded(name: str, folder: Path) -> Callable[[], torch.Tensor]:
     return lambda: torch.from_numpy(session.run(None, given)[0])
 
 
-def serve(name: str, folder: Path, clock: Callable[[], float]) -> None:
-    """Run a round for each line that is read, and answer with the seconds of its fastest call."""
-    call = loaded(name, folder)
-    torch.save(call(), folder / f"{name}.pt")
-    print("ready", flush=True)
-    for _ in sys.stdin:
-        best = math.inf
-        for n in range(CALLS):
-            start = clock()
-            call()
-            best = min(best, clock() - start) if n else best
-        print(best, flush=True)
+def serve(name: str, clock: Callable[[], float]) -> None:
+    """Load a network when its folder is read, and run a round for each empty line.
+
+    A round is answered with the seconds of its fastest call.
+    """
+    call: Callable[[], torch.Tensor] | None = None
+    for line in sys.stdin:
+        if line.strip():
+            folder, call = Path(line.strip()), None
+            call = loaded(name, folder)
+            torch.save(call(), folder / f"{name}.pt")
+            print("ready", flush=True)
+            continue
+        assert call is not None
+        _best(call, SETTLE, clock)
+        print(_best(call, MEASURE, clock), flush=True)
+
+
+def _best(call: Callable[[], torch.Tensor], seconds: float, clock: Callable[[], float]) -> float:
+    """The fastest of the calls that so many seconds have time for."""
+    best, end = math.inf, time.perf_counter() + seconds
+    while time.perf_counter() < end or best == math.inf:
+        start = clock()
+        call()
+        best = min(best, clock() - start)
+    return best
 
 
 class Rival:
     """One process."""
 
-    def __init__(self, name: str, folder: Path) -> None:
-        command = [sys.executable, *sys.argv, "--serve", name, str(folder)]
-        pipe = subprocess.PIPE
+    def __init__(self, name: str) -> None:
+        command, pipe = [sys.executable, *sys.argv, "--serve", name], subprocess.PIPE
         self.process = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True)
+
+    def ask(self, line: str) -> str:
+        """Its answer."""
+        assert self.process.stdin is not None
         assert self.process.stdout is not None
-        assert self.process.stdout.readline().strip() == "ready", f"{name} does not run"
+        print(line, file=self.process.stdin, flush=True)
+        return self.process.stdout.readline().strip()
+
+    def load(self, folder: Path) -> None:
+        """Have it take another network."""
+        assert self.ask(str(folder)) == "ready", f"{folder} does not run"
 
     def round(self) -> float:
         """Seconds of the fastest call of a round."""
-        assert self.process.stdin is not None
-        assert self.process.stdout is not None
-        print(file=self.process.stdin, flush=True)
-        return float(self.process.stdout.readline())
+        return float(self.ask(""))
 
     def end(self) -> None:
         """Have it leave."""
         self.process.communicate()
 
 
-def fastest(model: nn.Module, x: torch.Tensor, rounds: int) -> dict[str, float]:
+def fastest(rivals: dict[str, Rival], folder: Path, rounds: int) -> dict[str, float]:
     """Seconds of each, measured in turns."""
-    best = dict.fromkeys(RIVALS, math.inf)
-    with tempfile.TemporaryDirectory() as named:
-        folder = Path(named)
-        write(model, x, folder)
-        rivals = {name: Rival(name, folder) for name in RIVALS}
-        first, second = (torch.load(folder / f"{name}.pt") for name in RIVALS)
-        assert (first - second).abs().max() <= 1e-4 * second.abs().max(), "results differ"
-        for _ in range(rounds):
-            for name, rival in rivals.items():
-                best[name] = min(best[name], rival.round())
-        for rival in rivals.values():
-            rival.end()
+    best = dict.fromkeys(rivals, math.inf)
+    for rival in rivals.values():
+        rival.load(folder)
+    first, second = (torch.load(folder / f"{name}.pt") for name in rivals)
+    assert (first - second).abs().max() <= 1e-4 * second.abs().max(), "results differ"
+    for _ in range(rounds):
+        for name, rival in rivals.items():
+            best[name] = min(best[name], rival.round())
     return best
 
 
-def cases(only: list[str], *, whole: bool) -> Iterator[tuple[str, nn.Module, torch.Tensor]]:
+def cases(only: list[str], *, whole: bool) -> Iterator[tuple[str, Callable[[], Case]]]:
     """What is measured, by name."""
     for network in only:
         if whole:
             if network in WHOLE:
-                yield network, WHOLE[network]().eval(), torch.randn(1, 3, 224, 224)
+                yield network, partial(_whole, network)
             continue
         for shape in NETWORKS[network]:
-            yield f"{network} {shape}", *layer(shape)
+            yield f"{network} {shape}", partial(_layer, f"{network} {shape}", shape)
+
+
+def _whole(network: str) -> Case:
+    return network, WHOLE[network]().eval(), torch.randn(1, 3, 224, 224)
+
+
+def _layer(name: str, shape: Layer) -> Case:
+    return name, *layer(shape)
+
+
+def place(root: Path, name: str) -> Path:
+    """The folder of a case."""
+    return root / "_".join(re.findall(r"\w+", name))
+
+
+def measure(arguments: argparse.Namespace, root: Path) -> None:
+    """Print a line a layer or network, then the geometric mean and the worst."""
+    rivals, ratios = {name: Rival(name) for name in RIVALS}, dict[str, float]()
+    for name, _ in cases(arguments.only, whole=arguments.whole):
+        best = fastest(rivals, place(root, name), arguments.rounds)
+        ratios[name] = best["ours"] / best["onnxruntime"]
+        texts = "  ".join(f"{each} {t * 1e6:9.1f} us" for each, t in best.items())
+        print(f"{name:42}{texts}  {ratios[name]:.2f}", flush=True)
+    for rival in rivals.values():
+        rival.end()
+    mean = math.exp(sum(map(math.log, ratios.values())) / len(ratios))
+    worst = max(ratios, key=lambda n: ratios[n])
+    print(f"geometric mean of {len(ratios)} {mean:.3f}, worst {ratios[worst]:.2f}: {worst}")
 
 
 def main() -> None:
-    """Print a line a layer or network, then the geometric mean and the worst."""
+    """Write what rivals read, measure, or both."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--elapsed", action="store_true")
     parser.add_argument("--whole", action="store_true")
     parser.add_argument("--only", nargs="*", default=list(NETWORKS))
-    parser.add_argument("--serve", nargs=2, help=argparse.SUPPRESS)
+    parser.add_argument("--write", type=Path, help="write what rivals read to this folder, and end")
+    parser.add_argument("--read", type=Path, help="measure what such a folder holds")
+    parser.add_argument("--serve", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     torch.manual_seed(0)
     torch.set_num_threads(arguments.threads)
     torch.set_grad_enabled(False)
-    clock = time.perf_counter if arguments.elapsed else time.process_time
     if arguments.serve:
-        name, folder = arguments.serve
-        serve(name, Path(folder), clock)
+        serve(arguments.serve, time.perf_counter if arguments.elapsed else time.process_time)
         return
-    ratios: dict[str, float] = {}
-    for name, model, x in cases(arguments.only, whole=arguments.whole):
-        best = fastest(model, x, arguments.rounds)
-        ratios[name] = best["ours"] / best["onnxruntime"]
-        texts = "  ".join(f"{each} {t * 1e6:9.1f} us" for each, t in best.items())
-        print(f"{name:42}{texts}  {ratios[name]:.2f}", flush=True)
-    mean = math.exp(sum(map(math.log, ratios.values())) / len(ratios))
-    worst = max(ratios, key=lambda n: ratios[n])
-    print(f"geometric mean of {len(ratios)} {mean:.3f}, worst {ratios[worst]:.2f}: {worst}")
+    with tempfile.TemporaryDirectory() as named:
+        root = arguments.write or arguments.read or Path(named)
+        if arguments.read is None:
+            for name, make in cases(arguments.only, whole=arguments.whole):
+                write(*make()[1:], place(root, name))
+        if arguments.write is None:
+            measure(arguments, root)
 
 
 if __name__ == "__main__":

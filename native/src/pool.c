@@ -21,17 +21,24 @@
 #define SPINS      32        /* between two looks at the clock */
 #define LATE_NS    200000    /* after which a helper was not run, because others were */
 #define CROWDED_NS 250000000 /* for which that is taken to last */
-#define GUIDED     2 /* a piece is one part in so many of what is left for each thread */
+#define MAX_SHARES 64        /* of a job: more threads than that begin in one with others */
 
 /* ---- teams ---- */
+
+/* Pieces of a job that one thread begins with: the first of those left in the upper half, the
+ * end of them in the lower. A thread gets the same part of every job, so that it finds what it
+ * wrote in the last one in its own cache. */
+typedef struct {
+    _Alignas(64) _Atomic(uint64_t) left;
+} share;
 
 typedef struct {
     dvt_body body;
     void *context;
-    int64_t count, grain; /* of the smallest piece that a thread takes */
-    int64_t threads;
+    int64_t count, grain; /* of a piece */
+    int shares;
     run_control *control;
-    atomic_llong next;
+    share share[MAX_SHARES];
 } shared_job;
 
 /* State of a team: the number of its job, whether that takes helpers, how many are in it. */
@@ -122,31 +129,64 @@ static void wake(team *t)
     pthread_mutex_unlock(&t->lock);
 }
 
-/* The next piece of a job: large ones first, so that threads seldom meet, small ones last, so
- * that they end together. */
-static bool take(shared_job *job, int64_t *begin, int64_t *end)
+static uint64_t range_of(uint64_t first, uint64_t end)
 {
-    long long at = atomic_load(&job->next);
-    int64_t size;
+    return first << 32 | end;
+}
+
+static void divide(shared_job *job, dvt_body body, void *context, int64_t count, int64_t grain,
+                   int threads)
+{
+    if ((count - 1) / grain >= UINT32_MAX)
+        grain = count / UINT32_MAX + 1;
+    job->body = body;
+    job->context = context;
+    job->count = count;
+    job->grain = grain;
+    job->shares = threads < MAX_SHARES ? threads : MAX_SHARES;
+    uint64_t pieces = (uint64_t)((count - 1) / grain + 1), shares = (uint64_t)job->shares;
+    for (uint64_t i = 0; i < shares; i++)
+        atomic_init(&job->share[i].left,
+                    range_of(pieces * i / shares, pieces * (i + 1) / shares));
+}
+
+/* Half of what is left of a share: the first half for its own thread, the last for others, so
+ * that threads seldom meet and end together. */
+static bool take_half(shared_job *job, int number, bool is_own, int64_t *begin, int64_t *end)
+{
+    _Atomic(uint64_t) *left = &job->share[number].left;
+    uint64_t now = atomic_load(left), first, stop, size, rest;
     do {
-        int64_t left = job->count - at;
-        if (left <= 0)
+        first = now >> 32;
+        stop = now & UINT32_MAX;
+        if (first >= stop)
             return false;
-        size = left / (GUIDED * job->threads);
-        size = size > job->grain ? size : job->grain;
-        size = size < left ? size : left;
-    } while (!atomic_compare_exchange_weak(&job->next, &at, at + size));
-    *begin = at;
-    *end = at + size;
+        size = (stop - first + 1) / 2;
+        rest = is_own ? range_of(first + size, stop) : range_of(first, stop - size);
+    } while (!atomic_compare_exchange_weak(left, &now, rest));
+    first = is_own ? first : stop - size;
+    *begin = (int64_t)first * job->grain;
+    *end = (int64_t)(first + size) * job->grain;
+    *end = *end < job->count ? *end : job->count;
     return true;
 }
 
-static void work(shared_job *job)
+/* The next pieces of a job: of the thread's own share, then of others'. */
+static bool take(shared_job *job, int number, int64_t *begin, int64_t *end)
+{
+    int own = number % job->shares;
+    for (int i = 0; i < job->shares; i++)
+        if (take_half(job, (own + i) % job->shares, i == 0, begin, end))
+            return true;
+    return false;
+}
+
+static void work(shared_job *job, int number)
 {
     int64_t begin, end;
     bool outer = inside;
     inside = true;
-    while (dvt_control_goes_on(job->control) && take(job, &begin, &end))
+    while (dvt_control_goes_on(job->control) && take(job, number, &begin, &end))
         dvt_control_run(job->control, job->grain, job->body, job->context, begin, end);
     inside = outer;
 }
@@ -166,7 +206,7 @@ static void help(team *t, int number)
             enters = (state & OPEN) != 0 && state / ONE_JOB == seen;
         if (!enters)
             continue;
-        work(t->job);
+        work(t->job, number + 1);
         if ((atomic_fetch_sub(&t->state, 1) & (OPEN | ACTIVE)) == 1)
             wake(t);
     }
@@ -184,7 +224,7 @@ static void open_job(team *t, shared_job *job, int helpers)
 /* Does what is left of a job. A helper that the system has not woken yet is not waited for. */
 static void finish_job(team *t)
 {
-    work(t->job);
+    work(t->job, 0);
     atomic_fetch_and(&t->state, ~OPEN);
     wait_until(t, is_done, 0);
 }
@@ -399,7 +439,7 @@ static void run_job(void *argument)
 {
     const one_job *one = argument;
     if (region == NULL) { /* OpenMP has just been given up */
-        work(one->job);
+        work(one->job, 0);
         return;
     }
     open_job(region, one->job, one->helpers);
@@ -424,7 +464,9 @@ void dvt_parallel(int64_t count, int64_t grain, dvt_body body, void *context)
     shared += !alone;
     bool is_openmp = region != NULL || (atomic_load(&openmp) != NULL && !avoids_openmp());
     if (!alone && is_openmp) {
-        shared_job job = {body, context, count, grain, threads, control, 0};
+        shared_job job;
+        divide(&job, body, context, count, grain, threads);
+        job.control = control;
         one_job one = {&job, threads - 1};
         if (region != NULL)
             run_job(&one);
@@ -436,7 +478,9 @@ void dvt_parallel(int64_t count, int64_t grain, dvt_body body, void *context)
         dvt_control_run(control, grain, body, context, 0, count);
         return;
     }
-    shared_job job = {body, context, count, grain, threads, control, 0};
+    shared_job job;
+    divide(&job, body, context, count, grain, threads);
+    job.control = control;
     open_job(&own, &job, grow(threads - 1));
     finish_job(&own);
     pthread_mutex_unlock(&busy);

@@ -35,5 +35,5 @@ class WinogradContraction(Contraction):
 
     @property
     def transformed(self) -> Value:
-        """Weights at the points: rows, columns, channels of the image, channels of the result."""
+        """Weights: panels, points, channels of the image, channels of a panel."""
         return self.reads[2]

@@ -42,7 +42,8 @@ class ProductTile:
     ``block`` rows by the columns of one tile; it is cut into as few tiles as their heights allow,
     which differ by one row at most. What varies with the rows is broadcast, what varies with the
     columns is loaded in vectors: from where it lies, or, where it is ``packed``, from a copy on the
-    stack in which the columns of a tile lie together.
+    stack in which the columns of a tile lie together. Neighbouring units have the same rows where
+    they go ``by_rows``, else the same columns.
     """
 
     rows: str
@@ -53,6 +54,7 @@ class ProductTile:
     chunk: int  # products summed in registers before their sum enters the total; 0: all of them
     depth: int  # steps of the sum done for all rows of a unit before the next; 0: all of them
     packed: bool
+    by_rows: bool = False
 
     def tiles(self, rows: int) -> set[int]:
         """The heights of the tiles that so many rows are cut into."""
@@ -75,6 +77,7 @@ class ProductTile:
 
     def __str__(self) -> str:
         packed = " packed" if self.packed else ""
+        packed += " by rows" if self.by_rows else ""
         sums = f"unroll {self.unroll} chunk {self.chunk} depth {self.depth}{packed}"
         return f"{self.rows} {_tall(self.heights)} of {self.block}, {self.vectors} vectors, {sums}"
 
@@ -82,9 +85,10 @@ class ProductTile:
     def parse(text: str) -> ProductTile:
         """The tile that ``str`` wrote."""
         numbers = r"(\d+), (\d+) vectors, unroll (\d+) chunk (\d+) depth (\d+)"
-        rows, heights, *found, packed = _match(rf"(\w+) {_HEIGHTS} of {numbers}( packed)?", text)
+        pattern = rf"(\w+) {_HEIGHTS} of {numbers}( packed)?( by rows)?"
+        rows, heights, *found, packed, order = _match(pattern, text)
         block, vectors, unroll, chunk, depth = map(int, found)
-        sums = (unroll, chunk, depth, packed is not None)
+        sums = (unroll, chunk, depth, packed is not None, order is not None)
         return ProductTile(rows, _heights(heights), vectors, block, *sums)
 
 

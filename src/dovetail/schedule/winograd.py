@@ -15,6 +15,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
+from dovetail.ir.affine import mul
 from dovetail.ir.kernel import (
     Apply,
     Axis,
@@ -250,13 +251,13 @@ def _products(built: Built, p: _Tiling, image: Value, sums: Value | None = None)
     of, weights = p.of, p.value.transformed
     tile = (*p.rows, of.channels)
     count = math.prod(size_of(a) for a in tile)
+    panel, columns = _panels(p)
     terms: list[Instruction] = []
     reduces: list[Instruction] = []
-    strides = weights.strides
+    down, _, across, one = weights.strides
+    along = (panel.name, down), (of.channels.name, across), (columns.name, one)
     for n in range(p.side**2):
-        row, column = divmod(n, p.side)
-        at = row * int(strides[0]) + column * int(strides[1])  # type: ignore[arg-type]
-        along = ((of.channels.name, strides[2]), (of.columns.name, strides[3]))
+        at = n * int(weights.strides[1])  # type: ignore[arg-type]
         terms.append(Load(f"x{n}", "float32", "tiles", _dense(tile, n * count)))
         terms.append(Load(f"u{n}", "float32", "weights", Index(at, along)))
         terms.append(Apply(f"p{n}", "float32", "mul", (f"x{n}", f"u{n}")))
@@ -277,11 +278,28 @@ def _products(built: Built, p: _Tiling, image: Value, sums: Value | None = None)
         listed += kept
         buffers |= {x.name: built.buffers[x.name] for x in kept}
         rest = _repeated(built.kernel, p, back)
-    loops[1] = Loop((), (*b.code, *rest))
-    order = (*p.batch, *p.tiles, of.columns)
+    loops[1] = Loop((), (*b.code, *(_in_panels(code, panel, columns) for code in rest)))
+    order = (*p.batch, *p.tiles, panel, columns)
     axes = (*order, *(a for a in built.kernel.axes if a.name not in {o.name for o in order}))
     name = f"{built.kernel.name}_products"
     return Built(Kernel(name, tuple(listed), axes, tuple(loops)), buffers)
+
+
+def _panels(p: _Tiling) -> tuple[Axis, Axis]:
+    """What counts panels of columns, and the columns of one."""
+    count, _, _, width = p.value.transformed.shape
+    return Axis(f"{p.of.columns.name}_panel", count), Axis(p.of.columns.name, width)
+
+
+def _in_panels(code: Instruction, panel: Axis, columns: Axis) -> Instruction:
+    """What moves with the columns, moving with panels too."""
+    if not isinstance(code, Load | Store | Position):
+        return code
+    stride = code.index.stride(columns.name)
+    if stride == 0:
+        return code
+    axes = (*code.index.axes, (panel.name, mul(stride, size_of(columns))))
+    return replace(code, index=replace(code.index, axes=axes))
 
 
 def _is_used(built: Built, buffer: str) -> bool:

@@ -64,14 +64,16 @@ class PixelTiles:
     def unit(self, number: Val) -> None:
         """Some columns of a block of pixels."""
         r, tile, of = self.r, self.tile, self.of
-        every = Axis("pixels", tile.count(r.kernel))
+        every, outer = Axis("pixels", tile.count(r.kernel)), tile.outer(r.kernel, of.columns.name)
         if tile.by_pixels:
             number, columns = span(r, number, of.columns, self.width)
-            number, pixels = span(r, number, every, tile.block)
+            for axis in reversed(outer):
+                number, (r.axes[axis.name], _) = span(r, number, axis, 1)
+            _, pixels = span(r, number, every, tile.block)
         else:
             number, pixels = span(r, number, every, tile.block)
             number, columns = span(r, number, of.columns, self.width)
-        r.decode(number, tile.outer(r.kernel, of.columns.name))
+            r.decode(number, outer)
         self._tiles(pixels, columns)
 
     def _tiles(self, pixels: Span, columns: Span) -> None:

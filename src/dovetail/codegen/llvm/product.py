@@ -48,9 +48,16 @@ class Tiles:
     def unit(self, number: Val) -> None:
         """One panel of columns, and a block of rows."""
         r, tile = self.r, self.tile
-        number, rows = span(r, number, self.of.rows, tile.block)
-        place, (number, columns) = number, span(r, number, self.of.columns, self.width)
-        r.decode(number, tile.outer(r.kernel, self.of.columns.name))
+        outer, every = tile.outer(r.kernel, self.of.columns.name), number
+        if tile.by_rows:
+            number, columns = span(r, number, self.of.columns, self.width)
+            for axis in reversed(outer):
+                number, (r.axes[axis.name], _) = span(r, number, axis, 1)
+            _, rows = span(r, number, self.of.rows, tile.block)
+        else:
+            every, rows = span(r, number, self.of.rows, tile.block)
+            number, columns = span(r, every, self.of.columns, self.width)
+            r.decode(number, outer)
         end = r.size(self.of.sum.extent)
         if self.is_deep:
             if not isinstance(self.of.sum.extent, int):  # there may be no first part
@@ -59,7 +66,7 @@ class Tiles:
             self._finish(rows, rows[0], columns)
             return
         if tile.packed:
-            self.columns.bring_once(place, columns)
+            self.columns.bring_once(every, columns)
         steps = self._index(0), end
 
         def each(low: Val, high: Val) -> None:

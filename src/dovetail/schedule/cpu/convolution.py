@@ -101,7 +101,7 @@ def convolution_of(kernel: Kernel, target: Target) -> KernelConvolution | None:
     return found if known and size_of(found.channels) <= LONGEST else None
 
 
-def convolution_tile(found: KernelConvolution, target: Target) -> ConvolutionTile:
+def convolution_tile(kernel: Kernel, found: KernelConvolution, target: Target) -> ConvolutionTile:
     """The tile for a convolution."""
     lanes = target.vector_bytes // item_bytes(found.total.dtype)
     pixels = math.prod(map(size_of, found.pixels))
@@ -109,7 +109,6 @@ def convolution_tile(found: KernelConvolution, target: Target) -> ConvolutionTil
     work = TileWork(pixels, columns, terms, math.prod(map(size_of, found.taps)))
     size = len(found.totals) * item_bytes(found.total.dtype) * lanes
     _, height, vectors = best_shape(work, lanes, target, STACK_BYTES // size)
-    weights = len(found.totals) * columns * terms * item_bytes(found.total.dtype)
     tile = ConvolutionTile(
         pixels=tuple(a.name for a in found.pixels),
         heights=(height,),
@@ -118,9 +117,23 @@ def convolution_tile(found: KernelConvolution, target: Target) -> ConvolutionTil
         unroll=UNROLL,
         apart=0,
         chunk=0,
-        by_pixels=weights <= target.l2_bytes // 2,
+        by_pixels=_goes_by_pixels(kernel, found, target),
     )
     return _with_heights(_with_parts(tile, found), pixels)
+
+
+def _goes_by_pixels(kernel: Kernel, found: KernelConvolution, target: Target) -> bool:
+    """Whether a thread had better take all columns of some pixels than some columns of all.
+
+    It reads all weights then, from its second cache or instead of a larger image; and what other
+    kernels made of these pixels and will read of them it has in its caches, not another core.
+    """
+    outer = [a for a in kernel.axes if a not in found.pixels]
+    panels = math.prod(size_of(a) for a in outer if found.weight.index.stride(a.name) != 0)
+    sums, size = len(found.totals), item_bytes(found.total.dtype)
+    weights = sums * panels * math.prod(map(size_of, found.sums)) * size
+    image = sums * math.prod(map(size_of, found.pixels)) * size_of(found.channels) * size
+    return weights <= max(target.l2_bytes // 2, image)
 
 
 def convolution_cost(kernel: Kernel, found: KernelConvolution) -> int:

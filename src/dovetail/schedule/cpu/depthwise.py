@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 from dovetail.ir.dtypes import item_bytes
 from dovetail.ir.kernel import Kernel
 from dovetail.ir.kernel_convolution import size_of
@@ -12,15 +10,9 @@ from dovetail.ir.target import Target
 from dovetail.schedule.cpu.convolution import CLOCK, LONGEST
 from dovetail.schedule.tiles import DepthwiseTile, heights_met
 
-_HEIGHTS = (
-    8,
-    7,
-    6,
-    5,
-    4,
-)  # pixels of a tile, the best first: sums that wait for none of the others
-_FEW = 4  # where registers or taps are so many that more would be much code
-_MANY_TAPS = 25
+# Pixels of a tile, the best first: sums that wait for none of the others.
+_HEIGHTS = (8, 7, 6, 5, 4)
+_FEW = 4  # where there are few registers: neighbours' places are more than they hold
 # Cycles of a tap and of a result, for one vector of channels.
 _TAP, _RESULT = 0.75, 6.0
 
@@ -37,8 +29,7 @@ def depthwise_of(kernel: Kernel, target: Target) -> KernelDepthwise | None:
 
 def depthwise_tile(found: KernelDepthwise, target: Target) -> DepthwiseTile:
     """The tile: of one height, if the row has a divisor that will do."""
-    pixels, taps = size_of(found.pixels), math.prod(map(size_of, found.taps))
-    narrow = target.vector_registers < 32 or taps > _MANY_TAPS
+    pixels, narrow = size_of(found.pixels), target.vector_registers < 32
     heights = [h for h in _HEIGHTS if h <= _FEW or not narrow]
     height = next((h for h in heights if pixels % h == 0), min(heights[0], pixels))
     met = heights_met(pixels, height)

@@ -7,6 +7,7 @@ The steps of a panel of columns stay in the second cache while all rows of a uni
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
 from dovetail.ir.dtypes import item_bytes
@@ -37,6 +38,7 @@ WORTH_PACKING = 3
 NEAR = 4  # widths of a panel from one step of it to the next for which a copy gains nothing
 PANEL_BYTES = STACK_BYTES * 3 // 4  # of a copy of columns; the rest is for totals
 LEAST_TILES = 4  # of a block of rows: what a unit does once, it does for so many
+PACKED_ROWS = 96  # of a unit that packs columns which other units pack, too: 3 % of its time
 # Rows, columns and steps that tiles are chosen for where their number is known only when the kernel
 # runs: from a few tiles on their shape hardly depends on it, and more rows are more blocks.
 UNKNOWN = 256
@@ -98,8 +100,35 @@ def product_tile(kernel: Kernel, found: KernelProduct, target: Target) -> Produc
         chunk=chunk,
         depth=depth,
         packed=packed,
+        by_rows=not depth and _goes_by_rows(kernel, found, size, target),
     )
-    return _with_heights(tile, found.rows.extent)
+    return _with_heights(_in_order(tile, sizes, size, target), found.rows.extent)
+
+
+def _in_order(tile: ProductTile, sizes: Sizes, size: int, target: Target) -> ProductTile:
+    """The tile with units that suit their order: rows that stay in cache while columns go by."""
+    if not tile.by_rows:
+        return tile
+    least = PACKED_ROWS if tile.packed else LEAST_TILES * tile.heights[0]
+    if min(tile.block, sizes.rows) < least:
+        return replace(tile, by_rows=False)
+    kept = target.l2_bytes // 4 // ((sizes.columns * sizes.outer + sizes.sum) * size)
+    units = max(-(-sizes.rows // tile.block), sizes.rows // max(least, kept))
+    return replace(tile, block=-(-sizes.rows // units), by_rows=units > 1)
+
+
+def _goes_by_rows(kernel: Kernel, found: KernelProduct, size: int, target: Target) -> bool:
+    """Whether a thread had better take all columns of some rows than some columns of all.
+
+    What other kernels made of these rows and will read of them is in its caches then, not in
+    another core's; but it reads all columns, which its second cache has to hold.
+    """
+    outer = [a for a in kernel.axes if a not in (found.rows, found.columns)]
+    if any(found.left.index.stride(a.name) != 0 for a in outer):
+        return False
+    columns = [*outer, found.columns, found.sum]
+    elements = [known(a.extent, UNKNOWN) for a in columns if found.right.index.stride(a.name) != 0]
+    return math.prod(elements) * size <= target.l2_bytes // 2
 
 
 def product_cost(kernel: Kernel, found: KernelProduct) -> int:

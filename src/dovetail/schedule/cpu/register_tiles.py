@@ -33,7 +33,7 @@ def tiling_of(kernel: Kernel, target: Target) -> Tiling | None:
 def _tilings(kernel: Kernel, target: Target) -> Iterator[Tiling]:
     image = convolution_of(kernel, target)
     if image is not None:
-        tiles, each = convolution_tile(image, target), convolution_cost(kernel, image)
+        tiles, each = convolution_tile(kernel, image, target), convolution_cost(kernel, image)
         yield Tiling(tiles, image.columns, image.total.dtype, each)
     matrix = product_of(kernel, target)
     if matrix is not None:

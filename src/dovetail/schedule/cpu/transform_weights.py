@@ -1,4 +1,8 @@
-"""Weights at the points of Winograd's algorithm, by calls of ATen on constants: made once."""
+"""Weights at the points of Winograd's algorithm, by calls of ATen on constants: made once.
+
+They are [panels, points, channels of the image, channels of a panel]: a kernel reads those that it
+sums from one end to the other, as fast as memory gives them.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +17,10 @@ from dovetail.ir.tensor import TensorDesc
 from dovetail.schedule.winograd import points
 
 _ORDER = (2, 3, 1, 0)  # of the axes: rows, columns, channels of the image, of the result
-_ROW, _GAP = 128, 16  # as of weights that are not transformed (pack_convolution.py)
+_PANELS = (2, 0, 1, 3)
+# Columns of a panel, the best first: vectors of every processor that fill its registers with
+# accumulators (two of AVX-512 by twelve pixels).
+_WIDTHS = (32, 48, 16)
 Name = Callable[[str, str, tuple[Arg, ...], TensorDesc], OpCall]
 
 
@@ -33,7 +40,7 @@ class WeightTransform:
         first = self._call("aten.permute.default", (weight, _ORDER), turned)
         wide = self._cast(first, "float64")
         both = self._along(self._along(wide, 0), 1)
-        self.result = self._with_gap(self._cast(both, "float32"))
+        self.result = self._in_panels(self._cast(both, "float32"))
 
     def _along(self, w: Ref, axis: int) -> Ref:
         """Three weights along an axis as their polynomial's values at the points."""
@@ -68,16 +75,24 @@ class WeightTransform:
         }
         return self._call("aten._to_copy.default", (w,), desc, **kinds)
 
-    def _with_gap(self, w: Ref) -> Ref:
-        """Rows of a power of two apart from each other."""
-        desc = _tensor(w)
-        columns = int(desc.shape[-1])  # type: ignore[arg-type]
-        if columns % _ROW:
-            return w
-        wide = self._dense(w, (*desc.shape[:-1], columns + _GAP))
-        padded = self._call("aten.constant_pad_nd.default", (w, (0, _GAP), 0.0), wide)
-        part = replace(desc, strides=wide.strides)
-        return self._call("aten.slice.Tensor", (padded, len(desc.shape) - 1, 0, columns), part)
+    def _in_panels(self, w: Ref) -> Ref:
+        """[points, points, I, O] as [O / W, points², I, W]."""
+        *sides, channels, columns = map(int, _tensor(w).shape)  # type: ignore[arg-type]
+        width = next((n for n in _WIDTHS if columns % n == 0), columns)
+        shape = (math.prod(sides), channels, columns // width, width)
+        split = self._dense(w, shape)
+        view = self._call("aten.view.default", (w, shape), split)
+        turned = replace(
+            split,
+            shape=tuple(shape[d] for d in _PANELS),
+            strides=tuple(split.strides[d] for d in _PANELS),
+        )
+        panels = self._call("aten.permute.default", (view, _PANELS), turned)
+        if columns == width:
+            return panels
+        kinds = {"memory_format": Attr("memory_format", "contiguous_format")}
+        dense = self._dense(w, turned.shape)
+        return self._call("aten.clone.default", (panels,), dense, **kinds)
 
     @staticmethod
     def _dense(like: Ref, shape: tuple[Dim, ...]) -> TensorDesc:
