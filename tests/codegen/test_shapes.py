@@ -217,3 +217,11 @@ def test_a_norm_in_another_type():
 
 def test_joining_nothing():
     assert_same(lambda x: torch.cat([x, x]) + 1, torch.zeros(0), backend="cpu")
+
+
+def test_axes_of_a_known_times_an_unknown_size():
+    """The kernel is told ``16 * s0``, from which it computes how many points there are."""
+    x = data(3, 16, 32, 32)
+    torch._dynamo.mark_dynamic(x, 0)
+    pooled = torch.compile(lambda x: F.max_pool2d(x, 3, 2, 1), backend="cpu")(x)
+    assert torch.equal(pooled, F.max_pool2d(x, 3, 2, 1))

@@ -43,6 +43,22 @@ def product(dims: Iterable[Dim]) -> Dim:
     return total
 
 
+def count_points(extents: Iterable[Dim]) -> Dim:
+    """The product of sizes, computed from each as it is: ``product`` may merge their factors.
+
+    A kernel is told the sizes that it names (``16 * s0``) and none that these are made of.
+    """
+    known, total = 1, None
+    for extent in extents:
+        if isinstance(extent, int):
+            known *= extent
+        else:
+            total = extent if total is None else Size.binary("mul", total, extent)
+    if total is None or known in (0, 1):
+        return known if total is None else known and total
+    return Size.binary("mul", known, total)
+
+
 def divide(left: Dim, right: Dim) -> Dim | None:
     """``left / right`` where it is known to be exact, else None."""
     if left == right:

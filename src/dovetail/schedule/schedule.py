@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from dovetail.ir.affine import mul, product
+from dovetail.ir.affine import count_points
 from dovetail.ir.kernel import Axis, Kernel
 from dovetail.ir.size import Dim
 from dovetail.schedule.tiles import RegisterTiles, count_parts
@@ -67,9 +67,9 @@ class Tile:
     def units(self, kernel: Kernel) -> Dim:
         """How many tiles there are."""
         extents = {a.name: a.extent for a in kernel.axes}
-        outer = product(a.extent for a in self.outer(kernel))
+        outer = count_points(a.extent for a in self.outer(kernel))
         rows = count_parts(extents[self.across], self.rows)
-        return mul(outer, mul(rows, count_parts(extents[self.along], self.columns)))
+        return count_points((outer, rows, count_parts(extents[self.along], self.columns)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +105,8 @@ class Schedule:
             return self.tile.units(kernel)
         if self.register_tiles is not None:
             return self.register_tiles.units(kernel, str(self.vector), self.lanes)
-        outer = product(a.extent for a in kernel.axes if a.name != self.vector)
+        outer = count_points(a.extent for a in kernel.axes if a.name != self.vector)
         along = next((a for a in kernel.axes if a.name == self.vector), None)
-        return outer if along is None else mul(outer, count_parts(along.extent, self.block))
+        if along is None:
+            return outer
+        return count_points((outer, count_parts(along.extent, self.block)))

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from dovetail.ir.affine import mul, product
+from dovetail.ir.affine import count_points
 from dovetail.ir.kernel import Axis, Kernel
 from dovetail.ir.size import Dim, Size
 
@@ -31,7 +31,7 @@ def heights_met(length: int, most: int) -> set[int]:
 
 def _points(kernel: Kernel, but: Iterable[str | None]) -> Dim:
     """The points of the parallel axes that are not among some."""
-    return product(a.extent for a in kernel.axes if a.name not in but)
+    return count_points(a.extent for a in kernel.axes if a.name not in but)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +72,8 @@ class ProductTile:
         """How many units there are, with vectors of ``lanes`` elements of the axis ``along``."""
         extents = {a.name: a.extent for a in kernel.axes}
         panels = count_parts(extents[along], self.columns(lanes))
-        blocks = mul(count_parts(extents[self.rows], self.block), panels)
-        return mul(_points(kernel, (self.rows, along)), blocks)
+        blocks = count_parts(extents[self.rows], self.block)
+        return count_points((_points(kernel, (self.rows, along)), blocks, panels))
 
     def __str__(self) -> str:
         packed = " packed" if self.packed else ""
@@ -113,7 +113,7 @@ class ConvolutionTile:
 
     def count(self, kernel: Kernel) -> Dim:
         """How many pixels there are."""
-        return product(a.extent for a in kernel.axes if a.name in self.pixels)
+        return count_points(a.extent for a in kernel.axes if a.name in self.pixels)
 
     def tiles(self, pixels: int) -> set[int]:
         """The heights of the tiles that so many pixels are cut into."""
@@ -131,8 +131,8 @@ class ConvolutionTile:
         """How many units there are, with vectors of ``lanes`` elements of the axis ``along``."""
         columns = next(a.extent for a in kernel.axes if a.name == along)
         panels = count_parts(columns, self.columns(lanes))
-        blocks = mul(count_parts(self.count(kernel), self.block), panels)
-        return mul(_points(kernel, (*self.pixels, along)), blocks)
+        blocks = count_parts(self.count(kernel), self.block)
+        return count_points((_points(kernel, (*self.pixels, along)), blocks, panels))
 
     def __str__(self) -> str:
         order = " by pixels" if self.by_pixels else ""

@@ -16,7 +16,7 @@ from dovetail.codegen.llvm.emit import Code, Val
 from dovetail.codegen.llvm.guard import may_fail, open_buffers
 from dovetail.codegen.llvm.report import status
 from dovetail.codegen.llvm.target import assemble
-from dovetail.ir.affine import product
+from dovetail.ir.affine import count_points
 from dovetail.ir.kernel import Kernel, KernelBuffer
 from dovetail.ir.kernel_call import call_inputs, call_outputs, call_sizes
 from dovetail.ir.ops import LOAD_COST
@@ -222,7 +222,7 @@ def _wanted_pieces(
     c: Code, kernel: Kernel, schedule: Schedule, layout: render.TableLayout, count: Val
 ) -> Val:
     """How many threads the work is worth, and no more than there are units."""
-    points = _sized(c, product(a.extent for a in kernel.axes), layout)
+    points = _sized(c, count_points(a.extent for a in kernel.axes), layout)
     # In units of a load: small numbers, which do not overflow.
     each = max(1, round(schedule.cost / LOAD_COST))
     work = c.op("mul", points, c.const(each, "int64"))
