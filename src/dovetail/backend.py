@@ -302,6 +302,10 @@ class Backend(ABC):
         """
         return None
 
+    def alone(self) -> Backend:
+        """This backend for files without PyTorch: it leaves nothing to it that it can compute."""
+        return self
+
     def passes(self) -> Passes:
         """Passes of this backend's own, run after the built-in ones of each stage."""
         return Passes()

@@ -45,6 +45,7 @@ MOVES = {
     "flip": lambda x: x.flip(0, 1),
     "reshape_of_a_view": lambda x: (x.t().reshape(-1) + 1, (x * 1).t().reshape(17 * 7)),
     "turned": lambda x: x.rot90(),
+    "strides_of_one_element": lambda x: x.amax(1, keepdim=True).as_strided((7, 1), (1, 5)) * 2,
     "unit_matrix": lambda x: x + torch.eye(*x.shape, dtype=x.dtype),
 }
 

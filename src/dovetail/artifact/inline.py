@@ -1,7 +1,8 @@
 """A segment's Program as part of the model's: its buffers renamed, its kernels and code kept.
 
 What ran is what is written. Only calls that PyTorch served may be replaced, by kernels of the
-runtime's own, for files that are to do without it.
+runtime's own, for files that are to do without it; what it has none for is compiled anew
+(``save.py``).
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """From a compiled model in this process to a file: one Program, its constants, its manifest.
 
-The programs of the graph's segments are joined; nothing is compiled a second time.
+The programs of the graph's segments are joined. Nothing is compiled a second time but, for a file
+that is to do without PyTorch, segments that leave to it what they could compute themselves.
 """
 
 from __future__ import annotations
@@ -161,6 +162,7 @@ class _Packer:
         self.inliner = Inliner(self.lowering)
         self.programs = {s.compiled.name: p for s in self.part.segments if (p := _program_of(s))}
         if without_torch:
+            self._compile_alone()
             self._check_native()
         self.tensors: dict[str, torch.Tensor] = {}
         self.state: dict[str, str] = {}  # key → buffer
@@ -274,6 +276,16 @@ class _Packer:
         for out, key in zip(compiled.segment.outputs, compiled.results, strict=True):
             if isinstance(out, Ref) and (out.name, out.path) in values:
                 values.setdefault(key, values[out.name, out.path])
+
+    def _compile_alone(self) -> None:
+        """Compile anew what leaves calls to PyTorch that the runtime has no kernel for."""
+        for linked in self.part.segments:
+            name, segment = linked.compiled.name, linked.compiled.segment
+            program = self.programs.get(name)
+            if program is not None and any(isinstance(match(c), str) for c in program.host_calls()):
+                blob = linked.backend.alone().compile(segment)
+                if blob.data.startswith(container.MAGIC):
+                    self.programs[name] = SegmentProgram(segment, blob.data)
 
     def _check_native(self) -> None:
         """CannotSave where a call would be left to PyTorch."""

@@ -48,15 +48,18 @@ def count_points(extents: Iterable[Dim]) -> Dim:
 
     A kernel is told the sizes that it names (``16 * s0``) and none that these are made of.
     """
-    known, total = 1, None
+    known, sizes = 1, list[Size]()
     for extent in extents:
         if isinstance(extent, int):
             known *= extent
         else:
-            total = extent if total is None else Size.binary("mul", total, extent)
-    if total is None or known in (0, 1):
-        return known if total is None else known and total
-    return Size.binary("mul", known, total)
+            sizes.append(extent)
+    if known == 0 or not sizes:
+        return known
+    total: Dim = sizes.pop() if known == 1 else known
+    for size in sizes:
+        total = Size.binary("mul", total, size)
+    return total
 
 
 def divide(left: Dim, right: Dim) -> Dim | None:

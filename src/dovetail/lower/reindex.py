@@ -13,7 +13,7 @@ from dovetail.lower.expression import Builder
 from dovetail.lower.index_map import Indices, ReshapeMap, Run
 from dovetail.lower.rules import Lower, Refused, argument, axis, rule, static, tensor, view
 from dovetail.lower.values import Value, View
-from dovetail.lower.views import known_dim
+from dovetail.lower.views import keeps_places, known_dim
 
 
 def _base(lower: Lower, call: OpCall) -> Value:
@@ -219,6 +219,15 @@ def lower_alias(lower: Lower, call: OpCall) -> View:
     """The value itself."""
     base = _base(lower, call)
     return view(call.name, base, base.shape, lambda i: i)
+
+
+@rule("as_strided.default")
+def lower_as_strided(lower: Lower, call: OpCall) -> View:
+    """The value itself, where dimensions of one element alone get other strides."""
+    base, desc = _base(lower, call), tensor(call.output)
+    if not keeps_places(call, tensor(call.inputs[0])):
+        raise Refused("strides that reach elements by where they lie in memory")
+    return view(call.name, base, base.shape, lambda i: i, desc.strides)
 
 
 def reshape(

@@ -35,6 +35,8 @@ def view_offsets(call: OpCall) -> list[Dim] | None:
     if op in _SAME_START_IF_CONTIGUOUS:
         # What PyTorch copies is row-major, so a result that is not must be a view.
         return [0] if is_row_major(base) or not is_row_major(call.outputs[0]) else None
+    if op == "as_strided.default":
+        return [0] if keeps_places(call, base) else None
     rule = _RULES.get(op)
     args = [known_dim(arg) for arg in call.args[1:]]
     if rule is None or any(isinstance(arg, Ref) for arg in args):
@@ -52,6 +54,14 @@ def known_dim(arg: Arg) -> Arg:
 def _keeps_elements(call: OpCall, base: TensorDesc) -> bool:
     same = (base.dtype, base.device)
     return bool(call.outputs) and all((o.dtype, o.device) == same for o in call.outputs)
+
+
+def keeps_places(call: OpCall, base: TensorDesc) -> bool:
+    """Whether only dimensions of one element get other strides, as pooling to one place gives."""
+    made = call.outputs[0]
+    axes = zip(made.shape, made.strides, base.strides, strict=False)
+    start = call.args[3] if len(call.args) > 3 else call.kwargs.get("storage_offset")
+    return made.shape == base.shape and start is None and all(s == 1 or a == b for s, a, b in axes)
 
 
 def _axis(args: Sequence[Arg], base: TensorDesc, position: int = 0) -> int:

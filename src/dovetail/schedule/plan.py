@@ -49,10 +49,13 @@ class Plan:
     steps: list[Built | LibraryCall] = field(default_factory=list)
 
 
-def make_plan(segment: Segment, target: Target) -> Plan:
-    """Lower, fuse, decide what is stored, and build the kernels, for a target."""
+def make_plan(segment: Segment, target: Target, *, libraries: bool = True) -> Plan:
+    """Lower, fuse, decide what is stored, and build the kernels, for a target.
+
+    Without ``libraries``, kernels compute what only a library that may not be there does faster.
+    """
     with history.step("lower"):
-        lower, order = lower_segment(segment, adapter(target))
+        lower, order = lower_segment(segment, adapter(target, libraries=libraries))
     with history.step("schedule"):
         clusterer = Clusterer(limits_of(target))
         for item in order:

@@ -25,7 +25,7 @@ class CpuBackend(LoweringBackend):
     device: ClassVar[str] = "cpu"
     effort: ClassVar[int] = 1  # of LLVM's four levels; what there is to gain is gained before it
 
-    def __init__(self, *, convolution_error: float = 2e-5) -> None:
+    def __init__(self, *, convolution_error: float = 2e-5, libraries: bool = True) -> None:
         """``convolution_error``: the largest error of a convolution's result that may be.
 
         That is against float64 and beside the root mean square of all results, and for frozen
@@ -33,12 +33,19 @@ class CpuBackend(LoweringBackend):
         4e-6 in any (docs/decisions/0102). The algorithm works on tiles: an infinity, a NaN or a
         value far larger than all others reaches every result of its tiles, not its neighbours
         alone; 0 is for those who need them apart.
+
+        ``libraries``: whether PyTorch may compute what it does faster and the runtime, where there
+        is no PyTorch, has no kernel for. Files saved ``without_torch`` are compiled without.
         """
-        self.convolution_error = convolution_error
+        self.convolution_error, self.libraries = convolution_error, libraries
 
     def quick(self) -> Backend | None:
         """The same kernels, left to LLVM as they are: a third of the time to compile."""
-        return _QuickCpu(convolution_error=self.convolution_error)
+        return _QuickCpu(convolution_error=self.convolution_error, libraries=self.libraries)
+
+    def alone(self) -> Backend:
+        """The same kernels, and some in place of PyTorch's: a file's reader may have none."""
+        return type(self)(convolution_error=self.convolution_error, libraries=False)
 
     def available(self) -> Availability:
         """Code generation needs llvmlite."""
@@ -62,10 +69,11 @@ class CpuBackend(LoweringBackend):
         return Support.no(reason) if reason else Support.yes()
 
     def passes(self) -> Passes:
-        """Instance norms as group norms, which fix no layout."""
+        """Instance norms as group norms, which fix no layout, rows as images, which have some."""
+        from dovetail.passes.conv1d import CONV1D
         from dovetail.passes.instance_norm import INSTANCE_NORM
 
-        return Passes(pre_grad=(INSTANCE_NORM,))
+        return Passes(pre_grad=(INSTANCE_NORM,), post_grad=(CONV1D,))
 
     def lay_out(self, segment: Segment, once: frozenset[str]) -> Segment:
         """Images as convolutions run best, constant weights as kernels read them."""
@@ -93,7 +101,7 @@ class CpuBackend(LoweringBackend):
         from dovetail.schedule.plan import Unschedulable
 
         try:
-            return Blob(segment_artifact(segment, self.effort))
+            return Blob(segment_artifact(segment, self.effort, libraries=self.libraries))
         except Unschedulable as reason:
             log.info("%s runs call by call: %s", segment.name, reason)
             return Blob(segment_to_bytes(segment))

@@ -20,10 +20,10 @@ from dovetail.schedule.plan import Plan, Unschedulable, make_plan
 from dovetail.schedule.program import Kernels, PlanWriter
 
 
-def segment_artifact(segment: Segment, effort: int = 1) -> bytes:
+def segment_artifact(segment: Segment, effort: int = 1, *, libraries: bool = True) -> bytes:
     """The bytes of an artifact for this machine; Unschedulable where there is no program.
 
-    ``effort`` is LLVM's level of optimisation.
+    ``effort`` is LLVM's level of optimisation, ``libraries``: those of ``CpuBackend``.
     """
     for given in segment.inputs:
         dtype = getattr(given.desc, "dtype", "int64")
@@ -32,7 +32,8 @@ def segment_artifact(segment: Segment, effort: int = 1) -> bytes:
     lowering, kernels = Lowering(lambda _: False), Kernels()
     symbols = declare_inputs(lowering, segment)
     known, target = (s.name for s in symbols), target_here()
-    writer = PlanWriter(lowering, make_plan(segment, target), kernels, known, target)
+    plan = make_plan(segment, target, libraries=libraries)
+    writer = PlanWriter(lowering, plan, kernels, known, target)
     results = _Results(segment, writer)
     writer.write(results.made())
     entries = results.entries()

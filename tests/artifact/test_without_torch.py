@@ -1,0 +1,105 @@
+"""Calls that PyTorch's libraries serve here, in files for processes that have no PyTorch."""
+
+import pickle
+import subprocess
+import sys
+
+import numpy
+import pytest
+import torch
+from torch import nn
+from torch.export import Dim
+
+import dovetail
+from tests.differential import needs_code
+
+F = nn.functional
+
+
+class Attend(nn.Module):
+    def __init__(self, **options):
+        super().__init__()
+        self.options = options
+
+    def forward(self, query, key, value):
+        return F.scaled_dot_product_attention(query, key, value, **self.options)
+
+
+class Product(nn.Module):
+    def forward(self, left, right):
+        return left @ right
+
+
+def data(*shape, dtype=torch.float32):
+    return torch.randn(shape, generator=torch.Generator().manual_seed(len(shape))).to(dtype)
+
+
+def queries(length, heads=4):
+    return data(2, heads, length, 16)
+
+
+CASES = {
+    "first_layer": (nn.Conv2d(3, 16, 7, 2, 3), (data(2, 3, 20, 20),)),
+    "row": (nn.Conv1d(8, 16, 3, padding=1), (data(2, 8, 20),)),
+    "row_in_groups": (nn.Conv1d(16, 16, 5, padding=2, groups=4), (data(2, 16, 20),)),
+    "row_of_each_channel": (nn.Conv1d(16, 16, 4, padding=3, groups=16), (data(2, 16, 20),)),
+    "row_transposed": (nn.ConvTranspose1d(8, 4, 3, 2, 1, 1), (data(2, 8, 9),)),
+    "volume": (nn.Conv3d(4, 8, 3, padding=1), (data(2, 4, 6, 6, 6),)),
+    "transposed": (nn.ConvTranspose2d(8, 4, 4, 2, 1), (data(2, 8, 8, 8),)),
+    "transposed_in_groups": (nn.ConvTranspose2d(8, 8, 4, 2, 1, groups=2), (data(2, 8, 8, 8),)),
+    "dilated": (nn.Conv2d(8, 8, 3, padding=2, dilation=2), (data(2, 8, 9, 9),)),
+    "half": (nn.Conv2d(8, 8, 3).bfloat16(), (data(2, 8, 9, 9, dtype=torch.bfloat16),)),
+    "few_queries": (Attend(), (queries(2), queries(33), queries(33))),
+    "attention": (Attend(is_causal=True), (queries(33), queries(33), queries(33))),
+    "shared_keys": (Attend(enable_gqa=True), (queries(9), queries(9, 2), queries(9, 2))),
+    "integers": (Product(), (data(5, 6).mul(9).long(), data(6, 7).mul(9).long())),
+    "vectors": (Product(), (data(6), data(6))),
+}
+VARYING = ("row", "row_of_each_channel", "dilated", "attention")  # the batch
+
+RUNS = """
+import pickle
+import sys
+sys.modules["torch"] = None  # an ImportError for whoever wants it
+import numpy
+import dovetail
+
+folder, found = sys.argv[1], {}
+for name, arrays in pickle.load(open(f"{folder}/inputs", "rb")).items():
+    run = dovetail.load(f"{folder}/{name}.dvt", trust=True)
+    found[name] = numpy.from_dlpack(run(*arrays))
+pickle.dump(found, open(f"{folder}/results", "wb"))
+"""
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory):
+    """What a process without PyTorch makes of each case; NumPy has no bfloat16 to give it."""
+    folder, inputs = tmp_path_factory.mktemp("files"), {}
+    for name, (model, args) in CASES.items():
+        for vary in (False, True)[: 1 + (name in VARYING)]:
+            axes = tuple({0: Dim("batch", max=64)} for _ in args) if vary else None
+            file = f"{name}_varying" if vary else name
+            artifact = dovetail.export(model.eval(), args, dynamic_shapes=axes)
+            artifact.save(folder / f"{file}.dvt", without_torch=True)
+            if name != "half":
+                inputs[file] = [arg.numpy() for arg in args]
+    (folder / "inputs").write_bytes(pickle.dumps(inputs))
+    command = [sys.executable, "-c", RUNS, str(folder)]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert ran.returncode == 0, ran.stderr
+    half = dovetail.load(folder / "half.dvt", trust=True)(*CASES["half"][1])
+    return pickle.loads((folder / "results").read_bytes()) | {"half": half.float().numpy()}
+
+
+@needs_code
+@pytest.mark.e2e
+@pytest.mark.parametrize("name", [*CASES, *(f"{name}_varying" for name in VARYING)])
+def test_the_same_as_eager(results, name):
+    model, args = CASES[name.removesuffix("_varying")]
+    with torch.no_grad():
+        exact = model.double()(*(a.double() for a in args)).numpy()
+        expected = model.to(args[0].dtype)(*args) if args[0].is_floating_point() else model(*args)
+    found, expected = results[name].astype(numpy.float64), expected.double().numpy()
+    assert found.shape == exact.shape
+    assert abs(found - exact).max() <= 2 * abs(expected - exact).max() + 1e-6
