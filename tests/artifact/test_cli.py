@@ -151,7 +151,7 @@ def test_run_names_bad_files(file, tmp_path, capsys):
     for arguments, problem in [
         (["--input", str(tmp_path / "none.npy")], "cannot read"),
         (["--input", str(tmp_path / "text.npy")], "cannot read"),
-        ([], "called with 0 tensors"),
+        ([], "give --input X.npy for each"),
         (["--random", "--output", "a", "--output", "b"], "2 output files, but 1 outputs"),
         (["--random", "--output", str(tmp_path / "no" / "y.npy")], "cannot write"),
     ]:

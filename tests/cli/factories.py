@@ -1,5 +1,7 @@
 """Factories that the tests of the command line name."""
 
+import sys
+
 import torch
 
 
@@ -10,3 +12,20 @@ class Raises(torch.nn.Module):
 
 def raises():
     return Raises(), (torch.ones(2),)
+
+
+class WrongShape(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = torch.nn.Linear(2, 2)
+
+    def forward(self, x):
+        return self.linear(x)
+
+
+def wrong_shape():
+    return WrongShape(), (torch.ones(1, 3),)
+
+
+def exits():
+    sys.exit(3)

@@ -54,6 +54,19 @@ MISTAKES = {
     "no such case": (["bench", "sofmax"], "softmax"),
     "no such entry": (["cache", "why", "zz"], "zz"),
     "model raises": (["explain", "tests.cli.factories:raises"], "RuntimeError: no such weather"),
+    "wrong shape": (
+        ["explain", "tests.cli.factories:wrong_shape"],
+        "without dovetail, too: RuntimeError: mat1 and mat2 shapes",
+    ),
+    "wrong shape to export": (
+        ["compile", "tests.cli.factories:wrong_shape", *OUT],
+        "return self.linear(x)",
+    ),
+    "wrong shape to reproduce": (
+        ["reproduce", "tests.cli.factories:wrong_shape"],
+        "tests/cli/factories.py:23: return self.linear(x)",
+    ),
+    "factory exits": (["explain", "tests.cli.factories:exits"], "SystemExit: 3"),
 }
 
 

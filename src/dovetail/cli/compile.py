@@ -10,7 +10,12 @@ from typing import TYPE_CHECKING
 import click
 
 from dovetail.cli.command import Command, starting_with
-from dovetail.cli.factory import FACTORY, factory_argument, load_factory
+from dovetail.cli.factory import (
+    FACTORY,
+    factory_argument,
+    load_factory,
+    naming_mistakes_of,
+)
 from dovetail.cli.progress import progress
 from dovetail.registry import list_backends
 
@@ -88,13 +93,14 @@ def _compile(
     for path in plugins:
         load_plugin(path)
     given = load_factory(factory)
-    artifact = export(
-        given["model"],
-        given.get("args", ()),
-        given.get("kwargs"),
-        dynamic_shapes=given.get("dynamic_shapes"),
-        backend=backend,
-    )
+    with naming_mistakes_of(given, factory):
+        artifact = export(
+            given["model"],
+            given.get("args", ()),
+            given.get("kwargs"),
+            dynamic_shapes=given.get("dynamic_shapes"),
+            backend=backend,
+        )
     return save(
         artifact.interface,
         artifact.linked,

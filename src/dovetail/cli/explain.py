@@ -12,7 +12,12 @@ from typing import Any
 import click
 
 from dovetail.cli.command import Command, refuse, starting_with
-from dovetail.cli.factory import FACTORY, factory_argument, load_factory
+from dovetail.cli.factory import (
+    FACTORY,
+    factory_argument,
+    load_factory,
+    naming_mistakes_of,
+)
 from dovetail.cli.files import write_text
 from dovetail.cli.progress import progress
 from dovetail.errors import InvalidOption
@@ -113,8 +118,9 @@ def command(
     with progress(f"loading {factory}") as shown:
         given = load_factory(factory)
         shown.say("compiling")
-        texts = _stage_texts(given, target) if stages else []
-        report = None if stages else _report(given, backend, options, train)
+        with naming_mistakes_of(given, factory):
+            texts = _stage_texts(given, target) if stages else []
+            report = None if stages else _report(given, backend, options, train)
     if report is None:
         print(*texts, sep="\n")
         return 0

@@ -13,7 +13,7 @@ import inspect
 import os
 import sys
 import traceback
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -61,9 +61,47 @@ def load_factory(text: str) -> dict[str, Any]:
     _check_takes_nothing(factory, text)
     try:
         made = factory()
-    except Exception as error:  # a user's function may raise anything
+    except (Exception, SystemExit) as error:  # a user's function may raise anything
         raise InvalidFactory(f"{text} failed: {described(error)}") from error
     return as_arguments(made, text)
+
+
+@contextlib.contextmanager
+def naming_mistakes_of(given: Mapping[str, Any], text: str) -> Iterator[None]:
+    """What fails within, and in the model by itself too, is told as the model's own mistake.
+
+    A compiler that meets a wrong shape says a great deal of itself and little of the model.
+    """
+    try:
+        yield
+    except Exception as error:
+        own = _eager_error(given)
+        if own is None:
+            raise
+        raise InvalidFactory(
+            f"the model of {text} fails on its inputs without dovetail, too: {_told(own)}"
+        ) from error
+
+
+def _eager_error(given: Mapping[str, Any]) -> Exception | None:
+    """What the model raises when nobody compiles it."""
+    import torch
+
+    try:
+        with torch.no_grad():
+            given["model"](*given.get("args", ()), **(given.get("kwargs") or {}))
+    except Exception as error:  # a user's model may raise anything
+        return error
+    return None
+
+
+def _told(error: Exception) -> str:
+    """An error of a model, and the model's line."""
+    from dovetail.report.lines import source_of_frames
+
+    line = source_of_frames(traceback.extract_tb(error.__traceback__)[1:])
+    where = f", at {line['file']}:{line['line']}: {line['code']}" if line else ""
+    return f"{type(error).__name__}: {error}{where}"
 
 
 def _module(name: str) -> ModuleType:
@@ -117,7 +155,7 @@ def _check_takes_nothing(factory: Any, text: str) -> None:
         )
 
 
-def described(error: Exception) -> str:
+def described(error: BaseException) -> str:
     """What a user's code raised, and where."""
     frames = traceback.extract_tb(error.__traceback__)
     where = f" ({frames[-1].filename}, line {frames[-1].lineno})" if frames else ""

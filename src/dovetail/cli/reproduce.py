@@ -8,7 +8,12 @@ import click
 
 from dovetail.cli.command import Command, starting_with
 from dovetail.cli.explain import backend_options
-from dovetail.cli.factory import FACTORY, factory_argument, load_factory
+from dovetail.cli.factory import (
+    FACTORY,
+    factory_argument,
+    load_factory,
+    naming_mistakes_of,
+)
 from dovetail.cli.numbers import Above
 from dovetail.cli.progress import progress
 from dovetail.errors import CannotWrite
@@ -58,16 +63,17 @@ def command(
     with progress(f"loading {factory}") as shown:
         given = load_factory(factory)
         shown.say("looking for what fails")
-        found = reproduce(
-            given["model"],
-            *given.get("args", ()),
-            backend=backend,
-            options=options,
-            seconds=seconds,
-            path=output,
-            train=train,
-            **(given.get("kwargs") or {}),
-        )
+        with naming_mistakes_of(given, factory):
+            found = reproduce(
+                given["model"],
+                *given.get("args", ()),
+                backend=backend,
+                options=options,
+                seconds=seconds,
+                path=output,
+                train=train,
+                **(given.get("kwargs") or {}),
+            )
     if found is None:
         results = "results and gradients" if train else "results"
         print(f"nothing failed: it compiles, and its {results} are as near to float64's as eager's")

@@ -99,6 +99,11 @@ def command(
             given = [_random(numpy, row, size) for row in loaded.inputs]
         else:
             given = [_read(numpy, path) for path in inputs]
+        if len(given) != len(loaded.inputs):
+            names = ", ".join(row[0] for row in loaded.inputs)
+            raise InvalidInput(
+                f"the model takes {names}: give --input X.npy for each, in this order, or --random"
+            )
         shown.say(f"running {file}")
         start = time.perf_counter()
         results = loaded.native(*given)
