@@ -175,7 +175,7 @@ MISTAKES = {
     "no_module": ("def make(): return len, ()", "torch.nn.Module is needed"),
     "wrong_shape": (
         "import torch\ndef make(): return torch.nn.Linear(2, 2), (torch.ones(1, 3),)",
-        "cannot export Linear",
+        "mat1 and mat2 shapes cannot be multiplied",
     ),
     "sparse": (ONE_CALL.format("to_sparse"), "is sparse"),
     "no_such_type": (ONE_CALL.format("chalf"), "of dtype complex32"),

@@ -15,7 +15,7 @@ import sys
 import traceback
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from types import ModuleType
+from types import FunctionType, ModuleType
 from typing import Any
 
 import click
@@ -87,6 +87,8 @@ def _eager_error(given: Mapping[str, Any]) -> Exception | None:
     """What the model raises when nobody compiles it."""
     import torch
 
+    if not isinstance(given["model"], torch.nn.Module | FunctionType):
+        return None
     try:
         with torch.no_grad():
             given["model"](*given.get("args", ()), **(given.get("kwargs") or {}))

@@ -110,6 +110,8 @@ def _held_back() -> Iterator[None]:
 
 def _torch_logs(before: TextIO, after: TextIO) -> None:
     """Have PyTorch's log handlers, which keep the stream they were made with, write to another."""
-    for handler in logging.getLogger("torch").handlers:
-        if isinstance(handler, logging.StreamHandler) and handler.stream is before:
-            handler.setStream(after)
+    known = logging.root.manager.loggerDict  # some of PyTorch's loggers have handlers of their own
+    for logger in [known[name] for name in known if name.partition(".")[0] == "torch"]:
+        for handler in getattr(logger, "handlers", ()):  # a placeholder has none
+            if isinstance(handler, logging.StreamHandler) and handler.stream is before:
+                handler.setStream(after)
