@@ -1,7 +1,4 @@
-"""Loops of a kernel that find the maximum of a row and the sum of its powers, for one pass over it.
-
-Blocks of threads of a GPU do both in one loop (``BlockSchedule.online``).
-"""
+"""Loops of a kernel that find a row's maximum and its sum of powers: one pass can do both."""
 
 from __future__ import annotations
 

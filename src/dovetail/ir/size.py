@@ -15,7 +15,7 @@ import operator
 import struct
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from dovetail.errors import SizeError
 
@@ -23,26 +23,28 @@ _LONGEST = 10_000  # characters of an expression; longer ones would exhaust Pyth
 INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
 VALUE = -1  # in place of the axis that a symbol is the size of: it is the input's value
 
-# Opcodes are shared with native/src/size.c; the order is part of the artifact format.
-_OPCODES = {"push": 0, "load": 1, "add": 2, "sub": 3, "mul": 4, "floordiv": 5, "mod": 6}
-_OPCODES |= {"max": 7, "min": 8, "store": 9}
-_INFIX = {"add": ("+", 1), "sub": ("-", 1), "mul": ("*", 2), "floordiv": ("//", 2), "mod": ("%", 2)}
-_PYTHON: dict[str, Callable[[int, int], int]] = {
-    "add": operator.add,
-    "sub": operator.sub,
-    "mul": operator.mul,
-    "floordiv": operator.floordiv,
-    "mod": operator.mod,
-    "max": max,
-    "min": min,
+
+class _Operation(NamedTuple):
+    """One row of the table of operations on two sizes."""
+
+    opcode: int  # shared with native/src/size.c, as those below; part of the artifact format
+    compute: Callable[[int, int], int]
+    sign: str = ""  # between operands; empty: they stand behind the name
+    level: int = 0  # how tightly the sign binds
+    node: type[ast.operator] | None = None  # in Python's syntax tree
+
+
+_OPERATIONS = {
+    "add": _Operation(2, operator.add, "+", 1, ast.Add),
+    "sub": _Operation(3, operator.sub, "-", 1, ast.Sub),
+    "mul": _Operation(4, operator.mul, "*", 2, ast.Mult),
+    "floordiv": _Operation(5, operator.floordiv, "//", 2, ast.FloorDiv),
+    "mod": _Operation(6, operator.mod, "%", 2, ast.Mod),
+    "max": _Operation(7, max),
+    "min": _Operation(8, min),
 }
-_FROM_AST: dict[type[ast.operator], str] = {
-    ast.Add: "add",
-    ast.Sub: "sub",
-    ast.Mult: "mul",
-    ast.FloorDiv: "floordiv",
-    ast.Mod: "mod",
-}
+_OPCODES = {"push": 0, "load": 1, "store": 9} | {n: o.opcode for n, o in _OPERATIONS.items()}
+_FROM_AST = {row.node: name for name, row in _OPERATIONS.items() if row.node is not None}
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,8 +221,8 @@ def _checked(value: int) -> int:
 
 def _apply(op: str, left: int, right: int) -> int:
     if right == 0 and op in ("floordiv", "mod"):
-        raise SizeError(f"division by zero: {left} {_INFIX[op][0]} 0")
-    return _checked(_PYTHON[op](left, right))
+        raise SizeError(f"division by zero: {left} {_OPERATIONS[op].sign} 0")
+    return _checked(_OPERATIONS[op].compute(left, right))
 
 
 def _emit(dim: Dim, index: Mapping[str, int], words: list[int]) -> None:
@@ -242,9 +244,9 @@ def _print(dim: Dim, outer: int) -> str:
     if dim.is_symbol:
         return str(dim.args[0])
     left, right = dim.args
-    if dim.op in ("max", "min"):
+    _, _, sign, level, _ = _OPERATIONS[dim.op]
+    if not sign:
         return f"{dim.op}({_print(left, 0)}, {_print(right, 0)})"
-    sign, level = _INFIX[dim.op]
     # The right side binds one tighter, so that a - (b - c) keeps its parentheses.
     text = f"{_print(left, level)} {sign} {_print(right, level + 1)}"
     return f"({text})" if level < outer else text

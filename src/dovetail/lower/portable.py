@@ -6,8 +6,9 @@ The rules read descriptors only, so they hold for placement and for lowering ali
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable
 from dataclasses import dataclass
+from functools import partial
 
 from dovetail.ir.call import Arg, Attr, OpCall, Ref
 from dovetail.ir.dtypes import COMPUTE, FLOATS
@@ -118,30 +119,20 @@ def _only(call: OpCall, count: int, **allowed: Arg) -> bool:
 # ---- elementwise ---------------------------------------------------------------------------
 
 
-def _unary(name: str) -> Rule:
-    def rule(call: OpCall) -> Match | str:
-        if not _only(call, 1):
-            return "unusual arguments"
-        return _of(name, _out(call).dtype, _NUMBERS if name in _UNARY_INT else FLOATS, call.args)
-
-    return rule
+def _unary(name: str, call: OpCall) -> Match | str:
+    if not _only(call, 1):
+        return "unusual arguments"
+    return _of(name, _out(call).dtype, _NUMBERS if name in _UNARY_INT else FLOATS, call.args)
 
 
-def _binary(name: str) -> Rule:
-    def rule(call: OpCall) -> Match | str:
-        if not _only(call, 2, alpha=1):
-            return "unusual arguments"
-        return _of(name, _out(call).dtype, _NUMBERS if name in _BINARY_INT else FLOATS, call.args)
-
-    return rule
+def _binary(name: str, call: OpCall) -> Match | str:
+    if not _only(call, 2, alpha=1):
+        return "unusual arguments"
+    return _of(name, _out(call).dtype, _NUMBERS if name in _BINARY_INT else FLOATS, call.args)
 
 
-def _compare(name: str) -> Rule:
-    def rule(call: OpCall) -> Match | str:
-        dtype = _common_dtype(call.args)
-        return _of(name, dtype or "mixed dtypes", (*_NUMBERS, "bool"), call.args)
-
-    return rule
+def _compare(name: str, call: OpCall) -> Match | str:
+    return _of(name, _common_dtype(call.args) or "mixed dtypes", (*_NUMBERS, "bool"), call.args)
 
 
 def _common_dtype(args: tuple[Arg, ...]) -> str:
@@ -157,13 +148,10 @@ def _common_dtype(args: tuple[Arg, ...]) -> str:
     return "" if dtype == "bool" and whole else dtype
 
 
-def _logical(name: str) -> Rule:
-    def rule(call: OpCall) -> Match | str:
-        if any(not isinstance(a, Ref) or a.desc.dtype != "bool" for a in call.args):  # type: ignore[union-attr]
-            return f"{name} of other than bool tensors"
-        return _of(name, "bool", ("bool",), call.args)
-
-    return rule
+def _logical(name: str, call: OpCall) -> Match | str:
+    if any(not isinstance(a, Ref) or a.desc.dtype != "bool" for a in call.args):  # type: ignore[union-attr]
+        return f"{name} of other than bool tensors"
+    return _of(name, "bool", ("bool",), call.args)
 
 
 @_rule("gelu.default")
@@ -255,14 +243,11 @@ def _addmm(call: OpCall) -> Match | str:
 # ---- along dimensions ----------------------------------------------------------------------
 
 
-def _softmax(name: str) -> Rule:
-    def rule(call: OpCall) -> Match | str:
-        source, dtype = call.args[0].desc, _out(call).dtype
-        if source.dtype != dtype or source.rank == 0:
-            return f"{name} of {source.dtype}"
-        return _of(name, dtype, FLOATS, call.args[:1], call.args[1] % source.rank)
-
-    return rule
+def _softmax(name: str, call: OpCall) -> Match | str:
+    source, dtype = call.args[0].desc, _out(call).dtype
+    if source.dtype != dtype or source.rank == 0:
+        return f"{name} of {source.dtype}"
+    return _of(name, dtype, FLOATS, call.args[:1], call.args[1] % source.rank)
 
 
 @_rule("native_layer_norm.default")
@@ -276,20 +261,17 @@ def _layer_norm(call: OpCall) -> Match | str:
     return _of("layer_norm", dtype, FLOATS, given, len(shape), float(eps), has_weight, has_bias)
 
 
-def _reduction(name: str) -> Rule:
-    def rule(call: OpCall) -> Match | str:
-        source, allowed = call.args[0].desc, FLOATS if name in ("mean", "var") else _NUMBERS
-        if source.rank == 0:
-            return f"{name} of a number"
-        dims = argument(call, 1, "dim") or range(source.rank)
-        dims = (dims,) if isinstance(dims, int) else dims
-        mask = sum(1 << d for d in {d % source.rank for d in dims})
-        keep = int(bool(argument(call, 3 if name == "var" else 2, "keepdim", False)))
-        correction = call.kwargs.get("correction")
-        more = (1.0 if correction is None else float(correction),) if name == "var" else ()
-        return _of(name, _out(call).dtype, allowed, call.args[:1], mask, keep, *more)
-
-    return rule
+def _reduction(name: str, call: OpCall) -> Match | str:
+    source, allowed = call.args[0].desc, FLOATS if name in ("mean", "var") else _NUMBERS
+    if source.rank == 0:
+        return f"{name} of a number"
+    dims = argument(call, 1, "dim") or range(source.rank)
+    dims = (dims,) if isinstance(dims, int) else dims
+    mask = sum(1 << d for d in {d % source.rank for d in dims})
+    keep = int(bool(argument(call, 3 if name == "var" else 2, "keepdim", False)))
+    correction = call.kwargs.get("correction")
+    more = (1.0 if correction is None else float(correction),) if name == "var" else ()
+    return _of(name, _out(call).dtype, allowed, call.args[:1], mask, keep, *more)
 
 
 # ---- moving elements -----------------------------------------------------------------------
@@ -322,23 +304,27 @@ def _cat(call: OpCall) -> Match | str:
     return _of("cat", out.dtype, CONVERTIBLE, parts, argument(call, 1, "dim", 0) % out.rank)
 
 
-def _fill_rules() -> Mapping[str, Rule]:
-    found: dict[str, Rule] = {f"{n}.default": _unary(n) for n in _UNARY}
-    found |= {f"{n}.{o}": _binary(n) for n in _BINARY[:4] for o in ("Tensor", "Scalar")}
-    found |= {f"pow.Tensor_{o}": _binary("pow") for o in ("Tensor", "Scalar")}
-    found |= {f"{n}.default": _binary(n) for n in ("maximum", "minimum")}
-    found |= {f"{n}.{o}": _compare(n) for n in _COMPARE for o in ("Tensor", "Scalar")}
-    for name in ("and", "or"):
-        logical = _logical(f"logical_{name}")
-        found |= {f"logical_{name}.default": logical, f"bitwise_{name}.Tensor": logical}
-    found |= {f"{n}_not.default": _logical("logical_not") for n in ("logical", "bitwise")}
-    found |= {f"_{n}.default": _softmax(n) for n in ("softmax", "log_softmax", "safe_softmax")}
-    found |= {f"{n}.default": _reduction(n) for n in ("sum", "mean", "amax", "amin")}
-    found |= {"sum.dim_IntList": _reduction("sum"), "mean.dim": _reduction("mean")}
-    return found | {"var.correction": _reduction("var")}
+def _kernels_of(
+    rule: Callable[[str, OpCall], Match | str], names: Iterable[str], *forms: str
+) -> None:
+    """Give operators the kernels of their names; a form has {} for the name."""
+    for name in names:
+        RULES.update({f"aten.{form.format(name)}": partial(rule, name) for form in forms})
 
 
-RULES.update({f"aten.{name}": rule for name, rule in _fill_rules().items()})
+_kernels_of(_unary, _UNARY, "{}.default")
+_kernels_of(_binary, _BINARY[:4], "{}.Tensor", "{}.Scalar")
+_kernels_of(_binary, ("pow",), "pow.Tensor_Tensor", "pow.Tensor_Scalar")
+_kernels_of(_binary, ("maximum", "minimum"), "{}.default")
+_kernels_of(_compare, _COMPARE, "{}.Tensor", "{}.Scalar")
+_kernels_of(_logical, ("logical_and",), "{}.default", "bitwise_and.Tensor")
+_kernels_of(_logical, ("logical_or",), "{}.default", "bitwise_or.Tensor")
+_kernels_of(_logical, ("logical_not",), "{}.default", "bitwise_not.default")
+_kernels_of(_softmax, ("softmax", "log_softmax", "safe_softmax"), "_{}.default")
+_kernels_of(_reduction, ("sum", "mean", "amax", "amin"), "{}.default")
+_kernels_of(_reduction, ("sum",), "sum.dim_IntList")
+_kernels_of(_reduction, ("mean",), "mean.dim")
+_kernels_of(_reduction, ("var",), "var.correction")
 # Calls that check what the guards of a program check already.
 ASSERTIONS = frozenset({"aten._assert_tensor_metadata.default"})
 # Copies whose result has another shape than their operand, element by element in row-major order.

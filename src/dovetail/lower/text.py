@@ -8,7 +8,6 @@ from dovetail.lower.contraction import Contraction
 from dovetail.lower.values import (
     Computed,
     LibraryCall,
-    Pointwise,
     Reduction,
     Scanned,
     Value,
@@ -55,7 +54,7 @@ def print_value(value: Value) -> str:
     return f"{head} = {_kind(value)} {value.expression.text([r.name for r in value.reads])}"
 
 
-def _kind(value: Pointwise | Reduction | Scanned) -> str:
+def _kind(value: Computed) -> str:
     if isinstance(value, Contraction):
         roles = [f"d{d} {role}" for d, role in enumerate(value.roles)]
         extents = ", ".join(map(str, value.source_shape))

@@ -96,7 +96,26 @@ class View(Value):
         self.root: Value = base.root if isinstance(base, View) else base
 
 
-class Pointwise(Value):
+class Computed(Value):
+    """A value with an expression, over indices of the ``domain``, which may be a rule's body."""
+
+    def __init__(
+        self,
+        name: str,
+        dtype: str,
+        shape: Sequence[Dim],
+        strides: Sequence[Dim] | None,
+        domain: Sequence[Dim],
+        body: Body | Bodies | Expression,
+        reads: Sequence[Value],
+    ) -> None:
+        super().__init__(name, dtype, shape, strides)
+        self.reads = tuple(reads)
+        rank = len(domain)
+        self.expression = body if isinstance(body, Expression) else trace(body, rank, self.reads)
+
+
+class Pointwise(Computed):
     """An expression of other values' elements, which it is given as one or as a rule's body."""
 
     def __init__(
@@ -114,13 +133,12 @@ class Pointwise(Value):
 
         What that takes is then counted; other costs, in instructions, count what is read as well.
         """
-        super().__init__(name, dtype, shape, strides)
-        self.reads, self.function = tuple(reads), function
-        self.expression = _traced(body, self, len(self.shape))
+        super().__init__(name, dtype, shape, strides, shape, body, reads)
+        self.function = function
         self.cost = max(1.0, self.expression.instructions) if function else cost
 
 
-class Reduction(Value):
+class Reduction(Computed):
     """An expression reduced over dimensions; its shape is that of the dimensions kept."""
 
     def __init__(
@@ -135,14 +153,12 @@ class Reduction(Value):
         accumulate: str,
     ) -> None:
         self.source_shape, self.dims = tuple(source_shape), tuple(sorted(dims))
-        self.op, self.reads = op, tuple(reads)
-        self.accumulate = accumulate  # the type it is reduced in
+        self.op, self.accumulate = op, accumulate  # the type it is reduced in
         kept = [d for n, d in enumerate(source_shape) if n not in self.dims]
-        super().__init__(name, dtype, kept)
-        self.expression = _traced(body, self, len(self.source_shape))
+        super().__init__(name, dtype, kept, None, source_shape, body, reads)
 
 
-class Scanned(Value):
+class Scanned(Computed):
     """An expression with reductions along one dimension in it, of which it shows every step."""
 
     def __init__(
@@ -155,16 +171,8 @@ class Scanned(Value):
         body: Body | Expression,
         reads: Sequence[Value],
     ) -> None:
-        super().__init__(name, dtype, shape, strides)
-        self.dim, self.reads = dim, tuple(reads)
-        self.expression = _traced(body, self, len(self.shape))
-
-
-Computed = Pointwise | Reduction | Scanned  # the values that have expressions
-
-
-def _traced(body: Body | Bodies | Expression, value: Computed, rank: int) -> Expression:
-    return body if isinstance(body, Expression) else trace(body, rank, value.reads)
+        super().__init__(name, dtype, shape, strides, shape, body, reads)
+        self.dim = dim
 
 
 def verify_value(value: Value) -> None:

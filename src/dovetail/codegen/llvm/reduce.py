@@ -162,7 +162,7 @@ def _found_by(reduces: Sequence[tuple[Reduce, tuple[str, ...], int]]) -> dict[st
 
 
 def combine(c: Code, op: str, left: tuple[Val, ...], right: tuple[Val, ...]) -> tuple[Val, ...]:
-    """Fold two partial results."""
+    """Two partial results as one."""
     if op.startswith("arg"):
         return _better(c, op, left, right)
     (a,), (b,) = left, right
@@ -202,7 +202,7 @@ def _better_later(
 
 
 def _across(c: Code, op: str, total: tuple[Val, ...]) -> tuple[Val, ...]:
-    """Fold the lanes: halves, quarters, ….."""
+    """Reduce the lanes: halves, quarters, …."""
     lanes = total[0].lanes
     while lanes > 1:
         half = lanes // 2

@@ -106,7 +106,7 @@ def _reduce_long(x: Number) -> tuple[Number, Number, Number]:
     for error in errors:
         lead, lost = two_sum(lead, error)
         rest = rest + lost
-    return _turned(x, n, fast_two_sum(lead, rest))
+    return _quarter_turns(x, n, fast_two_sum(lead, rest))
 
 
 def reduce_large(x: Number) -> list[Number]:
@@ -176,7 +176,7 @@ def _words(e: Number) -> list[Number]:
     return [word.convert("zext", "int64") for word in words]
 
 
-def _turned(x: Number, n: Number, part: Pair) -> tuple[Number, Number, Number]:
+def _quarter_turns(x: Number, n: Number, part: Pair) -> tuple[Number, Number, Number]:
     """Whole quarter turns as an integer, and a part of one as an angle; NaN for infinities."""
     angle = two_product_with(part[0], HALF_PI)
     finite = abs(x) < math.inf

@@ -132,14 +132,14 @@ def _is_odd(n: Number) -> Number:
     return (n & 1).compare("icmp ne", 0)
 
 
-def _turn(value: Number, n: Number, bit: int, sign: Number | None = None) -> Number:
-    """A value whose sign is turned where n has a bit, and once more where another has a sign."""
+def _with_sign(value: Number, n: Number, bit: int, sign: Number | None = None) -> Number:
+    """A value whose sign is flipped where n has a bit, and once more where another has a sign."""
     integer, width = _INTEGERS[value.dtype]
-    turned = n << (width - 1 - bit)
+    flipped = n << (width - 1 - bit)
     if sign is not None:
-        turned = turned ^ sign.convert("bitcast", integer)
-    turned = turned & (1 << (width - 1))
-    bits = value.convert("bitcast", integer) ^ turned
+        flipped = flipped ^ sign.convert("bitcast", integer)
+    flipped = flipped & (1 << (width - 1))
+    bits = value.convert("bitcast", integer) ^ flipped
     return bits.convert("bitcast", value.dtype)
 
 
@@ -150,14 +150,14 @@ def _size(x: Number) -> Number:
 def sin(x: Number) -> Number:
     """The sine: that of the size, and the sign."""
     n, sine, cosine = _waves(_size(x))
-    return _turn(select(_is_odd(n), cosine, sine), n, 1, x)
+    return _with_sign(select(_is_odd(n), cosine, sine), n, 1, x)
 
 
 def cos(x: Number) -> Number:
     """The cosine."""
     n, sine, cosine = _waves(_size(x))
     value = select(_is_odd(n), sine, cosine)
-    return _turn(value, n + 1, 1)
+    return _with_sign(value, n + 1, 1)
 
 
 def tan(x: Number) -> Number:
@@ -165,10 +165,10 @@ def tan(x: Number) -> Number:
     n, r = _reduced(_size(x))
     odd = _is_odd(n)
     if x.dtype == "float32":
-        return _turn(_tangent32(odd, r), n, 0, x)
+        return _with_sign(_tangent32(odd, r), n, 0, x)
     sine, cosine = two_sum(*_sine(r)), two_sum(*_cosine64(r))
     quotient = divide(choose(odd, cosine, sine), choose(odd, sine, cosine))
-    return _turn(total(quotient), n, 0, x)
+    return _with_sign(total(quotient), n, 0, x)
 
 
 def _tangent32(odd: Number, r: Pair) -> Number:
