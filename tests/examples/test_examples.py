@@ -17,7 +17,7 @@ SHOWN = dict(re.findall(r"^## \[([^\]]+\.py)\].*?^```text\n(.*?)^```", DOCS, re.
 
 
 def normal(text):
-    """Without what differs from run to run: addresses, digests, times, numbers of symbols, blank ends."""
+    """Without what differs from run to run: addresses, digests, times, symbols, blank ends."""
     text = re.sub(r"\b0x[0-9a-f]{6,}\b", "ADDRESS", text)
     text = re.sub(r"\bgenerated\.[0-9a-f]{16}", "generated.DIGEST", text)
     text = re.sub(r"\b[\d.]+ (s|ms|us)\b", r"TIME \1", text)
