@@ -65,7 +65,7 @@ def test_frozen_beside_whatever_engines_are_installed(tmp_path):
         (["mlp", "--frozen", "--device", "cuda"], "--frozen"),
         (["nothing"], "nothing"),
         (["mlp", "--backends", "eager,no_such"], "no_such"),
-        (["mlp", "--device", "cuda"], "softmax_4096-bfloat16"),
+        (["softmaxx", "--device", "cuda"], "softmax_4096-bfloat16"),
         (["mlp", "--threads", "0"], "'0' is not a whole number from 1 on"),
         (["mlp", "--seconds", "soon"], "'soon' is not a number of seconds"),
     ],

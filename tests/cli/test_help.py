@@ -1,12 +1,13 @@
 """Help, version and completion, and what they cost."""
 
+import itertools
 import sys
 
 import click
 import pytest
 
 from dovetail import __version__
-from dovetail.cli import main
+from dovetail.cli import bench, main
 from dovetail.cli.command import Command
 from dovetail.cli.group import COMMANDS, group
 from dovetail.cli.progress import Progress
@@ -37,6 +38,13 @@ def test_help_has_examples_that_parse(name, capsys):
         words = example.split()
         if words[:2] == ["dovetail", name] and not {"*.dvt", ">"} & set(words):
             command.make_context(name, words[2:])  # raises where an option is unknown
+
+
+def test_cases_that_bench_names_in_its_help_exist():
+    for example in bench.command.examples:
+        words = example.split()[2:]
+        given = list(itertools.takewhile(lambda word: not word.startswith("-"), words))
+        assert bench._chosen(given, "cuda" if "cuda" in words else "cpu")
 
 
 def test_what_a_factory_is_stands_in_the_help(capsys):

@@ -40,7 +40,7 @@ def _case_names() -> list[str]:
     cls=Command,
     examples={
         "dovetail bench models": "Each model on eager, Inductor and dovetail.",
-        "dovetail bench softmax --backends eager,dovetail --rounds 1": "One case, quickly.",
+        "dovetail bench softmax --backends eager,dovetail --rounds 1": "One kernel, quickly.",
         "dovetail bench all --json figures.json --plot figures.svg": "Keep every figure.",
         "dovetail bench models --frozen": "Frozen, beside engines that always freeze.",
         "dovetail bench models --device cuda": "Models at a GPU's sizes, in two types.",
@@ -105,8 +105,8 @@ def command(
 ) -> int:
     """Time kernels and models against eager, Inductor and other engines.
 
-    CASES are names, or kernels, models, all (the default). Exit status 1 when something could not
-    be measured.
+    CASES are names (softmax-64x256, or softmax for every size), or kernels, models, all (the
+    default). Exit status 1 when something could not be measured.
     """
     from dovetail.bench.results import Results, header, keep_best, row_text, summary
 
@@ -147,10 +147,11 @@ def _chosen(given: Sequence[str], device: str) -> list[str]:
     for name in given:
         if name in GROUPS:
             found += _names(name, device)
-        elif name in known:
-            found.append(name)
-        else:
+            continue
+        these = [case for case in known if case == name or case.startswith(f"{name}-")]
+        if not these:
             raise InvalidOption("case", name, f"one of {', '.join((*GROUPS, *known))}")
+        found += these
     return list(dict.fromkeys(found))
 
 
