@@ -92,7 +92,7 @@ class Compiler:
         return Capture(
             compile_graph=compile_graph,
             joint_passes=lambda gm: self.passes.run("joint", gm, "joint", self.recorder),
-            decompositions=keeping_claimed(self.opinions),
+            decompositions=keeping_claimed(self.opinions, frozen=self.options.freeze),
             composites=composite_rules(first.composites, first.keeps_whole),
             keep=self.keep,
             ours=self.runs_own_code_alone,

@@ -65,6 +65,7 @@ def prepare(
     import torch
 
     from dovetail import registry
+    from dovetail.capture._torch.dynamo import trace_recurrent_layers
 
     if rival == "eager":
         return fn
@@ -72,6 +73,7 @@ def prepare(
         return _onnxruntime(_module(fn), inputs, threads)
     if rival == "openvino":
         return _openvino(_module(fn), inputs, threads)
+    trace_recurrent_layers()
     options: dict[str, Any] = {}
     if frozen and rival == "inductor":
         options = {"freezing": True}

@@ -105,6 +105,13 @@ def correct_lstm() -> None:
     decompositions.one_layer_lstm = corrected
 
 
+def lstm_layer(x: Any, state: Any, weights: Any, biases: bool, reverse: bool) -> Any:
+    """PyTorch's decomposition of a layer of an LSTM in one direction; ``correct_lstm`` first."""
+    from torch._decomp import decompositions
+
+    return decompositions.one_layer_lstm(x, state, weights, biases, reverse)
+
+
 def composite_operators() -> list[Any]:
     """Every operator that PyTorch defines by others and can decompose safely."""
     from torch._export.utils import _collect_all_valid_cia_ops

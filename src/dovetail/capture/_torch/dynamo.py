@@ -34,6 +34,13 @@ def _let_through(cls: type[Exception]) -> type[Exception]:
     return _classes_let_through.setdefault(cls, both)
 
 
+def trace_recurrent_layers() -> None:
+    """Have Dynamo trace nn.LSTM, nn.GRU and nn.RNN, which it leaves to eager by default."""
+    import torch._dynamo
+
+    torch._dynamo.config.allow_rnn = True
+
+
 def input_names(gm: Any) -> list[str]:
     """What a user calls each input of a Dynamo graph: ``0.weight``, or the name in the graph."""
     nodes = gm.graph.find_nodes(op="placeholder")
