@@ -11,13 +11,16 @@ from __future__ import annotations
 
 import re as _re
 import sys as _sys
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import TYPE_CHECKING, Any
 
 from dovetail import registry as _registry  # underscored: a backend may be called "registry"
 from dovetail.capture.collector import CollectorPause as _CollectorPause
 from dovetail.errors import DovetailError, UnknownBackend
+
+if TYPE_CHECKING:
+    from dovetail.options import Options
 
 
 class BackendCompiler:
@@ -101,7 +104,7 @@ def _compile(
         chosen = Options.resolve(options, mode)
         backends = priority_list(chosen, first)
         if not (is_precompiling() or is_aot_compiling()):
-            with _logs():
+            with _logs(), _lines(chosen) as chosen:
                 return compile_dynamo(gm, example_inputs, backends, chosen)
         from dovetail.precompile.keep import compile_kept
 
@@ -121,6 +124,25 @@ def _logs() -> AbstractContextManager[None]:
     from dovetail.report.logs import logged
 
     return logged()
+
+
+@contextmanager
+def _lines(options: Options) -> Iterator[Options]:
+    """What shows lines of the model in profiles, and the options with it.
+
+    A graph from the cache comes without lines, so what is profiled is compiled anew.
+    """
+    from dataclasses import replace
+
+    from dovetail import history
+
+    if not options.profile or history.is_observed():
+        yield options
+        return
+    from dovetail.report.profiled import lines_told
+
+    with lines_told():
+        yield replace(options, cache=False)
 
 
 def _import_lookup() -> None:

@@ -9,7 +9,7 @@ from torch import nn
 
 import dovetail
 from dovetail import history
-from dovetail.capture._torch.profiler import name_kernels_in_profiles
+from dovetail.capture._torch.profiler import LINES, name_kernels_in_profiles
 from dovetail.cli import main
 from dovetail.report import limits
 from dovetail.report.report import PROFILED_RUNS
@@ -171,6 +171,22 @@ def test_torch_profiler_knows_kernels_and_library_calls_by_name():
     assert len(generated) >= 2
     assert "aten.topk.default" in names
     assert len(generated) == len(set(generated))  # one run was watched
+
+
+def test_torch_profiler_shows_the_lines_of_what_option_profile_compiled():
+    torch.compiler.reset()
+    compiled = torch.compile(Model().eval(), backend="cpu", options={"profile": True})
+    x = torch.randn(8, 16)
+    compiled(x)[0].sum().backward()
+    activities = [torch.profiler.ProfilerActivity.CPU]
+    with torch.profiler.profile(activities=activities, record_shapes=True) as profile:
+        compiled(x)[0].sum().backward()
+    lines = {event.name: event.kwinputs.get(LINES, "") for event in profile.events()}
+    assert f"{__file__}:31: values, _ = y.topk(3)" == lines["aten.topk.default"]
+    told = "\n".join(text for name, text in lines.items() if name.startswith("generated."))
+    for line in ("30: y = self.linear(x).relu() * 2", "32: return y.softmax(-1), values"):
+        assert f"{__file__}:{line}" in told
+    assert all(lines[name] for name in lines if name.startswith("generated."))
 
 
 def test_a_profiler_that_fails_does_not_fail_the_run(monkeypatch):

@@ -15,7 +15,7 @@ import sys
 import traceback
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from types import FunctionType, ModuleType
+from types import ModuleType
 from typing import Any
 
 import click
@@ -75,35 +75,14 @@ def naming_mistakes_of(given: Mapping[str, Any], text: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        own = _eager_error(given)
+        from dovetail.reproduce.eager import eager_error
+
+        own = eager_error(given["model"], given.get("args", ()), given.get("kwargs") or {})
         if own is None:
             raise
         raise InvalidFactory(
-            f"the model of {text} fails on its inputs without dovetail, too: {_told(own)}"
+            f"the model of {text} fails on its inputs without dovetail, too: {own}"
         ) from error
-
-
-def _eager_error(given: Mapping[str, Any]) -> Exception | None:
-    """What the model raises when nobody compiles it."""
-    import torch
-
-    if not isinstance(given["model"], torch.nn.Module | FunctionType):
-        return None
-    try:
-        with torch.no_grad():
-            given["model"](*given.get("args", ()), **(given.get("kwargs") or {}))
-    except Exception as error:  # a user's model may raise anything
-        return error
-    return None
-
-
-def _told(error: Exception) -> str:
-    """An error of a model, and the model's line."""
-    from dovetail.report.lines import source_of_frames
-
-    line = source_of_frames(traceback.extract_tb(error.__traceback__)[1:])
-    where = f", at {line['file']}:{line['line']}: {line['code']}" if line else ""
-    return f"{type(error).__name__}: {error}{where}"
 
 
 def _module(name: str) -> ModuleType:

@@ -79,7 +79,7 @@ def _instructions(graph: Mapping[str, Any], thread: int) -> Iterator[Event]:
                 segment=segment["name"],
                 instruction=number,
                 calls=row["calls"],
-                lines=_lines(sources.get(name) for name in row["calls"]),
+                lines=lines_of(sources.get(name) for name in row["calls"]),
                 bytes=row["bytes"],
                 operations=row["operations"],
                 least_seconds=row["measured_seconds"],
@@ -87,7 +87,7 @@ def _instructions(graph: Mapping[str, Any], thread: int) -> Iterator[Event]:
             )
 
 
-def _lines(sources: Iterable[Mapping[str, Any] | None]) -> list[str]:
+def lines_of(sources: Iterable[Mapping[str, Any] | None]) -> list[str]:
     """Each line of the model once: where it is, and what it says."""
     told = (f"{s['file']}:{s['line']}: {s['code'].strip()}" for s in sources if s)
     return list(dict.fromkeys(told))
