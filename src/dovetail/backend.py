@@ -229,7 +229,9 @@ class Backend(ABC):
     name: ClassVar[str]
     tags: ClassVar[frozenset[str]] = frozenset()
     # The torch device whose tensors its segments take and give, each as it is, with no copy.
+    # Calls on tensors of others it never sees, unless it ``runs_anywhere``, as PyTorch itself does.
     device: ClassVar[str] = "cpu"
+    runs_anywhere: ClassVar[bool] = False
     # A backend that copies them to and from memory of its own says what a copy costs; segments
     # that save less than their copies cost then go to the next backend. None: it copies nothing.
     transfer: Transfer | None = None
@@ -342,6 +344,7 @@ class FunctionBackend(Backend):
     """A function ``(gm, example_inputs) -> callable`` as a Backend: it takes any segment."""
 
     name = "function"
+    runs_anywhere = True
 
     def __init__(self, name: str, fn: CompilerFn) -> None:
         self.name = name  # type: ignore[misc]  # one class serves every function

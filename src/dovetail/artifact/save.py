@@ -170,6 +170,7 @@ class _Packer:
         self.numbers: dict[str, str] = {}  # symbol → the buffer whose value it is
 
     def pack(self) -> Package:
+        self._check_devices()
         symbols = self._inputs()
         for linked in self.part.segments:
             self._segment(linked)
@@ -201,6 +202,13 @@ class _Packer:
         )
 
     # ---- inputs ----------------------------------------------------------------------------
+
+    def _check_devices(self) -> None:
+        for given, source in zip(self.part.compiled.inputs, self.given, strict=True):
+            device = given.desc.device if isinstance(given.desc, TensorDesc) else "cpu"
+            if device != "cpu":
+                what = "an input" if source.kind == "user" else "a constant"
+                raise CannotSave(f"{what} on {device}: move the model to the CPU and export again")
 
     def _inputs(self) -> list[Symbol]:
         part = self.part.compiled
@@ -378,7 +386,7 @@ def tensor_bytes(tensor: torch.Tensor, desc: TensorDesc) -> memoryview:
     value = tensor.detach().resolve_conj().resolve_neg()
     if value.numel() == 0:
         return memoryview(b"")
-    if value.device.type != "cpu":
+    if value.device.type != "cpu":  # one that the graph holds
         raise CannotSave(
             f"a constant on {value.device}: move the model to the CPU and export again"
         )

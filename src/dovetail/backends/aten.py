@@ -16,6 +16,7 @@ class AtenBackend(Backend):
     """Calls ATen's kernels in order; operators stay whole, as in eager."""
 
     name = "aten"
+    runs_anywhere = True
     exact_processor = False
     writes_in_place = True
 

@@ -98,11 +98,6 @@ class KernelBackend(Backend):
 
     def supports(self, call: OpCall) -> Support:
         """Whether one of the operator's kernels takes the call; else why the last does not."""
-        for desc in (*call.inputs, *call.outputs):
-            if _kind_of(desc.device) != _kind_of(self.device):
-                return Support.no(
-                    f"a tensor is on {desc.device}, and its kernels run on {self.device}"
-                )
         answer = Support.no(f"no kernel for {call.op}")
         for each in self.kernels.get(call.op, ()):
             answer = each.constraints.check(call, arguments_by_name)
@@ -126,10 +121,6 @@ class KernelBackend(Backend):
             if each.constraints.check(call, arguments_by_name):
                 return _guarded(self.name, call, each.fn)
         return None
-
-
-def _kind_of(device: str) -> str:
-    return device.partition(":")[0]
 
 
 def _guarded(backend: str, call: OpCall, fn: Callable[..., Any]) -> Callable[..., Any]:

@@ -20,6 +20,7 @@ class ReferenceBackend(Backend):
     """An interpreter over the functional graph, decomposed to core ATen."""
 
     name = "reference"
+    runs_anywhere = True
     exact_processor = False
     tags = frozenset({"debug"})
 

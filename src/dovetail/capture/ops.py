@@ -113,6 +113,16 @@ def is_random(target: Any) -> bool:
     return torch.Tag.nondeterministic_seeded in getattr(target, "tags", ())
 
 
+# PyTorch's own operators do what their schemas say. Others may print, send, or draw random numbers
+# without saying so: their tags are easily forgotten.
+_OWN_NAMESPACES = frozenset({"aten", "prims"})
+
+
+def keeps_its_word(target: Any) -> bool:
+    """Whether an operator surely does no more than its schema says."""
+    return not isinstance(target, OpOverload) or target.namespace in _OWN_NAMESPACES
+
+
 # Arguments with which an operator that can draw random numbers draws none.
 _DRAWS_NONE = {"dropout_p": 0.0, "dropout": 0.0, "train": False, "training": False}
 

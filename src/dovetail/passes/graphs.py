@@ -10,7 +10,13 @@ import torch
 from torch import fx
 
 from dovetail.capture._torch.operators import schema_of
-from dovetail.capture.ops import HigherOrderOperator, OpOverload, is_random, is_write
+from dovetail.capture.ops import (
+    HigherOrderOperator,
+    OpOverload,
+    is_random,
+    is_write,
+    keeps_its_word,
+)
 
 aten = torch.ops.aten
 
@@ -46,13 +52,8 @@ def is_pure(node: fx.Node) -> bool:
 
 
 def is_repeatable(node: fx.Node) -> bool:
-    """Whether two calls on the same values surely give the same result.
-
-    A custom operator may draw random numbers without saying so (its tag is easily forgotten), so
-    only PyTorch's own are trusted.
-    """
-    namespace = getattr(node.target, "namespace", "aten")
-    return is_pure(node) and namespace in ("aten", "prims")
+    """Whether two calls on the same values surely give the same result and do nothing else."""
+    return is_pure(node) and keeps_its_word(node.target)
 
 
 # ---- memory: who shares it with whom, and who writes to it -----------------------------------

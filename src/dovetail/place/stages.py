@@ -5,8 +5,8 @@ another backend. An edge between segments therefore always leads to a higher sta
 cannot form a cycle, and working out all stages is one pass over the calls. A second pass, from the
 end, lets a segment wait for a later one of its backend where nothing needs it sooner.
 
-Effects keep their order: random operators and control flow form a chain, and a write waits for
-everything before it and holds back everything after it.
+Effects keep their order: random operators, control flow, collectives and custom operators form a
+chain, and a write waits for everything before it and holds back everything after it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Sequence
 
-from dovetail.capture.ops import is_random, is_write, resolve_op
+from dovetail.capture.ops import is_random, is_write, keeps_its_word, resolve_op
 from dovetail.ir import OpCall
 from dovetail.place.join import Place, join_later
 from dovetail.place.uses import Uses
@@ -103,4 +103,4 @@ def effect_of(op: str) -> str | None:
     target = resolve_op(op)
     if is_write(target):
         return "write"
-    return "order" if is_random(target) else None
+    return "order" if is_random(target) or not keeps_its_word(target) else None

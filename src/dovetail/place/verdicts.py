@@ -94,4 +94,17 @@ def _answer(backend: Backend, call: OpCall) -> Support:
         raise BackendContract(backend.name, f"supports({call.op})", problem) from error
     if not isinstance(answer, Support):
         raise BackendContract(backend.name, f"supports({call.op})", f"returned {answer!r}")
+    if answer.ok and not backend.runs_anywhere:
+        elsewhere = _elsewhere(call, backend.device)
+        if elsewhere:
+            return Support.no(f"a tensor is on {elsewhere}, and it runs on {backend.device}")
     return answer
+
+
+def _elsewhere(call: OpCall, device: str) -> str:
+    """A device that a tensor of the call is on and that is not of this kind; empty: none is."""
+    kind = device.partition(":")[0]
+    for desc in (*call.inputs, *call.outputs):
+        if desc.device != kind and desc.device.partition(":")[0] != kind:
+            return desc.device
+    return ""

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import torch
 
 from dovetail.backend import Backend, Blob, Executable, Fallback
-from dovetail.capture.ops import is_random, is_write, resolve_op
+from dovetail.capture.ops import is_random, is_write, keeps_its_word, resolve_op
 from dovetail.errors import DovetailError, WrongResult
 from dovetail.history import Measured
 from dovetail.ir import Arg, OpCall, Ref, Segment, TensorDesc
@@ -49,12 +49,24 @@ class Difference(NamedTuple):
 
 
 def can_compare(segment: Segment) -> bool:
-    """Whether a second run gives the same: nothing is drawn, nothing is written to."""
+    """Whether a second run gives the same and does nothing: no draws, writes, custom operators."""
     for call in segment.calls:
         op = resolve_op(call.op)
         if call.binds or call.op.startswith("higher_order.") or is_random(op) or is_write(op):
             return False
+        if not keeps_its_word(op):
+            return False
     return True
+
+
+def undefined(segment: Segment) -> set[str]:
+    """Values that ``empty`` leaves as memory held them before, and what depends on them."""
+    found: set[str] = set()
+    for call in segment.calls:
+        name = call.op.removeprefix("aten.")
+        if name.startswith(("empty", "new_empty")) or any(r.name in found for r in call.refs()):
+            found.add(call.name)
+    return found
 
 
 class Compared(Executable):
@@ -66,6 +78,7 @@ class Compared(Executable):
         self.executable, self.segment, self.backend = executable, segment, backend
         self._compile = compile_
         self._reference = Interpreter(segment)
+        self._undefined = undefined(segment)
         self.measured: Measured | None = executable.measured
 
     def __call__(self, inputs: list[Any]) -> Sequence[Any]:
@@ -77,6 +90,8 @@ class Compared(Executable):
         for out, mine, other, truth in zip(
             self.segment.outputs, found, expected, exact, strict=True
         ):
+            if isinstance(out, Ref) and out.name in self._undefined:
+                continue
             difference = compare(mine, other, truth)
             if difference is not None:
                 raise self._explain(given, out, difference)
@@ -95,7 +110,7 @@ class Compared(Executable):
     def _explain(self, given: list[Any], out: Arg, difference: Difference) -> WrongResult:
         values = _values(self.segment, given)
         for call in self.segment.calls:
-            alone = self._alone(call, values)
+            alone = None if call.name in self._undefined else self._alone(call, values)
             if alone is not None:
                 return self._error(call, values, alone)
         for count in range(2, len(self.segment.calls) + 1):
@@ -142,6 +157,8 @@ class Compared(Executable):
 
     def _beginning(self, count: int, given: list[Any]) -> Difference | None:
         calls = self.segment.calls[:count]
+        if calls[-1].name in self._undefined:
+            return None
         return self._differs(replace(self.segment, calls=calls, outputs=_results(calls[-1])), given)
 
     def _differs(self, part: Segment, given: Sequence[Any]) -> Difference | None:
