@@ -8,6 +8,7 @@ for the CPU.
 from __future__ import annotations
 
 import importlib.util
+import warnings
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -107,7 +108,9 @@ class OpenCLDevice(Device):
 
     def build(self, source: str, names: Sequence[str]) -> Sequence[Function]:
         """Compile with the driver's own compiler."""
-        program = self.cl.Program(self.context, source).build(_OPTIONS, cache_dir=False)
+        with warnings.catch_warnings():  # of drivers that say so where all is well
+            warnings.simplefilter("ignore", self.cl.CompilerWarning)
+            program = self.cl.Program(self.context, source).build(_OPTIONS, cache_dir=False)
         return [getattr(program, name) for name in names]
 
     def allocate(self, size: int) -> Memory:
