@@ -167,6 +167,24 @@ def test_graph_breaks_say_where_and_why():
     assert again.graph_breaks == ()
 
 
+def test_a_graph_break_that_ends_the_function_says_why():
+    class Recurrent(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.gru = nn.GRU(4, 4)
+
+        def forward(self, x):
+            x = x.sin()
+            y, _ = self.gru(x)
+            return y.cos()
+
+    found = dovetail.explain(Recurrent().eval(), torch.randn(2, 3, 4), backend="reference")
+    (only,) = found.to_dict()["graph_breaks"]
+    assert "GRU" in only["reason"].splitlines()[0]
+    assert "the rest of the function runs in Python" in only["reason"].splitlines()[0]
+    assert only["source"]["code"] == "y, _ = self.gru(x)"
+
+
 def test_a_backend_whose_code_cannot_be_read_is_said_to_be_one():
     found = dovetail.explain(lambda x: x.sin(), torch.randn(3), backend="reference").to_dict()
     (graph,) = found["compilations"][0]["graphs"]

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from dovetail import history, registry
-from dovetail.capture._torch.dynamo import graph_breaks
+from dovetail.capture._torch.dynamo import graph_breaks, told_graph_breaks
 from dovetail.capture._torch.tensors import pytree
 from dovetail.page.html import page_html
 from dovetail.report.collect import Collector, CompilationDetails
@@ -113,7 +113,7 @@ def explain(
     given = {} if options is None else {"options": dict(options)}
     # A function of its own: Dynamo compiles anew for it and keeps what others compiled.
     anew = torch.compile(model, backend=lambda gm, inputs: compiler(gm, inputs, **given))
-    with told_only(), history.observed_by(collector):
+    with told_only(), history.observed_by(collector), told_graph_breaks() as told:
         for _ in range(PROFILED_RUNS if profile else 1):
             _run_backward(anew(*args, **kwargs), model, (args, kwargs))
     background.wait()
@@ -122,7 +122,7 @@ def explain(
         compilation.observer = None  # what runs is not to be held by its record
     collector.limits = machine_limits() if profile else None
     details = {c.number: collector.details(c.number) for c in compilations}
-    met = graph_breaks()[breaks:]
+    met = graph_breaks(told)[breaks:]
     reasons = [{"reason": b.reason, "source": source_of_frames(b.frames)} for b in met]
     return Report(compilations, details, tuple(reasons), collector.limits)
 

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import re
+from collections.abc import Iterator, Mapping
 from traceback import FrameSummary
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 
@@ -68,8 +72,55 @@ class GraphBreak(NamedTuple):
     frames: tuple[FrameSummary, ...]  # the user's stack, innermost last
 
 
-def graph_breaks() -> list[GraphBreak]:
-    """Every one that Dynamo has met in this process since it was last reset, in order."""
+def graph_breaks(told: Mapping[tuple[str, int], str] = MappingProxyType({})) -> list[GraphBreak]:
+    """Every one that Dynamo has met in this process since it was last reset, in order.
+
+    ``told`` are reasons by file and line, where Dynamo keeps none.
+    """
     from torch._dynamo.output_graph import graph_break_reasons
 
-    return [GraphBreak(each.reason, tuple(each.user_stack)) for each in graph_break_reasons]
+    def reason(each: Any) -> str:
+        if each.reason != _NO_REASON or not each.user_stack:
+            return str(each.reason)
+        last = each.user_stack[-1]
+        why = told.get((last.filename, last.lineno), "TORCH_LOGS=graph_breaks says why")
+        first, *more = why.split("\n")
+        return "\n".join([f"{first}; the rest of the function runs in Python", *more])
+
+    return [GraphBreak(reason(each), tuple(each.user_stack)) for each in graph_break_reasons]
+
+
+_NO_REASON = "step_unsupported"  # behind such a break the rest of the function runs in Python
+_BREAK = re.compile(
+    r"in user code at (.*?):(\d+)\nGraph Break Reason: (.*?)\s*(?:\nUser code traceback:|\Z)",
+    re.DOTALL,
+)
+_CANNOT_RESUME = re.compile(r"\A.*?Graph break encountered:\s*", re.DOTALL)
+
+
+@contextlib.contextmanager
+def told_graph_breaks() -> Iterator[Mapping[tuple[str, int], str]]:
+    """What Dynamo logs of graph breaks within the context, by file and line."""
+    from torch._dynamo import symbolic_convert
+
+    found: dict[tuple[str, int], str] = {}
+
+    class Collect(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            match = _BREAK.search(record.getMessage())
+            if match:
+                file, line, reason = match.groups()
+                found[file, int(line)] = _CANNOT_RESUME.sub("", reason)
+
+    logger, collect = symbolic_convert.graph_break_log, Collect()
+    before = logger.level, logger.propagate
+    logger.addHandler(collect)
+    if not logger.isEnabledFor(logging.DEBUG):  # else TORCH_LOGS shows them, and goes on to
+        logger.setLevel(logging.DEBUG)
+        logger.propagate = False
+    try:
+        yield found
+    finally:
+        logger.removeHandler(collect)
+        logger.setLevel(before[0])
+        logger.propagate = before[1]
