@@ -165,6 +165,10 @@ native/build/sim/libaccel_sim.so: $(wildcard examples/accel_sim/*) native/includ
 	@mkdir -p $(@D)
 	@CFLAGS="-O1 $(SANITIZE)" $(MAKE) -s -B -C examples/accel_sim FOLDER=$(abspath $(@D))
 native/build/test_device_faults: native/build/sim/libaccel_sim.so
+native/build/test_streams: native/build/sim/libaccel_sim.so native/build/libaccel_c.so \
+    native/build/mixed.dvt
+native/build/mixed.dvt: tests/native/streams_file.py $(INSTALLED)
+	@$(BIN)/python -m tests.native.streams_file $(@D)
 
 # FUZZ inputs of the stream that SEED begins, in JOBS processes. fuzz-run needs no Python: seeds
 # made on one machine (make fuzz-seeds) may be carried to another in FUZZ_SEEDS.
@@ -250,8 +254,20 @@ native/build/tsan/%.o: native/src/%.c $(wildcard native/src/*.h native/include/*
 native/build/tsan_runtime: native/tests/tsan_runtime.c $(RACING)
 	@$(CC) $(RACES) -Inative/include -Inative/src -o $@ $< $(RACING) -lm -ldl
 
-tsan: $(INSTALLED) native/build/tsan_runtime
+native/build/tsan_streams: native/tests/test_streams.c $(RACING) native/build/plain/mixed.dvt \
+    native/build/plain/sim/libaccel_sim.so native/build/plain/libaccel_c.so
+	@$(CC) $(RACES) -DFOLDER='"native/build/plain/"' -Inative/include -Inative/src -o $@ $< \
+	    $(RACING) -lm
+native/build/plain/mixed.dvt: tests/native/streams_file.py $(INSTALLED)
+	@mkdir -p $(@D)
+	@$(BIN)/python -m tests.native.streams_file $(@D)
+native/build/plain/sim/libaccel_sim.so: $(wildcard examples/accel_sim/*) native/include/dovetail_plugin.h
+	@mkdir -p $(@D)
+	@$(MAKE) -s -B -C examples/accel_sim FOLDER=$(abspath $(@D))
+
+tsan: $(INSTALLED) native/build/tsan_runtime native/build/tsan_streams
 	@$(BIN)/python -m tests.native.seeds native/build/seeds >/dev/null
+	@TSAN_OPTIONS=halt_on_error=1 $(FIXED_PLACES) native/build/tsan_streams
 	@TSAN_OPTIONS=halt_on_error=1 $(FIXED_PLACES) native/build/tsan_runtime native/build/seeds/*.dvt
 
 .PHONY: install

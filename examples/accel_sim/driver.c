@@ -269,6 +269,7 @@ static const dvp_plugin TABLE = {
     .stream_wait = sim_stream_wait,
     .buffer_copy_peer = sim_buffer_copy_peer,
     .constant_prepare = sim_constant_prepare,
+    .event_sync = sim_event_sync,
 };
 
 dvp_status dovetail_plugin_query(uint32_t host_abi, const dvp_host *host,

@@ -67,7 +67,7 @@ dvp_status sim_fail(dvp_error *error, dvp_status status, const char *format, ...
 /* clang-format off */
 #define SIM_FAULTS(X) \
     X(device_open) X(device_get) X(buffer_alloc) X(copy_in) X(copy_out) X(copy_between) \
-    X(stream_create) X(stream_sync) X(event_create) X(event_record) X(event_wait) \
+    X(stream_create) X(stream_sync) X(event_create) X(event_record) X(event_wait) X(event_sync) \
     X(query_op) X(find_kernel) X(execute) X(constant_prepare) \
     X(kernel_fails) X(kernel_hangs) X(kernel_dies) X(kernel_lies) X(kernel_slow) \
     X(copy_fails) X(copy_hangs) X(copy_dies)
@@ -112,6 +112,8 @@ dvp_status sim_event_create(dvp_device *device, dvp_event **event, dvp_error *er
 void sim_event_destroy(dvp_device *device, dvp_event *event);
 dvp_status sim_event_record(dvp_device *device, dvp_event *event, dvp_stream *stream,
                             dvp_error *error);
+dvp_status sim_event_sync(dvp_device *device, dvp_event *event, uint64_t nanoseconds,
+                          dvp_error *error);
 dvp_status sim_event_wait(dvp_device *device, dvp_stream *stream, dvp_event *event,
                           dvp_error *error);
 /* Give the device a command; `pending` is its host side, or NULL, and is freed in the end. */

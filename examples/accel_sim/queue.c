@@ -226,6 +226,27 @@ dvp_status sim_event_record(dvp_device *device, dvp_event *event, dvp_stream *st
     return sim_alive(device, error);
 }
 
+dvp_status sim_event_sync(dvp_device *device, dvp_event *event, uint64_t nanoseconds,
+                          dvp_error *error)
+{
+    (void)device;
+    dvp_status status = sim_fault(SIM_AT_event_sync, error);
+    if (status != DVP_OK)
+        return status;
+    if (event->stream == NULL)
+        return sim_fail(error, DVP_INVALID, "waiting for an event that was never recorded");
+    sim_stream *wire = event->stream->wire;
+    uint64_t start = now();
+    bool forever = nanoseconds > UINT64_MAX - start;
+    status =
+        wait_for(event->stream, event->upto, forever ? UINT64_MAX : start + nanoseconds, error);
+    if (status == DVP_OK &&
+        atomic_load(&wire->failed) != DVP_OK) /* stream_sync takes it back */
+        status =
+            sim_fail(error, DVP_FAILED, "%.*s", (int)sizeof wire->message - 1, wire->message);
+    return status;
+}
+
 dvp_status sim_event_wait(dvp_device *device, dvp_stream *stream, dvp_event *event,
                           dvp_error *error)
 {

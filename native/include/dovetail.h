@@ -31,16 +31,20 @@
  *     dvt_code_state dvt_code_refusal dvt_memory_used dvt_cleared_bytes dvt_padding_bytes
  *     dvt_least_time dvt_last_time dvt_instruction_count dvt_instruction_name dvt_run
  *     dvt_run_named dvt_run_batch dvt_state_count dvt_state_at dvt_state_new
- *     dvt_own_state dvt_state_reset dvt_state_read dvt_state_write dvt_size_verify
+ *     dvt_own_state dvt_state_reset dvt_state_read dvt_state_write dvt_plugin_attribute
+ *     dvt_buffer_new dvt_buffer_bytes dvt_buffer_write dvt_buffer_read dvt_stream_new
+ *     dvt_stream_wait dvt_stream_follow dvt_event_new dvt_event_wait dvt_size_verify
  *     dvt_size_run dvt_sha256 dvt_ed25519_verify dvt_ed25519_public dvt_ed25519_sign
  *
  * once: by one thread, when no other uses the object and none will afterwards.
  *
- *     dvt_close dvt_close_plugin dvt_source_close dvt_state_free
+ *     dvt_close dvt_close_plugin dvt_source_close dvt_state_free dvt_buffer_free
+ *     dvt_stream_free dvt_event_free
  *
  * first: before other threads use the object, or the library where there is no object.
  *
- *     dvt_use_code dvt_measure dvt_set_threads dvt_adopt_openmp dvt_own_threads dvt_set_log
+ *     dvt_event_record dvt_use_code dvt_measure dvt_set_threads dvt_adopt_openmp
+ * dvt_own_threads dvt_set_log
  *
  * Callbacks (dvt_host, dvt_run_options.poll, dvt_allocator, a log function, a deleter) are
  * called by the thread that called the library, but for allocators and log functions, which any
@@ -108,6 +112,7 @@ enum {                                     /* of plug-ins and their devices */
        DVT_ERROR_PLUGIN_INCOMPATIBLE = 22, /* too old, too new, or without a kernel */
        DVT_ERROR_PLUGIN_FAILED = 23,       /* a function or kernel of a plug-in failed */
        DVT_ERROR_DEVICE_LOST = 24,         /* a device is gone; the next run opens it again */
+       DVT_ERROR_NOT_YET = 25,             /* it has not ended within the time that was given */
 };
 
 /* What a status means, in words. Never NULL. */
@@ -238,6 +243,61 @@ DVT_API const char *dvt_plugin_name(const dvt_plugin *plugin);
 /* Closes the device and lets go of the library; returns the bytes of device memory that were
  * left after everything was given back (0: none, or the plug-in does not say). */
 DVT_API int64_t dvt_close_plugin(dvt_plugin *plugin);
+
+/* ---- Memory, streams and events of a device ----
+ *
+ * A run with a stream (dvt_run_options.stream) returns when the device has been given its work:
+ * what runs on a stream happens in its order, and work of several streams at one time. Memory
+ * of the caller's that it reads or writes, inputs, results and outputs, is the device's until
+ * the stream, or the event that the run recorded, has been waited for; an error of the work is
+ * what waiting returns. A run that has the host finish something waits by itself, in front of
+ * that.
+ *
+ * A tensor on the device has a dvt_buffer in `data`, device {DVT_EXTENSION, 0}, and starts
+ * `byte_offset` in it. Inputs that a program only copies to that device, and results that it
+ * only copies from there, may be such tensors, laid out as the program has them: they are never
+ * on the host. The library lets a run wait for what other streams compute in its inputs and in
+ * its state; all else that two streams do with one buffer the caller orders by events.
+ *
+ * All of them belong to one plug-in and are freed before it is closed; buffers and streams once
+ * nothing uses them. Streams of a device that was lost serve again when it is open again; its
+ * buffers are lost. */
+typedef struct dvt_buffer dvt_buffer;
+typedef struct dvt_stream dvt_stream;
+typedef struct dvt_event dvt_event;
+
+/* A number that the plug-in tells of its device, by name: "memory.used", or any of its own. */
+DVT_API dvt_status dvt_plugin_attribute(dvt_plugin *plugin, const char *name, int64_t *value,
+                                        dvt_error *error);
+
+DVT_API dvt_status dvt_buffer_new(dvt_plugin *plugin, uint64_t bytes, dvt_buffer **buffer,
+                                  dvt_error *error);
+DVT_API void dvt_buffer_free(dvt_buffer *buffer);
+DVT_API uint64_t dvt_buffer_bytes(const dvt_buffer *buffer);
+/* Copies to and from the host, in the order of a stream; NULL: done when this returns. */
+DVT_API dvt_status dvt_buffer_write(dvt_buffer *buffer, dvt_stream *stream, uint64_t offset,
+                                    const void *from, uint64_t bytes, dvt_error *error);
+DVT_API dvt_status dvt_buffer_read(dvt_buffer *buffer, dvt_stream *stream, uint64_t offset,
+                                   void *to, uint64_t bytes, dvt_error *error);
+
+/* A device has 8 streams at most; calls of one stream wait for each other. */
+DVT_API dvt_status dvt_stream_new(dvt_plugin *plugin, dvt_stream **stream, dvt_error *error);
+/* Waits for all that the stream was given, at most so many nanoseconds: DVT_ERROR_NOT_YET. */
+DVT_API dvt_status dvt_stream_wait(dvt_stream *stream, uint64_t nanoseconds, dvt_error *error);
+/* Has what the stream is given from now on wait for an event; the caller does not wait. */
+DVT_API dvt_status dvt_stream_follow(dvt_stream *stream, const dvt_event *event,
+                                     dvt_error *error);
+/* Waits for the stream first. */
+DVT_API void dvt_stream_free(dvt_stream *stream);
+
+/* An event is a point in a stream: recorded by dvt_event_record or by a run
+ * (dvt_run_options.done), by one thread at a time and not while others use it. One that was
+ * never recorded has happened. */
+DVT_API dvt_status dvt_event_new(dvt_plugin *plugin, dvt_event **event, dvt_error *error);
+DVT_API dvt_status dvt_event_record(dvt_event *event, dvt_stream *stream, dvt_error *error);
+/* Waits until it has happened, at most so many nanoseconds (0: asks): DVT_ERROR_NOT_YET. */
+DVT_API dvt_status dvt_event_wait(dvt_event *event, uint64_t nanoseconds, dvt_error *error);
+DVT_API void dvt_event_free(dvt_event *event);
 
 /* One host operation of one call of a program. `held[buffers[i]]` is what an earlier host
  * operation made for input i, where the input is all of it; else NULL. */
@@ -548,6 +608,11 @@ typedef struct {
      * After a run that failed the contents are undefined. NULL: every output is made. */
     const dvt_tensor *results;
     dvt_state *state; /* NULL: the artifact's own */
+    /* Run on this stream of a device that the program uses, and return before it is done; what
+     * runs on other devices is waited for. NULL: everything is waited for. */
+    dvt_stream *stream;
+    dvt_event
+        *done; /* recorded when the results are there; of use with `stream`. May be NULL */
 } dvt_run_options;
 
 /* Run once. Outputs are new tensors that belong to the caller; they are set only when the

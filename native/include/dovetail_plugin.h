@@ -43,7 +43,7 @@ extern "C" {
 
 /* The host loads plug-ins of its own major version. A new minor only appends. */
 #define DVP_ABI_MAJOR 1u
-#define DVP_ABI_MINOR 1u
+#define DVP_ABI_MINOR 2u
 #define DVP_ABI       (DVP_ABI_MAJOR << 16 | DVP_ABI_MINOR)
 
 #if defined(_WIN32)
@@ -64,7 +64,7 @@ enum {
     DVP_DEVICE_LOST =
         5,             /* every handle of this device is dead; the host closes and reopens it */
     DVP_VERSION = 6,   /* the other side is too old or too new */
-    DVP_TIMEOUT = 7,   /* 1.1: not done in the time that was given; of stream_wait alone */
+    DVP_TIMEOUT = 7,   /* 1.1: not done in the time given; of stream_wait and event_sync */
     DVP_CANCELLED = 8, /* 1.1: given up, because `cancelled` of the host said so */
 };
 
@@ -369,6 +369,14 @@ typedef struct {
      * given up. [stream and memory] */
     dvp_status (*constant_prepare)(dvp_device *device, dvp_stream *stream, const dvp_op *op,
                                    uint32_t input, void **memory, dvp_error *error);
+
+    /* ---- 1.2, each of them (optional) ---- */
+
+    /* Waits until all that an event was recorded behind is done, at most so many nanoseconds:
+     * DVP_TIMEOUT then. An error of that work is given here, and again by stream_sync, which
+     * alone takes it back. Without it the host waits for the whole stream. [any] */
+    dvp_status (*event_sync)(dvp_device *device, dvp_event *event, uint64_t nanoseconds,
+                             dvp_error *error);
 } dvp_plugin;
 
 /* What every table must hold: all before the first optional group. */
@@ -417,7 +425,7 @@ DVP_STATIC_ASSERT(offsetof(dvp_plugin, get_info) == 8 &&
                       offsetof(dvp_plugin, execute) == 144 && DVP_PLUGIN_REQUIRED == 152 &&
                       offsetof(dvp_plugin, device_describe) == 200 &&
                       offsetof(dvp_plugin, constant_prepare) == 224 &&
-                      sizeof(dvp_plugin) >= 232,
+                      offsetof(dvp_plugin, event_sync) == 232 && sizeof(dvp_plugin) >= 240,
                   "dvp_plugin");
 
 #ifdef __cplusplus

@@ -1,5 +1,6 @@
 /* Opening an artifact: read, verify, decode, find kernels, decide on trust. */
 #include "call.h"
+#include "device_state.h"
 #include "log.h"
 #include "source.h"
 
@@ -224,9 +225,13 @@ static dvt_status prepare(dvt_artifact *a, const dvt_open_options *options, dvt_
     if (status == DVT_OK && !a->inspect_only)
         status = dvt_kernels_bind(a, error);
     if (status == DVT_OK)
-        status = check_constants(a, options->flags, error);
-    if (status == DVT_OK)
         status = describe(a, error);
+    if (status == DVT_OK && !a->inspect_only)
+        status = dvt_residents_plan(a, error);
+    if (status == DVT_OK && !a->inspect_only)
+        status = dvt_device_tensors_plan(a, error);
+    if (status == DVT_OK)
+        status = check_constants(a, options->flags, error);
     if (status == DVT_OK && !a->inspect_only)
         log_opened(a);
     return status;
@@ -295,6 +300,8 @@ void dvt_close(dvt_artifact *a)
         dvt_frame_free(f);
     }
     dvt_own_state_free(a);
+    free(a->residents);
+    free(a->tensor_devices);
     free(a->fixed_sizes);
     free(a->times);
     free(a->infos);

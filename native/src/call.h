@@ -26,6 +26,8 @@ void dvt_bind_state(const program *p, frame *f, const dvt_state *state);
 /* Checks the memory that the caller gives, and gives each output some. */
 dvt_status dvt_make_outputs(const dvt_artifact *a, frame *f, const dvt_tensor *inputs,
                             const dvt_tensor *results, dvt_managed **outputs, dvt_error *error);
+/* Whether the caller's memory is filled by a copy in the end. */
+bool dvt_outputs_wait(const program *p, const dvt_tensor *results, dvt_managed *const *outputs);
 /* Takes over what hosts made and fills the caller's memory, after a run that succeeded. */
 void dvt_finish_outputs(const program *p, frame *f, const dvt_tensor *results,
                         dvt_managed **outputs);
@@ -37,7 +39,7 @@ dvt_status dvt_run_options_read(dvt_run_options *known, const dvt_run_options *g
                                 dvt_error *error);
 /* Everything of the caller's but the data: counts, kinds, sizes; then a frame for them. */
 dvt_status dvt_frame_for(dvt_artifact *a, const dvt_tensor *inputs, size_t input_count,
-                         frame **found, dvt_error *error);
+                         const dvt_stream *stream, frame **found, dvt_error *error);
 /* Keeps a frame for the next call. */
 void dvt_frame_give(dvt_artifact *a, frame *f);
 /* A run that this control may stop, which may be NULL. */

@@ -254,6 +254,8 @@ static struct device_frame *new_frame(dvt_artifact *a)
     d->launches = calloc(p->launch_count + 1u, sizeof *d->launches);
     d->tensors = calloc(p->pointer_count + 1, sizeof *d->tensors);
     d->attributes = calloc(p->table->argument_count + 1u, sizeof *d->attributes);
+    d->inputs = calloc(p->input_count + 1u, sizeof *d->inputs);
+    d->outputs = calloc(p->output_count + 1u, sizeof *d->outputs);
     return d;
 }
 
@@ -274,6 +276,8 @@ void dvt_devices_unbind(frame *f)
     free(d->launches);
     free(d->tensors);
     free(d->attributes);
+    free(d->inputs);
+    free(d->outputs);
     free(d);
     f->devices = NULL;
 }
@@ -393,7 +397,8 @@ dvt_status dvt_devices_prepare(dvt_artifact *a, frame *f, dvt_error *error)
     if (a->devices == NULL || a->program.table->device_count == 0)
         return DVT_OK;
     struct device_frame *d = f->devices = new_frame(a);
-    if (d == NULL || !d->arenas || !d->launches || !d->tensors || !d->attributes)
+    if (d == NULL || !d->arenas || !d->launches || !d->tensors || !d->attributes ||
+        !d->inputs || !d->outputs)
         return dvt_fail(error, DVT_ERROR_MEMORY, "out of memory");
     return DVT_OK;
 }

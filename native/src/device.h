@@ -70,9 +70,10 @@ typedef struct device_state {
 typedef struct {
     plugin_buffer memory;
     uint64_t bytes;
-    uint64_t bound; /* the plug-in's generation that every handle belongs to; 0: none */
-    uint64_t epoch; /* the weights' */
-    bool in_use;    /* by the run that is going on: its contents cannot be replaced */
+    uint64_t bound;     /* the plug-in's generation that every handle belongs to; 0: none */
+    uint64_t epoch;     /* the weights' */
+    bool in_use;        /* by the run that is going on: its contents cannot be replaced */
+    uint64_t placement; /* of the state that its buffers point at */
 } device_arena;
 
 /* A kernel call, or a call of a blob (kernel_name NULL), with its operands. */
@@ -84,13 +85,26 @@ typedef struct {
     const dvp_kernel *kernel;
 } launch;
 
+/* An input or output of a call; buffer NULL: it is the host's. */
+typedef struct {
+    struct dvt_buffer *buffer;
+    uint64_t offset;
+} device_tensor;
+
 struct device_frame {
     dvt_artifact *artifact;
     device_arena *arenas; /* one a device */
     launch *launches;
     dvp_tensor *tensors; /* as many as there are operands: outputs, then inputs */
     dvp_attribute *attributes;
+    /* The work of the last run, which nobody has waited for yet: on a lane NULL: none. */
+    plugin_lane *flies_on;
+    uint64_t turn, generation;
+    device_tensor *inputs, *outputs; /* one each: those of this call that are on a device */
 };
+
+/* Points the launches on a device at the memory of their operands. */
+void dvt_device_place_launches(frame *f, uint32_t device);
 
 /* A plug-in's error as ours. */
 dvt_status dvt_plugin_failed(const plugin_error *from, dvt_error *error);

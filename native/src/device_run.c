@@ -1,7 +1,8 @@
 /* Instructions on a device while a program runs. A device's turn begins with the first of them:
  * its lock is taken and what the frame needs is on it. It ends before the host does anything.
  */
-#include "device.h"
+#include "device_state.h"
+#include "stream.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -51,7 +52,7 @@ static void place_buffers(frame *f, uint32_t device)
     const program *p = &a->program;
     for (uint32_t i = 0; i < p->buffer_count; i++) {
         const buffer_record *b = &p->buffers[i];
-        if (b->device != device)
+        if (b->device != device || p->buffers[b->root].is_placed)
             continue;
         bool constant = p->buffers[b->root].kind == KIND_CONSTANT;
         f->tensors[i].data = constant ? a->devices[device - 1].weights[b->root].memory
@@ -71,6 +72,27 @@ static void place_operands(frame *f, const launch *l)
             tensors[i].data = f->tensors[l->in->inputs[i]].data;
 }
 
+void dvt_device_place_launches(frame *f, uint32_t device)
+{
+    for (uint32_t i = 0; i < f->devices->artifact->program.launch_count; i++)
+        if (f->devices->launches[i].in->device == device)
+            place_operands(f, &f->devices->launches[i]);
+}
+
+static int find_kernels(frame *f, uint32_t device, plugin_error *error)
+{
+    const dvt_artifact *a = f->devices->artifact;
+    plugin *p = a->devices[device - 1].plugin;
+    for (uint32_t i = 0; i < a->program.launch_count; i++) {
+        launch *l = &f->devices->launches[i];
+        if (l->in->device == device && l->kernel_name != NULL &&
+            plugin_find_kernel(p, l->kernel_name, l->least, l->greatest, l->op.name, &l->kernel,
+                               error) != 0)
+            return -1;
+    }
+    return 0;
+}
+
 static int bind_device(frame *f, uint32_t device, plugin_lane *lane, bool *sent,
                        plugin_error *error)
 {
@@ -83,16 +105,10 @@ static int bind_device(frame *f, uint32_t device, plugin_lane *lane, bool *sent,
     if (!held && plugin_alloc(p, arena->bytes, &arena->memory, error) != 0)
         return -1;
     place_buffers(f, device);
-    for (uint32_t i = 0; i < a->program.launch_count; i++) {
-        launch *l = &f->devices->launches[i];
-        if (l->in->device != device)
-            continue;
-        place_operands(f, l);
-        if (l->kernel_name != NULL &&
-            plugin_find_kernel(p, l->kernel_name, l->least, l->greatest, l->op.name, &l->kernel,
-                               error) != 0)
-            return -1;
-    }
+    dvt_device_place_launches(f, device);
+    if (find_kernels(f, device, error) != 0)
+        return -1;
+    arena->placement = 0;
     arena->bound = p->generation;
     arena->epoch = a->devices[device - 1].epoch;
     return 0;
@@ -118,6 +134,82 @@ static void drop_weights(frame *f, uint32_t device)
     s->epoch++;
 }
 
+static dvt_status bind_state(frame *f, device_turn *turn, dvt_error *error)
+{
+    plugin_error problem = {0};
+    bool sent = false;
+    if (f->devices->artifact->resident_count == 0)
+        return DVT_OK;
+    int failed =
+        (turn->launches && plugin_await_kernels(turn->lane, &problem) != 0) ||
+        dvt_device_state_bind(f, turn->state, turn->device, turn->lane, &sent, &problem);
+    turn->uploads |= sent;
+    turn->must_wait |= sent;
+    return failed ? dvt_plugin_failed(&problem, error) : DVT_OK;
+}
+
+static bool is_here(const device_tensor *t, const plugin *p)
+{
+    return t->buffer != NULL && t->buffer->plugin == p;
+}
+
+/* What a turn on a device reads and writes that other lanes may still be at work on. */
+static plugin_buffer **list_shared(frame *f, uint32_t device, const dvt_state *state,
+                                   size_t *count)
+{
+    const dvt_artifact *a = f->devices->artifact;
+    const plugin *p = a->devices[device - 1].plugin;
+    size_t most = (size_t)a->resident_count + a->program.input_count + a->program.output_count;
+    plugin_buffer **made = calloc(most + 1, sizeof *made);
+    *count = 0;
+    if (made == NULL)
+        return NULL;
+    for (uint32_t i = 0; state != NULL && i < a->resident_count; i++)
+        if (a->residents[i].device == device && state->held[i].now.memory != NULL)
+            made[(*count)++] = &state->held[i].now;
+    for (uint32_t i = 0; i < a->program.input_count; i++)
+        if (is_here(&f->devices->inputs[i], p))
+            made[(*count)++] = &f->devices->inputs[i].buffer->memory;
+    for (uint32_t i = 0; i < a->program.output_count; i++)
+        if (is_here(&f->devices->outputs[i], p))
+            made[(*count)++] = &f->devices->outputs[i].buffer->memory;
+    return made;
+}
+
+/* Whether a run would read what was lost, or write to memory that is not there any more. */
+static bool tensors_are_lost(const frame *f, const plugin *p, plugin_error *error)
+{
+    const program *all = &f->devices->artifact->program;
+    const struct device_frame *d = f->devices;
+    for (uint32_t i = 0; i < all->input_count; i++)
+        if (is_here(&d->inputs[i], p) && dvt_buffer_is_lost(d->inputs[i].buffer, error) != 0)
+            return true;
+    for (uint32_t i = 0; i < all->output_count; i++)
+        if (is_here(&d->outputs[i], p) &&
+            d->outputs[i].buffer->memory.generation != p->generation &&
+            dvt_buffer_is_lost(d->outputs[i].buffer, error) != 0)
+            return true;
+    return false;
+}
+
+static int enter_lane(frame *f, uint32_t device, const device_turn *turn, plugin_lane **lane,
+                      plugin_error *error)
+{
+    plugin *p = f->devices->artifact->devices[device - 1].plugin;
+    bool streams = turn->stream != NULL && turn->stream->plugin == p;
+    size_t count;
+    plugin_buffer **shared = list_shared(f, device, turn->state, &count);
+    if (shared == NULL)
+        return plugin_problem_is(error, PLUGIN_MEMORY, "out of memory");
+    int failed = plugin_enter_on(p, streams ? turn->stream : NULL, shared, count, lane, error);
+    if (!failed && tensors_are_lost(f, p, error)) {
+        plugin_leave(*lane);
+        failed = -1;
+    }
+    free(shared);
+    return failed;
+}
+
 static dvt_status enter(frame *f, uint32_t device, device_turn *turn, dvt_error *error)
 {
     const device_state *s = &f->devices->artifact->devices[device - 1];
@@ -125,12 +217,18 @@ static dvt_status enter(frame *f, uint32_t device, device_turn *turn, dvt_error 
     device_arena *arena = &f->devices->arenas[device - 1];
     plugin_error problem = {0};
     plugin_lane *lane;
-    if (plugin_enter(p, NULL, 0, &lane, &problem) != 0)
+    if (enter_lane(f, device, turn, &lane, &problem) != 0)
         return dvt_plugin_failed(&problem, error);
-    *turn = (device_turn){.plugin = p, .lane = lane, .device = device};
+    *turn = (device_turn){.plugin = p,
+                          .lane = lane,
+                          .device = device,
+                          .state = turn->state,
+                          .stream = turn->stream,
+                          .waits = turn->waits,
+                          .launches = lane->finished + 1 < lane->given};
     if (arena->bound == p->generation && arena->epoch == s->epoch) {
         arena->in_use = true;
-        return DVT_OK;
+        return bind_state(f, turn, error);
     }
     if (arena->in_use)
         return dvt_fail(
@@ -140,7 +238,7 @@ static dvt_status enter(frame *f, uint32_t device, device_turn *turn, dvt_error 
             p->info.name);
     plugin_hold(p); /* weights are the artifact's, not the run's */
     int failed = bind_device(f, device, lane, &turn->sent_weights, &problem);
-    turn->uploads = turn->sent_weights;
+    turn->uploads = turn->must_wait = turn->sent_weights;
     if (p->parallel && turn->sent_weights) { /* other lanes may read them next */
         failed = failed || plugin_sync(lane, &problem) != 0;
         if (failed)
@@ -149,7 +247,7 @@ static dvt_status enter(frame *f, uint32_t device, device_turn *turn, dvt_error 
     }
     plugin_let(p);
     arena->in_use = true;
-    return failed ? dvt_plugin_failed(&problem, error) : DVT_OK;
+    return failed ? dvt_plugin_failed(&problem, error) : bind_state(f, turn, error);
 }
 
 dvt_status dvt_device_leave(frame *f, device_turn *turn, dvt_status status, dvt_error *error)
@@ -173,9 +271,49 @@ dvt_status dvt_device_leave(frame *f, device_turn *turn, dvt_status status, dvt_
         drop_weights(f, turn->device);
         plugin_let(p);
     }
+    dvt_device_state_arrived(f->devices->artifact, turn->state, turn->device, status == DVT_OK);
     plugin_leave(turn->lane);
-    *turn = (device_turn){0};
+    *turn = (device_turn){.state = turn->state, .stream = turn->stream, .waits = turn->waits};
     return status;
+}
+
+/* Leaves a caller's stream at work. */
+static dvt_status fly(frame *f, device_turn *turn, dvt_event *done, dvt_error *error)
+{
+    plugin_lane *lane = turn->lane;
+    plugin_error problem = {0};
+    if ((turn->uploads && plugin_await_uploads(lane, &problem) != 0) ||
+        (done != NULL && dvt_event_set(done, lane, &problem) != 0))
+        return dvt_device_leave(f, turn, dvt_plugin_failed(&problem, error), error);
+    f->devices->flies_on = lane;
+    f->devices->turn = lane->given;
+    f->devices->generation = lane->plugin->generation;
+    if (turn->state != NULL)
+        dvt_device_state_commit(f->devices->artifact, turn->state, lane, true);
+    plugin_leave(lane);
+    return DVT_OK;
+}
+
+dvt_status dvt_device_end(frame *f, device_turn *turn, dvt_event *done, dvt_status status,
+                          dvt_error *error)
+{
+    const plugin *p = turn->plugin;
+    if (done != NULL)
+        dvt_event_unset(done);
+    if (status == DVT_OK && p != NULL && turn->stream == turn->lane && !turn->must_wait &&
+        !turn->waits && p->device != NULL && !p->lost)
+        return fly(f, turn, done != NULL && done->plugin == p ? done : NULL, error);
+    status = dvt_device_leave(f, turn, status, error);
+    if (f->devices != NULL && turn->state != NULL)
+        dvt_device_state_commit(f->devices->artifact, turn->state, NULL, status == DVT_OK);
+    return status;
+}
+
+bool dvt_device_is_free(const frame *f, const plugin_lane *stream)
+{
+    const struct device_frame *d = f->devices;
+    return d == NULL || d->flies_on == NULL || d->flies_on == stream ||
+           d->flies_on->plugin->generation != d->generation || d->flies_on->finished >= d->turn;
 }
 
 /* ---- instructions ---- */
@@ -198,6 +336,7 @@ static int clear(frame *f, uint32_t at, device_turn *turn, plugin_error *error)
         const clearing *c = &f->clearings[f->clearing_next];
         if (c->at != at)
             break;
+        turn->must_wait = true; /* the zeros are the frame's */
         if (upload(turn, &f->tensors[c->buffer], c->begin, f->zeros, c->end - c->begin,
                    error) != 0)
             return -1;
@@ -233,8 +372,78 @@ static int download_elements(plugin_lane *lane, const dvt_tensor *to, const dvt_
     return failed;
 }
 
+/* Within the device, if it is state that stays there. */
+static int copy_state(frame *f, const instruction *in, device_turn *turn, bool *handled,
+                      plugin_error *error)
+{
+    if (turn->uploads && plugin_await_uploads(turn->lane, error) != 0)
+        return -1;
+    turn->uploads = false;
+    turn->launches = true;
+    return dvt_device_state_copy(f, in, turn->state, turn->lane, handled, error);
+}
+
+/* The caller's tensor on a device that a copy reads or fills; NULL: there is none. */
+static const device_tensor *device_side(const frame *f, const instruction *in)
+{
+    const program *p = &f->devices->artifact->program;
+    bool fills = p->buffers[in->outputs[0]].device == 0;
+    uint32_t host = fills ? in->outputs[0] : in->inputs[0];
+    const device_tensor *all = p->buffers[host].kind == KIND_INPUT    ? f->devices->inputs
+                               : p->buffers[host].kind == KIND_OUTPUT ? f->devices->outputs
+                                                                      : NULL;
+    const uint32_t *list = p->buffers[host].kind == KIND_INPUT ? p->inputs : p->outputs;
+    uint32_t count = p->buffers[host].kind == KIND_INPUT ? p->input_count : p->output_count;
+    for (uint32_t i = 0; all != NULL && i < count; i++)
+        if (list[i] == host)
+            return all[i].buffer != NULL ? &all[i] : NULL;
+    return NULL;
+}
+
+static int copy_within(frame *f, const instruction *in, const device_tensor *there,
+                       device_turn *turn, plugin_error *error)
+{
+    bool fills = f->devices->artifact->program.buffers[in->outputs[0]].device == 0;
+    const dvt_tensor *other = &f->tensors[fills ? in->inputs[0] : in->outputs[0]];
+    uint64_t bytes = f->extents[in->outputs[0]];
+    plugin_buffer arena = {.memory = other->data};
+    if (turn->uploads && plugin_await_uploads(turn->lane, error) != 0)
+        return -1;
+    turn->uploads = false;
+    turn->launches = true;
+    if (!fills)
+        return plugin_move(turn->lane, &arena, other->byte_offset, &there->buffer->memory,
+                           there->offset, bytes, error);
+    plugin_computed_on(&there->buffer->memory, turn->lane);
+    return plugin_move(turn->lane, &there->buffer->memory, there->offset, &arena,
+                       other->byte_offset, bytes, error);
+}
+
+/* Whether a copy uses memory of the host's that the caller knows nothing of, or whose contents
+ * this run hands on. */
+static void note_host_memory(const frame *f, const instruction *in, device_turn *turn)
+{
+    const program *p = &f->devices->artifact->program;
+    bool fills = p->buffers[in->outputs[0]].device == 0;
+    uint32_t root = p->buffers[fills ? in->outputs[0] : in->inputs[0]].root;
+    uint8_t kind = p->buffers[root].kind;
+    bool callers = kind == KIND_INPUT || (fills && kind == KIND_OUTPUT) ||
+                   (!fills && kind == KIND_CONSTANT);
+    for (uint32_t i = 0; kind == KIND_INPUT && i < p->input_count; i++)
+        callers = callers && (p->inputs[i] != root || f->copies[i] == NULL);
+    turn->must_wait |= !callers;
+}
+
 static int copy(frame *f, const instruction *in, device_turn *turn, plugin_error *error)
 {
+    const buffer_record *buffers = f->devices->artifact->program.buffers;
+    bool stays = buffers[in->outputs[0]].resident != 0 || buffers[in->inputs[0]].resident != 0;
+    if (stays)
+        return copy_state(f, in, turn, &stays, error);
+    const device_tensor *there = device_side(f, in);
+    if (there != NULL)
+        return copy_within(f, in, there, turn, error);
+    note_host_memory(f, in, turn);
     const dvt_tensor *to = &f->tensors[in->outputs[0]], *from = &f->tensors[in->inputs[0]];
     uint64_t bytes = f->extents[in->outputs[0]]; /* both have one layout, and it is no view */
     if (to->device.type != DVT_CPU)

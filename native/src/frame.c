@@ -152,13 +152,14 @@ static bool overlaps_itself(const dvt_tensor *t)
 
 /* The memory of the host's arena; a plug-in's is allocated when the device's turn comes. */
 static dvt_status take_arena(const dvt_artifact *a, frame *f, uint32_t device,
-                             const dvt_memory *memory, dvt_error *error)
+                             const dvt_memory *memory, uint64_t placed, dvt_error *error)
 {
     uint64_t total = f->call_bytes + f->bytes;
-    dvt_status status = dvt_charge_memory(a, &total, memory->peak, "temporaries", error);
+    dvt_status status =
+        dvt_charge_memory(a, &total, memory->peak + placed, "temporaries", error);
     if (status != DVT_OK)
         return status;
-    f->bytes += memory->peak;
+    f->bytes += memory->peak + placed;
     if (device != 0) {
         dvt_devices_reserve(f, device, memory->peak);
         return DVT_OK;
@@ -181,6 +182,7 @@ static dvt_status plan_arena(const dvt_artifact *a, frame *f, uint32_t device, d
     uint32_t *slots = calloc(p->buffer_count + 1u, sizeof *slots);
     dvt_status status = DVT_OK;
     uint32_t count = 0;
+    uint64_t placed = 0;
     if (lives == NULL || slots == NULL)
         status = dvt_fail(error, DVT_ERROR_MEMORY, "out of memory");
     for (uint32_t i = 0; status == DVT_OK && i < p->buffer_count; i++) {
@@ -194,19 +196,22 @@ static dvt_status plan_arena(const dvt_artifact *a, frame *f, uint32_t device, d
                 lives[count - 1] = (lifetime){0, 0, 0, 0};
         }
         uint64_t bytes = (f->extents[i] + DVT_ALIGN - 1) / DVT_ALIGN * DVT_ALIGN;
-        if (bytes > lives[slots[b->root]].size)
+        if (p->buffers[b->root].is_placed) /* counted, but it lies elsewhere */
+            placed += bytes;
+        else if (bytes > lives[slots[b->root]].size)
             lives[slots[b->root]].size = bytes;
     }
     dvt_memory memory;
     if (status == DVT_OK)
         status = dvt_plan(lives, count, &memory, error);
     if (status == DVT_OK)
-        status = take_arena(a, f, device, &memory, error);
+        status = take_arena(a, f, device, &memory, placed, error);
     for (uint32_t i = 0; status == DVT_OK && i < p->buffer_count; i++) {
         const buffer_record *b = &p->buffers[i];
         if (p->buffers[b->root].kind != KIND_TEMPORARY || b->device != device)
             continue;
-        uint64_t offset = lives[slots[b->root]].offset + f->offsets[i];
+        uint64_t start = p->buffers[b->root].is_placed ? 0 : lives[slots[b->root]].offset;
+        uint64_t offset = start + f->offsets[i];
         if (device != 0)
             f->tensors[i].byte_offset = offset;
         else /* any address will do where all temporaries are empty */

@@ -32,24 +32,24 @@ static const char *dtype_name(dvt_dtype dtype, char *text)
     return text;
 }
 
-static dvt_status check_kind(const buffer_record *b, const dvt_tensor *t, dvt_error *error)
+static dvt_status check_kind(const dvt_artifact *a, uint32_t n, const dvt_tensor *t,
+                             dvt_error *error)
 {
+    const buffer_record *b = &a->program.buffers[a->program.inputs[n]];
     char got[24], expected[24];
     if (!dvt_same_dtype(t->dtype, b->dtype))
         return dvt_fail(error, DVT_ERROR_GUARD, "input '%.*s' is %s, expected %s",
                         dvt_shown(b->name.size), (const char *)b->name.data,
                         dtype_name(t->dtype, got), dtype_name(b->dtype, expected));
-    if (t->device.type != DVT_CPU)
-        return dvt_fail(error, DVT_ERROR_GUARD,
-                        "input '%.*s' is on a device of DLPack type %d, expected the CPU",
-                        dvt_shown(b->name.size), (const char *)b->name.data, t->device.type);
     if (t->ndim != b->rank)
         return dvt_fail(error, DVT_ERROR_GUARD, "input '%.*s' has %d dimensions, expected %d",
                         dvt_shown(b->name.size), (const char *)b->name.data, t->ndim, b->rank);
     for (int32_t i = 0; i < t->ndim; i++)
         if (t->shape[i] < 0)
             return wrong(error, b, "a negative size", t->shape[i], 0);
-    return DVT_OK;
+    return t->device.type == DVT_CPU
+               ? DVT_OK
+               : dvt_device_tensor_check(a, a->program.inputs[n], t, "input", n, error);
 }
 
 static dvt_status check_shape(const buffer_record *b, const dvt_tensor *t,
@@ -128,6 +128,10 @@ static dvt_status bind_input(const dvt_artifact *a, frame *f, uint32_t n,
         return dvt_fail(error, DVT_ERROR_GUARD, "input '%.*s' has no data",
                         dvt_shown(p->buffers[index].name.size),
                         (const char *)p->buffers[index].name.data);
+    if (given->device.type != DVT_CPU) {
+        t->data = f; /* the device alone uses it */
+        return dvt_device_input(a, f, n, given, error);
+    }
     bool hides = f->gaps[index] && !a->trusted;
     if (!hides && dvt_fits_in_place(given, t, p->buffers[index].item)) {
         t->data = dvt_data(given);
@@ -142,6 +146,12 @@ static dvt_status bind_input(const dvt_artifact *a, frame *f, uint32_t n,
     t->data = f->copies[n];
     dvt_repack(t, given);
     return DVT_OK;
+}
+
+bool dvt_on_other_devices(const dvt_tensor *one, const dvt_tensor *other)
+{
+    bool on_device = one->device.type != DVT_CPU || other->device.type != DVT_CPU;
+    return on_device && (one->device.type != other->device.type || one->data != other->data);
 }
 
 /* The bytes a tensor may touch, for telling whether two overlap: all there are where its
@@ -169,7 +179,8 @@ static dvt_status check_overlap(const program *p, const dvt_tensor *given, dvt_e
     for (uint32_t i = 0; i < p->input_count; i++)
         for (uint32_t j = 0; j < i; j++) {
             uintptr_t a, b, c, d;
-            if (dvt_is_empty(&given[i]) || dvt_is_empty(&given[j]))
+            if (dvt_is_empty(&given[i]) || dvt_is_empty(&given[j]) ||
+                dvt_on_other_devices(&given[i], &given[j]))
                 continue;
             dvt_bounds(&given[i], &a, &b);
             dvt_bounds(&given[j], &c, &d);
@@ -248,11 +259,11 @@ void dvt_return_inputs(const dvt_artifact *a, frame *f, const dvt_tensor *inputs
     }
 }
 
-dvt_status dvt_check_inputs(const program *p, const dvt_tensor *inputs, dvt_error *error)
+dvt_status dvt_check_inputs(const dvt_artifact *a, const dvt_tensor *inputs, dvt_error *error)
 {
     dvt_status status = DVT_OK;
-    for (uint32_t i = 0; status == DVT_OK && i < p->input_count; i++)
-        status = check_kind(&p->buffers[p->inputs[i]], &inputs[i], error);
+    for (uint32_t i = 0; status == DVT_OK && i < a->program.input_count; i++)
+        status = check_kind(a, i, &inputs[i], error);
     return status;
 }
 
@@ -264,6 +275,7 @@ dvt_status dvt_bind_inputs(const dvt_artifact *a, frame *f, const dvt_tensor *in
     for (uint32_t i = 0; status == DVT_OK && i < p->input_count; i++)
         status = check_shape(&p->buffers[p->inputs[i]], &inputs[i],
                              f->tensors[p->inputs[i]].shape, error);
+    dvt_device_tensors_clear(a, f);
     if (status == DVT_OK && p->writes_inputs && !a->may_overlap)
         status = check_overlap(p, inputs, error);
     for (uint32_t i = 0; status == DVT_OK && i < p->input_count; i++) {

@@ -126,6 +126,8 @@ typedef struct {
     uint32_t life_first, life_last; /* roots: those between which its memory is */
     uint32_t first_view, next_view; /* owners: a list of the views of it */
     bool handed_out;                /* a host buffer that is an output of the program */
+    bool is_placed;    /* roots: in memory of state that stays on a device (device_state.c) */
+    uint32_t resident; /* state: 1 + its place among what stays on devices; 0: it does not */
     const uint32_t *layout; /* pairs: size and zeros before it of each axis of the tensor that
                              * it holds, axis and step of each dimension; NULL: no other */
     uint8_t layout_rank;
@@ -256,7 +258,7 @@ void dvt_frame_clear(frame *f, uint32_t at);
 
 /* ---- inputs.c ---- */
 /* Their count, kinds, dtypes and ranks. */
-dvt_status dvt_check_inputs(const program *p, const dvt_tensor *inputs, dvt_error *error);
+dvt_status dvt_check_inputs(const dvt_artifact *a, const dvt_tensor *inputs, dvt_error *error);
 dvt_status dvt_read_symbols(const program *p, const dvt_tensor *inputs, int64_t *values,
                             dvt_error *error);
 /* Their shapes; then each is used where it lies, or copied. */
@@ -271,6 +273,8 @@ void dvt_bounds(const dvt_tensor *t, uintptr_t *low, uintptr_t *high);
 /* Points the views of a buffer at its memory. */
 void dvt_bind_views(const program *p, frame *f, uint32_t owner);
 bool dvt_is_empty(const dvt_tensor *t);
+/* Whether two tensors cannot share memory, as they are not in the same buffer of a device. */
+bool dvt_on_other_devices(const dvt_tensor *one, const dvt_tensor *other);
 /* Whether a tensor lies as the program expects, so that it can be used where it is. */
 bool dvt_fits_in_place(const dvt_tensor *t, const dvt_tensor *expected, uint32_t item);
 /* Copies one layout to another; NULL strides mean row-major. */
@@ -298,12 +302,34 @@ typedef struct {
     uint32_t device;
     bool uploads, launches; /* given to a stream, and the other has not waited for it */
     bool sent_weights;
+    struct dvt_state *state;    /* of the run; NULL: the program keeps none */
+    struct plugin_lane *stream; /* the caller's, for its device; NULL: none */
+    bool must_wait; /* the device uses memory of the host's that is not the caller's */
+    bool waits;     /* the run has work for the host in the end */
 } device_turn;
 dvt_status dvt_device_step(frame *f, uint32_t at, const instruction *in, device_turn *turn,
                            dvt_error *error);
 /* Waits for the device, so that the host may touch what was copied. */
 dvt_status dvt_device_leave(frame *f, device_turn *turn, dvt_status status, dvt_error *error);
+/* Ends a run's last turn; state that it computed is the state from now on. On a caller's stream
+ * it is not waited for, unless that must be; `done` is recorded, if it is not NULL. */
+dvt_status dvt_device_end(frame *f, device_turn *turn, struct dvt_event *done,
+                          dvt_status status, dvt_error *error);
+/* Whether a frame may serve a run on this stream (NULL: on none) right now. */
+bool dvt_device_is_free(const frame *f, const struct plugin_lane *stream);
 void dvt_device_start(frame *f);
+
+/* ---- device_tensors.c: inputs and results that lie on a device ---- */
+/* Finds out which may; once, when an artifact is opened. */
+dvt_status dvt_device_tensors_plan(dvt_artifact *a, dvt_error *error);
+/* Whether a tensor of a caller's is one that this buffer may be; messages call it so. */
+dvt_status dvt_device_tensor_check(const dvt_artifact *a, uint32_t buffer, const dvt_tensor *t,
+                                   const char *what, uint32_t number, dvt_error *error);
+dvt_status dvt_device_input(const dvt_artifact *a, frame *f, uint32_t n, const dvt_tensor *t,
+                            dvt_error *error);
+dvt_status dvt_device_output(const dvt_artifact *a, frame *f, uint32_t n, const dvt_tensor *t,
+                             dvt_error *error);
+void dvt_device_tensors_clear(const dvt_artifact *a, frame *f);
 
 /* ---- elf.c ---- */
 typedef struct dvt_code dvt_code;
@@ -341,9 +367,11 @@ dvt_status dvt_kernel_ir_look(const dvt_call *call, struct operand_use *uses, ke
 /* ---- state.c ---- */
 struct dvt_state {
     dvt_artifact *artifact;
-    uint64_t number;      /* 0: the artifact's own; else no other ever had it */
-    unsigned char **data; /* one a buffer: private copies; NULL: not state */
-    dvt_lock lock;        /* held for a whole run, and by those who look */
+    uint64_t number;           /* 0: the artifact's own; else no other ever had it */
+    unsigned char **data;      /* one a buffer: private copies; NULL: not state */
+    struct state_memory *held; /* one a resident of the artifact */
+    uint64_t placement;        /* changes whenever memory of `held` does */
+    dvt_lock lock;             /* held for a whole run, and by those who look */
 };
 
 struct dvt_artifact {
@@ -380,6 +408,9 @@ struct dvt_artifact {
     uint64_t kept_bytes;          /* of the frames */
     _Atomic(uint64_t) *times;     /* TIMES an instruction, ns; NULL: nobody measures */
     struct device_state *devices; /* one a device of the table */
+    struct resident *residents;   /* state that stays on devices */
+    uint32_t *tensor_devices;     /* one a buffer: where an input or output may lie */
+    uint32_t resident_count;
 };
 
 /* ---- artifact.c ---- */

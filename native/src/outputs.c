@@ -12,8 +12,7 @@ static bool wants(const dvt_tensor *results, uint32_t output)
 static dvt_status check_result(const dvt_tensor *given, const dvt_tensor *expected,
                                uint32_t output, dvt_error *error)
 {
-    bool same = dvt_same_dtype(given->dtype, expected->dtype) &&
-                given->ndim == expected->ndim && given->device.type == DVT_CPU;
+    bool same = dvt_same_dtype(given->dtype, expected->dtype) && given->ndim == expected->ndim;
     for (int32_t i = 0; same && i < given->ndim; i++)
         same = given->shape[i] == expected->shape[i];
     return same ? DVT_OK
@@ -26,7 +25,7 @@ static dvt_status check_result(const dvt_tensor *given, const dvt_tensor *expect
 static bool share_memory(const dvt_tensor *one, const dvt_tensor *other)
 {
     uintptr_t low[2], high[2];
-    if (dvt_is_empty(one) || dvt_is_empty(other))
+    if (dvt_is_empty(one) || dvt_is_empty(other) || dvt_on_other_devices(one, other))
         return false;
     dvt_bounds(one, &low[0], &high[0]);
     dvt_bounds(other, &low[1], &high[1]);
@@ -34,13 +33,16 @@ static bool share_memory(const dvt_tensor *one, const dvt_tensor *other)
 }
 
 /* All that is wrong with the caller's memory, before anything runs. */
-static dvt_status check_results(const program *p, const frame *f, const dvt_tensor *results,
-                                dvt_error *error)
+static dvt_status check_results(const dvt_artifact *a, const frame *f,
+                                const dvt_tensor *results, dvt_error *error)
 {
+    const program *p = &a->program;
     for (uint32_t i = 0; i < p->output_count; i++) {
         if (!wants(results, i))
             continue;
         dvt_status status = check_result(&results[i], &f->tensors[p->outputs[i]], i, error);
+        if (status == DVT_OK && results[i].device.type != DVT_CPU)
+            status = dvt_device_tensor_check(a, p->outputs[i], &results[i], "output", i, error);
         if (status != DVT_OK)
             return status;
         for (uint32_t j = 0; j < i; j++)
@@ -71,11 +73,16 @@ dvt_status dvt_make_outputs(const dvt_artifact *a, frame *f, const dvt_tensor *i
                             const dvt_tensor *results, dvt_managed **outputs, dvt_error *error)
 {
     const program *p = &a->program;
-    dvt_status status = results != NULL ? check_results(p, f, results, error) : DVT_OK;
+    dvt_status status = results != NULL ? check_results(a, f, results, error) : DVT_OK;
     for (uint32_t i = 0; status == DVT_OK && i < p->output_count; i++) {
         uint32_t shown = p->outputs[i], owner = p->buffers[shown].owner;
         if (p->buffers[shown].handed_out)
             continue; /* the host will make it */
+        if (wants(results, i) && results[i].device.type != DVT_CPU) {
+            f->tensors[owner].data = f; /* the device alone writes it */
+            status = dvt_device_output(a, f, i, &results[i], error);
+            continue;
+        }
         if (wants(results, i) && fits(p, f, i, inputs, &results[i])) {
             f->tensors[owner].data = dvt_data(&results[i]);
             dvt_bind_views(p, f, owner);
@@ -96,6 +103,14 @@ static void drop(dvt_managed **output)
     if (*output != NULL && (*output)->deleter != NULL)
         (*output)->deleter(*output);
     *output = NULL;
+}
+
+bool dvt_outputs_wait(const program *p, const dvt_tensor *results, dvt_managed *const *outputs)
+{
+    for (uint32_t i = 0; i < p->output_count; i++)
+        if (wants(results, i) && outputs[i] != NULL)
+            return true;
+    return false;
 }
 
 void dvt_finish_outputs(const program *p, frame *f, const dvt_tensor *results,

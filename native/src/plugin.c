@@ -194,7 +194,10 @@ static void abandon_device(void *context)
     if (p->device == NULL)
         return;
     p->device = NULL;
-    memset(p->lanes, 0, sizeof p->lanes);
+    for (plugin_event *e = p->events; e != NULL; e = e->next)
+        e->handle = NULL;
+    for (int i = 0; i < PLUGIN_LANES; i++)
+        p->lanes[i] = (plugin_lane){.plugin = p, .kept = p->lanes[i].kept};
     p->counters.buffers = 0;
     p->generation++;
 }

@@ -27,7 +27,8 @@ typedef struct {
     uint64_t peer_copies, peer_bytes;
 } plugin_counters;
 
-enum { PLUGIN_LANES = 4 };
+/* The first are the runtime's own, the others streams of its callers. */
+enum { PLUGIN_OWN_LANES = 4, PLUGIN_LANES = 12 };
 
 /* What one run has to itself: a stream for kernels, one for copies to the device, and events
  * where the one waits for the other. */
@@ -36,11 +37,20 @@ typedef struct plugin_lane {
     dvp_stream *compute, *transfer;
     dvp_event *uploaded, *computed;
     bool made, taken;
+    bool kept; /* it is a caller's */
     _Atomic uint64_t given,
-        finished;                 /* how often it got work; what is done and was waited for */
-    uint64_t bad_first, bad_last; /* turns whose work failed; 0: none */
-    void *held;                   /* a list of memory that a lost device may still write to */
+        finished; /* how often it got work; what is done and was waited for */
+    _Atomic uint64_t bad_first, bad_last; /* turns whose work failed; 0: none */
+    /* Turns of others that its work builds on (0: none), and what had failed there by then. */
+    _Atomic uint64_t after[PLUGIN_LANES], seen[PLUGIN_LANES];
+    void *held; /* a list of memory that a lost device may still write to */
 } plugin_lane;
+
+/* An event of a caller's; its handle goes when the device is closed. */
+typedef struct plugin_event {
+    dvp_event *handle; /* NULL: not made, or gone */
+    struct plugin_event *next;
+} plugin_event;
 
 struct plugin_retired; /* memory and programs that nobody needs any more */
 
@@ -62,6 +72,7 @@ typedef struct dvt_plugin {
     plugin_counters counters;
     struct plugin_retired *retired;
     struct plugin_retired *spares; /* one for each thing that is not retired yet */
+    plugin_event *events;
     dvt_lock lock;         /* long: without `parallel` one call at a time reaches the device */
     dvt_lock memory;       /* long: what the interface marks [memory] */
     dvt_lock retired_lock; /* brief */
@@ -130,6 +141,22 @@ void plugin_close(plugin *p, int64_t *leaked);
 int plugin_enter(plugin *p, plugin_buffer *const *reads, size_t count, plugin_lane **lane,
                  plugin_error *error);
 void plugin_leave(plugin_lane *lane);
+/* The same on a caller's lane, which comes after all that these buffers still wait for. NULL:
+ * on any. */
+int plugin_enter_on(plugin *p, plugin_lane *wanted, plugin_buffer *const *reads, size_t count,
+                    plugin_lane **lane, plugin_error *error);
+/* A lane for a caller; NULL: all are taken. */
+plugin_lane *plugin_keep_lane(plugin *p);
+void plugin_give_lane(plugin *p, plugin_lane *lane);
+/* Events of callers: on the list from when they are made until they are freed. */
+void plugin_keep_event(plugin *p, plugin_event *event);
+void plugin_drop_event(plugin *p, plugin_event *event);
+/* What runs on a lane from here on is not waited for by who leaves it. */
+void plugin_computed_on(plugin_buffer *buffer, const plugin_lane *lane);
+/* Keeps the device open beside runs of others, with no lane: false where it is another than
+ * that of this generation. For what the interface marks [any], of parallel plug-ins. */
+bool plugin_visit(plugin *p, uint64_t generation);
+void plugin_depart(plugin *p);
 /* For what runs of a parallel plug-in share. */
 void plugin_hold(plugin *p);
 void plugin_let(plugin *p);
@@ -158,11 +185,25 @@ int plugin_upload(plugin_lane *lane, const plugin_buffer *to, uint64_t offset, c
                   uint64_t bytes, plugin_error *error);
 int plugin_download(plugin_lane *lane, void *to, const plugin_buffer *from, uint64_t offset,
                     uint64_t bytes, plugin_error *error);
+/* Within the device, in order with its kernels. */
+int plugin_move(plugin_lane *lane, const plugin_buffer *to, uint64_t to_offset,
+                const plugin_buffer *from, uint64_t from_offset, uint64_t bytes,
+                plugin_error *error);
 /* From another device of the same library to all of a buffer. 1: it cannot be done directly. */
 int plugin_copy_peer(plugin_lane *lane, const plugin_buffer *to, plugin *from,
                      const plugin_buffer *source, plugin_error *error);
 /* Waits for all that a lane was given. */
 int plugin_sync(plugin_lane *lane, plugin_error *error);
+/* The same, at most so many nanoseconds: 1 where it has not ended by then. */
+int plugin_wait(plugin_lane *lane, uint64_t nanoseconds, plugin_error *error);
+/* Waits for an event, as long as that: DVP_TIMEOUT. The device is visited. */
+dvp_status plugin_wait_event(plugin *p, dvp_event *event, uint64_t nanoseconds,
+                             dvp_error *said);
+/* Let all that a lane is given from now on wait for what another has been given. */
+int plugin_follow(plugin_lane *lane, plugin_lane *other, plugin_error *error);
+/* Notes that a lane builds on another's work, so that whoever waits hears of errors there. */
+void plugin_builds_on(plugin_lane *lane, const plugin_lane *other, uint64_t turn);
+bool plugin_builds_on_others(const plugin_lane *lane);
 /* Let one stream wait for what the other has been given so far. */
 int plugin_await_uploads(plugin_lane *lane, plugin_error *error);
 int plugin_await_kernels(plugin_lane *lane, plugin_error *error);

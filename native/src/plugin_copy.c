@@ -1,9 +1,11 @@
 /* Device memory, copies, and waiting. */
+#define _POSIX_C_SOURCE 200809L
 #include "plugin.h"
 
 #include "control.h"
 
 #include <stdio.h>
+#include <time.h>
 
 /* How long a stream is waited for before the host looks whether it should go on. */
 #define SLICE 50000000u
@@ -89,6 +91,21 @@ int plugin_download(plugin_lane *lane, void *to, const plugin_buffer *from, uint
                 error);
 }
 
+int plugin_move(plugin_lane *lane, const plugin_buffer *to, uint64_t to_offset,
+                const plugin_buffer *from, uint64_t from_offset, uint64_t bytes,
+                plugin_error *error)
+{
+    return copy(lane, lane->compute,
+                &(dvp_copy){.struct_size = sizeof(dvp_copy),
+                            .direction = DVP_DEVICE_TO_DEVICE,
+                            .destination = to->memory,
+                            .destination_offset = to_offset,
+                            .source = from->memory,
+                            .source_offset = from_offset,
+                            .bytes = bytes},
+                error);
+}
+
 int plugin_copy_peer(plugin_lane *lane, const plugin_buffer *to, plugin *from,
                      const plugin_buffer *source, plugin_error *error)
 {
@@ -115,16 +132,22 @@ int plugin_copy_peer(plugin_lane *lane, const plugin_buffer *to, plugin *from,
 /* ---- waiting ---- */
 
 /* A stream that can be waited for in slices is given up when the run is to stop, or when it has
- * taken longer than anything may. */
-static dvp_status wait_for(plugin *p, dvp_stream *stream, dvp_error *said)
+ * taken longer than anything may. NOT_YET where that takes longer than `limit`. */
+enum { NOT_YET = -1 };
+
+static dvp_status wait_for(plugin *p, dvp_stream *stream, uint64_t limit, dvp_error *said)
 {
     if (p->api.stream_wait == NULL)
         return p->api.stream_sync(p->device, stream, said);
     uint64_t start = dvt_now();
     for (;;) {
-        dvp_status status = p->api.stream_wait(p->device, stream, SLICE, said);
+        uint64_t waited = dvt_now() - start, left = waited < limit ? limit - waited : 0;
+        dvp_status status =
+            p->api.stream_wait(p->device, stream, left < SLICE ? left : SLICE, said);
         if (status != DVP_TIMEOUT)
             return status;
+        if (left <= SLICE)
+            return NOT_YET;
         if (p->lost) {
             snprintf(said->message, sizeof said->message, "another run found it lost");
             return DVP_DEVICE_LOST;
@@ -144,7 +167,91 @@ static dvp_status wait_for(plugin *p, dvp_stream *stream, dvp_error *said)
     }
 }
 
-int plugin_sync(plugin_lane *lane, plugin_error *error)
+dvp_status plugin_wait_event(plugin *p, dvp_event *event, uint64_t nanoseconds, dvp_error *said)
+{
+    uint64_t start = dvt_now();
+    for (;;) {
+        uint64_t waited = dvt_now() - start;
+        uint64_t left = waited < nanoseconds ? nanoseconds - waited : 0;
+        dvp_status status =
+            p->api.event_sync(p->device, event, left < SLICE ? left : SLICE, said);
+        if (status != DVP_TIMEOUT || left <= SLICE || p->lost)
+            return status;
+        plugin_clear(said);
+    }
+}
+
+void plugin_builds_on(plugin_lane *lane, const plugin_lane *other, uint64_t turn)
+{
+    ptrdiff_t i = other - other->plugin->lanes;
+    if (other == lane)
+        return;
+    if (lane->after[i] == 0)
+        lane->seen[i] = other->bad_last;
+    if (lane->after[i] < turn)
+        lane->after[i] = turn;
+}
+
+bool plugin_builds_on_others(const plugin_lane *lane)
+{
+    for (int i = 0; i < PLUGIN_LANES; i++)
+        if (lane->after[i] != 0)
+            return true;
+    return false;
+}
+
+/* Waits for turns of a lane that another thread may be using: that one says when they are done,
+ * or lets go of it. 1: they are not done within the limit. */
+static int wait_for_other(plugin *p, plugin_lane *other, uint64_t turn, uint64_t limit)
+{
+    plugin_error unread;
+    while (other->finished < turn) {
+        bool mine = true;
+        if (p->parallel) {
+            dvt_lock_take(&p->lock);
+            mine = !other->taken;
+            other->taken = true;
+            dvt_lock_give(&p->lock);
+        }
+        int waited = mine ? plugin_wait(other, limit, &unread) : 0;
+        if (mine && p->parallel) {
+            dvt_lock_take(&p->lock);
+            other->taken = false;
+            dvt_lock_give(&p->lock);
+        }
+        if (waited > 0 || p->lost || p->device == NULL)
+            return waited > 0;
+        if (!mine)
+            nanosleep(&(struct timespec){0, 200000}, NULL);
+    }
+    return 0;
+}
+
+/* What a lane's work was built on: an error there is one here too. */
+static int check_others(plugin_lane *lane, uint64_t first, uint64_t limit, plugin_error *error)
+{
+    plugin *p = lane->plugin;
+    for (int i = 0; i < PLUGIN_LANES; i++) {
+        uint64_t turn = lane->after[i];
+        plugin_lane *other = &p->lanes[i];
+        if (turn == 0)
+            continue;
+        if (wait_for_other(p, other, turn, limit) > 0)
+            return 1;
+        lane->after[i] = 0;
+        if (other->bad_last == lane->seen[i])
+            continue;
+        lane->bad_first = lane->bad_first == 0 ? first : lane->bad_first;
+        lane->bad_last = lane->finished;
+        return plugin_problem_is(error, PLUGIN_LOST,
+                                 "what was computed on the device of plug-in '%s' builds on "
+                                 "work of another stream that failed",
+                                 p->info.name);
+    }
+    return 0;
+}
+
+int plugin_wait(plugin_lane *lane, uint64_t limit, plugin_error *error)
 {
     plugin *p = lane->plugin;
     dvp_error said, also_said;
@@ -154,24 +261,35 @@ int plugin_sync(plugin_lane *lane, plugin_error *error)
     /* Both, whatever the first one says: a stream that was not waited for may still write to
      * memory that the caller is about to free. A device that is lost writes nowhere any more.
      */
-    dvp_status status = wait_for(p, lane->transfer, &said), other = DVP_OK;
-    if (status != DVP_DEVICE_LOST && status != DVP_TIMEOUT)
-        other = wait_for(p, lane->compute, &also_said);
+    dvp_status status = wait_for(p, lane->transfer, limit, &said), other = DVP_OK;
+    if (status != DVP_DEVICE_LOST && status != DVP_TIMEOUT && status != NOT_YET)
+        other = wait_for(p, lane->compute, limit, &also_said);
+    if (status == NOT_YET || (status == DVP_OK && other == NOT_YET))
+        return 1;
+    other = other == NOT_YET ? DVP_OK : other; /* what failed before it is told now */
     if (status != DVP_OK || other != DVP_OK) { /* what it computed since is not to be read */
         lane->bad_first = lane->bad_first == 0 ? lane->finished + 1 : lane->bad_first;
         lane->bad_last = given;
     }
+    uint64_t first = lane->finished + 1;
     lane->finished = given;
+    if (status == DVP_OK && other == DVP_OK)
+        return check_others(lane, first, limit, error);
     if (other == DVP_DEVICE_LOST || other == DVP_TIMEOUT || status == DVP_OK)
         return other == DVP_OK ? 0 : plugin_fail(p, other, "stream_sync", &also_said, error);
     return plugin_fail(p, status, "stream_sync", &said, error);
+}
+
+int plugin_sync(plugin_lane *lane, plugin_error *error)
+{
+    return plugin_wait(lane, UINT64_MAX, error);
 }
 
 int plugin_sync_uploads(plugin_lane *lane, plugin_error *error)
 {
     dvp_error said;
     plugin_clear(&said);
-    dvp_status status = wait_for(lane->plugin, lane->transfer, &said);
+    dvp_status status = wait_for(lane->plugin, lane->transfer, UINT64_MAX, &said);
     return status == DVP_OK ? 0
                             : plugin_fail(lane->plugin, status, "stream_sync", &said, error);
 }
@@ -186,6 +304,22 @@ static int await(plugin_lane *lane, dvp_event *event, dvp_stream *done, dvp_stre
     if (status == DVP_OK)
         status = p->api.event_wait(p->device, waiting, event, &said);
     return status == DVP_OK ? 0 : plugin_fail(p, status, what, &said, error);
+}
+
+int plugin_follow(plugin_lane *lane, plugin_lane *other, plugin_error *error)
+{
+    plugin *p = lane->plugin;
+    dvp_error said;
+    plugin_clear(&said);
+    dvp_status status = p->api.event_record(p->device, other->computed, other->compute, &said);
+    if (status == DVP_OK)
+        status = p->api.event_wait(p->device, lane->compute, other->computed, &said);
+    if (status == DVP_OK)
+        status = p->api.event_wait(p->device, lane->transfer, other->computed, &said);
+    plugin_builds_on(lane, other, other->given);
+    return status == DVP_OK
+               ? 0
+               : plugin_fail(p, status, "waiting for another stream", &said, error);
 }
 
 int plugin_await_uploads(plugin_lane *lane, plugin_error *error)

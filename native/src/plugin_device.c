@@ -156,7 +156,7 @@ static void drop_lane(plugin *p, plugin_lane *lane)
         free(lane->held);
         lane->held = next;
     }
-    *lane = (plugin_lane){.plugin = p};
+    *lane = (plugin_lane){.plugin = p, .kept = lane->kept};
 }
 
 static dvp_status make_lane(plugin *p, plugin_lane *lane, dvp_error *said)
@@ -188,7 +188,7 @@ static void doze(plugin *p)
 static plugin_lane *free_lane(plugin *p)
 {
     plugin_lane *found = NULL;
-    for (int i = PLUGIN_LANES - 1; i >= 0; i--) {
+    for (int i = PLUGIN_OWN_LANES - 1; i >= 0; i--) {
         plugin_lane *lane = &p->lanes[i];
         bool idle = lane->finished == lane->given;
         if (!lane->taken && (found == NULL || idle || found->finished != found->given))
@@ -227,11 +227,51 @@ static int choose_lane(plugin *p, plugin_buffer *const *reads, size_t count,
     return *chosen == NULL ? 1 : 0;
 }
 
-static int begin_run(plugin *p, plugin_buffer *const *reads, size_t count, plugin_lane **lane,
-                     plugin_error *error)
+/* The same for one lane, which follows the others that the buffers are computed on. */
+static int come_after(plugin_lane *wanted, plugin_buffer *const *reads, size_t count,
+                      plugin_error *error)
+{
+    plugin *p = wanted->plugin;
+    if (wanted->taken)
+        return 1;
+    for (size_t i = 0; i < count; i++) {
+        plugin_lane *lane = unfinished(p, reads[i]);
+        if (lane == NULL || lane == wanted)
+            continue;
+        if (lane->taken)
+            return 1;
+        if (plugin_follow(wanted, lane, error) != 0)
+            return -1;
+    }
+    return 0;
+}
+
+static int see_to_lane(plugin *p, plugin_lane *lane, plugin_error *error)
 {
     dvp_error said;
     plugin_clear(&said);
+    dvp_status status = lane->made ? DVP_OK : make_lane(p, lane, &said);
+    return status == DVP_OK ? 0 : plugin_fail(p, status, "preparing the device", &said, error);
+}
+
+static int begin_on(plugin *p, plugin_lane *wanted, plugin_buffer *const *reads, size_t count,
+                    plugin_error *error)
+{
+    for (int chosen = 1; chosen > 0;) {
+        if (plugin_ready(p, error) != 0 || see_to_lane(p, wanted, error) != 0)
+            return -1;
+        chosen = come_after(wanted, reads, count, error);
+        if (chosen < 0)
+            return -1;
+        if (chosen > 0)
+            doze(p);
+    }
+    return 0;
+}
+
+static int begin_run(plugin *p, plugin_buffer *const *reads, size_t count, plugin_lane **lane,
+                     plugin_error *error)
+{
     for (int chosen = 1; chosen > 0;) {
         if (plugin_ready(p, error) != 0)
             return -1;
@@ -241,15 +281,23 @@ static int begin_run(plugin *p, plugin_buffer *const *reads, size_t count, plugi
         if (chosen > 0)
             doze(p);
     }
-    dvp_status status = (*lane)->made ? DVP_OK : make_lane(p, *lane, &said);
-    return status == DVP_OK ? 0 : plugin_fail(p, status, "preparing the device", &said, error);
+    return see_to_lane(p, *lane, error);
 }
 
 int plugin_enter(plugin *p, plugin_buffer *const *reads, size_t count, plugin_lane **entered,
                  plugin_error *error)
 {
+    return plugin_enter_on(p, NULL, reads, count, entered, error);
+}
+
+int plugin_enter_on(plugin *p, plugin_lane *wanted, plugin_buffer *const *reads, size_t count,
+                    plugin_lane **entered, plugin_error *error)
+{
+    *entered = wanted;
     dvt_lock_take(&p->lock);
-    if (begin_run(p, reads, count, entered, error) != 0) {
+    int failed = wanted != NULL ? begin_on(p, wanted, reads, count, error)
+                                : begin_run(p, reads, count, entered, error);
+    if (failed) {
         dvt_lock_give(&p->lock);
         return -1;
     }
@@ -280,6 +328,82 @@ void plugin_leave(plugin_lane *lane)
     if (p->device != NULL && !p->lost)
         plugin_sweep(p);
     dvt_lock_give(&p->lock);
+}
+
+bool plugin_visit(plugin *p, uint64_t generation)
+{
+    dvt_lock_take(&p->lock);
+    bool open = p->device != NULL && !p->lost && p->generation == generation;
+    p->busy += open;
+    dvt_lock_give(&p->lock);
+    return open;
+}
+
+void plugin_depart(plugin *p)
+{
+    dvt_lock_take(&p->lock);
+    p->busy--;
+    if (p->lost && p->busy == 0)
+        plugin_close(p, NULL);
+    dvt_lock_give(&p->lock);
+}
+
+void plugin_keep_event(plugin *p, plugin_event *event)
+{
+    dvt_lock_take(&p->lock);
+    event->next = p->events;
+    p->events = event;
+    dvt_lock_give(&p->lock);
+}
+
+static void destroy_event(plugin *p, plugin_event *event)
+{
+    dvt_lock_take(&p->memory);
+    if (event->handle != NULL)
+        p->api.event_destroy(p->device, event->handle);
+    event->handle = NULL;
+    dvt_lock_give(&p->memory);
+}
+
+void plugin_drop_event(plugin *p, plugin_event *event)
+{
+    dvt_lock_take(&p->lock);
+    for (plugin_event **at = &p->events; *at != NULL; at = &(*at)->next)
+        if (*at == event) {
+            *at = event->next;
+            break;
+        }
+    destroy_event(p, event);
+    dvt_lock_give(&p->lock);
+}
+
+plugin_lane *plugin_keep_lane(plugin *p)
+{
+    plugin_lane *found = NULL;
+    dvt_lock_take(&p->lock);
+    for (int i = PLUGIN_OWN_LANES; i < PLUGIN_LANES && found == NULL; i++)
+        if (!p->lanes[i].kept)
+            found = &p->lanes[i];
+    if (found != NULL) {
+        found->kept = true;
+        found->plugin = p;
+    }
+    dvt_lock_give(&p->lock);
+    return found;
+}
+
+/* Its streams stay, for the next one who wants a lane. */
+void plugin_give_lane(plugin *p, plugin_lane *lane)
+{
+    dvt_lock_take(&p->lock);
+    lane->kept = false;
+    dvt_lock_give(&p->lock);
+}
+
+void plugin_computed_on(plugin_buffer *buffer, const plugin_lane *lane)
+{
+    buffer->lane = (int32_t)(lane - lane->plugin->lanes);
+    buffer->given = lane->given;
 }
 
 void plugin_hold(plugin *p)
@@ -349,6 +473,8 @@ void plugin_close(plugin *p, int64_t *leaked)
         return;
     }
     give_back(p, take_retired(p, true));
+    for (plugin_event *e = p->events; e != NULL; e = e->next)
+        destroy_event(p, e);
     for (int i = 0; i < PLUGIN_LANES; i++)
         if (p->lanes[i].made)
             drop_lane(p, &p->lanes[i]);

@@ -1,6 +1,7 @@
 /* One call: check the inputs, find or make a frame for their sizes, run the instructions. */
 #include "call.h"
 #include "source.h"
+#include "stream.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -11,14 +12,16 @@
 
 /* ---- frames ---- */
 
-static dvt_status take_frame(dvt_artifact *a, const int64_t *symbols, frame **found,
-                             dvt_error *error)
+static dvt_status take_frame(dvt_artifact *a, const int64_t *symbols, const dvt_stream *stream,
+                             frame **found, dvt_error *error)
 {
     size_t bytes = a->program.symbol_count * sizeof *symbols;
+    const plugin_lane *lane = stream != NULL ? stream->lane : NULL;
     *found = NULL;
     dvt_lock_take(&a->lock);
     for (frame **at = &a->frames; *at != NULL; at = &(*at)->next)
-        if (bytes == 0 || memcmp((*at)->symbols, symbols, bytes) == 0) {
+        if ((bytes == 0 || memcmp((*at)->symbols, symbols, bytes) == 0) &&
+            dvt_device_is_free(*at, lane)) {
             *found = *at;
             *at = (*found)->next;
             a->frame_count--;
@@ -352,12 +355,15 @@ static uint32_t next_stop(const program *p, const frame *f, uint32_t at)
 }
 
 static dvt_status run_instructions(const dvt_artifact *a, frame *f,
-                                   const dvt_run_options *options, dvt_error *error)
+                                   const dvt_run_options *options, bool waits, dvt_error *error)
 {
     uint32_t count = a->program.instruction_count;
     if (error != NULL)
         error->message[0] = 0;
-    progress r = {a, f, options, error, dvt_control(), {0}, 0, 0, DVT_OK};
+    device_turn turn = {.state = a->state_count > 0 ? options->state : NULL,
+                        .stream = options->stream != NULL ? options->stream->lane : NULL,
+                        .waits = waits};
+    progress r = {a, f, options, error, dvt_control(), turn, 0, 0, DVT_OK};
     dvt_device_start(f);
     f->clearing_next = 0;
     while (r.status == DVT_OK && r.at < count && !dvt_control_stopped(r.control)) {
@@ -370,20 +376,20 @@ static dvt_status run_instructions(const dvt_artifact *a, frame *f,
     }
     if (dvt_control_stopped(r.control))
         r.status = dvt_fail(error, DVT_ERROR_CANCELLED, "the run was stopped by its caller");
-    return dvt_device_leave(f, &r.turn, r.status, error);
+    return dvt_device_end(f, &r.turn, options->done, r.status, error);
 }
 
 /* Runs of one state follow each other, and nobody looks at it meanwhile. */
 static dvt_status run_with_state(const dvt_artifact *a, frame *f,
-                                 const dvt_run_options *options, dvt_error *error)
+                                 const dvt_run_options *options, bool waits, dvt_error *error)
 {
     if (a->state_count == 0)
-        return run_instructions(a, f, options, error);
+        return run_instructions(a, f, options, waits, error);
     dvt_state *state = options->state;
     dvt_lock_take(&state->lock);
     if (f->state_number != state->number)
         dvt_bind_state(&a->program, f, state);
-    dvt_status status = run_instructions(a, f, options, error);
+    dvt_status status = run_instructions(a, f, options, waits, error);
     dvt_lock_give(&state->lock);
     return status;
 }
@@ -396,7 +402,8 @@ static dvt_status run_frame(dvt_artifact *a, frame *f, const dvt_run_options *op
     if (status == DVT_OK)
         status = dvt_make_outputs(a, f, inputs, options->results, outputs, error);
     if (status == DVT_OK)
-        status = run_with_state(a, f, options, error);
+        status = run_with_state(a, f, options, dvt_outputs_wait(p, options->results, outputs),
+                                error);
     if (a->is_mapped)
         status = dvt_source_settle(a->file.source, status, error);
     dvt_return_inputs(a, f, inputs, status == DVT_OK);
@@ -434,7 +441,7 @@ dvt_status dvt_run_options_read(dvt_run_options *known, const dvt_run_options *g
 }
 
 dvt_status dvt_frame_for(dvt_artifact *a, const dvt_tensor *inputs, size_t input_count,
-                         frame **found, dvt_error *error)
+                         const dvt_stream *stream, frame **found, dvt_error *error)
 {
     const program *p = &a->program;
     int64_t symbols[MAX_SYMBOLS];
@@ -447,10 +454,28 @@ dvt_status dvt_frame_for(dvt_artifact *a, const dvt_tensor *inputs, size_t input
     if (p->symbol_count > MAX_SYMBOLS)
         return dvt_fail(error, DVT_ERROR_UNSUPPORTED, "more than %d dynamic sizes",
                         MAX_SYMBOLS);
-    dvt_status status = dvt_check_inputs(p, inputs, error);
+    dvt_status status = dvt_check_inputs(a, inputs, error);
     if (status == DVT_OK)
         status = dvt_read_symbols(p, inputs, symbols, error);
-    return status == DVT_OK ? take_frame(a, symbols, found, error) : status;
+    return status == DVT_OK ? take_frame(a, symbols, stream, found, error) : status;
+}
+
+static bool uses(const dvt_artifact *a, const plugin *p)
+{
+    for (uint32_t i = 0; a->devices != NULL && i < a->program.device_count; i++)
+        if (a->devices[i].plugin == p)
+            return true;
+    return false;
+}
+
+static dvt_status check_stream(const dvt_artifact *a, const dvt_run_options *options,
+                               dvt_error *error)
+{
+    if ((options->stream != NULL && !uses(a, options->stream->plugin)) ||
+        (options->done != NULL && !uses(a, options->done->plugin)))
+        return dvt_fail(error, DVT_ERROR_ARGUMENT,
+                        "the stream or the event is of a device that the program does not use");
+    return DVT_OK;
 }
 
 dvt_status dvt_run_controlled(dvt_artifact *a, const dvt_run_options *known,
@@ -467,7 +492,9 @@ dvt_status dvt_run_controlled(dvt_artifact *a, const dvt_run_options *known,
         return dvt_fail(error, DVT_ERROR_ARGUMENT, "the state is another artifact's");
     if (p->host_call_count + p->host_blob_count > 0 && known->host == NULL)
         return dvt_fail(error, DVT_ERROR_UNSUPPORTED, "the program calls host operations");
-    dvt_status status = dvt_frame_for(a, inputs, input_count, &f, error);
+    dvt_status status = check_stream(a, known, error);
+    if (status == DVT_OK)
+        status = dvt_frame_for(a, inputs, input_count, known->stream, &f, error);
     if (status != DVT_OK)
         return status;
     for (uint32_t i = 0; i < p->output_count; i++)
@@ -511,7 +538,7 @@ dvt_status dvt_output_shape(dvt_artifact *a, const dvt_tensor *inputs, size_t in
         return dvt_fail(error, DVT_ERROR_ARGUMENT,
                         "no output %zu, or one of another number of dimensions than %zu",
                         output, rank);
-    dvt_status status = dvt_frame_for(a, inputs, input_count, &f, error);
+    dvt_status status = dvt_frame_for(a, inputs, input_count, NULL, &f, error);
     if (status != DVT_OK)
         return status;
     for (size_t i = 0; i < rank; i++)

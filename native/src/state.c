@@ -1,6 +1,7 @@
 /* State: what a program keeps from call to call. An artifact has one of its own; others share
  * everything with it but the memory of these buffers. */
 #include "call.h"
+#include "device_state.h"
 #include "source.h"
 
 #include <stdlib.h>
@@ -54,11 +55,13 @@ static dvt_status fill(dvt_artifact *a, unsigned char ***to, unsigned char *cons
 
 dvt_status dvt_own_state_fill(dvt_artifact *a, dvt_error *error)
 {
-    return fill(a, &a->own_state.data, NULL, error);
+    dvt_status status = dvt_device_state_new(&a->own_state, error);
+    return status == DVT_OK ? fill(a, &a->own_state.data, NULL, error) : status;
 }
 
 void dvt_own_state_free(dvt_artifact *a)
 {
+    dvt_device_state_free(&a->own_state);
     free_data(a, a->own_state.data);
 }
 
@@ -84,7 +87,11 @@ static dvt_status make(dvt_artifact *a, dvt_state *like, dvt_state *made, dvt_er
     if (like == NULL)
         return fill(a, &made->data, NULL, error);
     dvt_lock_take(&like->lock);
-    dvt_status status = fill(a, &made->data, like->data, error);
+    dvt_status status = DVT_OK;
+    for (uint32_t i = 0; status == DVT_OK && i < a->program.buffer_count; i++)
+        status = dvt_device_state_fetch(like, i, error);
+    if (status == DVT_OK)
+        status = fill(a, &made->data, like->data, error);
     dvt_lock_give(&like->lock);
     return status;
 }
@@ -103,10 +110,13 @@ dvt_status dvt_state_new(dvt_artifact *a, dvt_state *like, dvt_state **state, dv
         return dvt_fail(error, DVT_ERROR_MEMORY, "out of memory");
     made->artifact = a;
     made->number = atomic_fetch_add(&last, 1) + 1;
-    status = make(a, like, made, error);
+    status = dvt_device_state_new(made, error);
+    if (status == DVT_OK)
+        status = make(a, like, made, error);
     if (status == DVT_OK && a->is_mapped) /* what was copied was read from the mapping */
         status = dvt_source_settle(a->file.source, status, error);
     if (status != DVT_OK) {
+        free(made->held);
         free_data(a, made->data);
         free(made);
         return status;
@@ -121,6 +131,7 @@ void dvt_state_free(dvt_state *state)
     if (state == NULL || state->number == 0)
         return;
     dvt_lock_destroy(&state->lock);
+    dvt_device_state_free(state);
     free_data(state->artifact, state->data);
     free(state);
 }
@@ -130,9 +141,11 @@ dvt_status dvt_state_reset(dvt_state *state, dvt_error *error)
     dvt_artifact *a = state->artifact;
     const program *p = &a->program;
     dvt_lock_take(&state->lock);
-    for (uint32_t i = 0; i < p->buffer_count; i++)
+    for (uint32_t i = 0; i < p->buffer_count; i++) {
         if (p->buffers[i].kind == KIND_STATE && p->buffers[i].data_size > 0)
             memcpy(state->data[i], initial(a, i), (size_t)p->buffers[i].data_size);
+        dvt_device_state_written(state, i);
+    }
     dvt_lock_give(&state->lock);
     return a->is_mapped ? dvt_source_settle(a->file.source, DVT_OK, error) : DVT_OK;
 }
@@ -232,10 +245,16 @@ static dvt_status move(dvt_state *state, size_t index, const dvt_tensor *given, 
         status = check_given(&held.tensor, given, error);
     if (status != DVT_OK || dvt_is_empty(&held.tensor))
         return status;
+    uint32_t buffer = buffer_at(state->artifact, index);
     dvt_lock_take(&state->lock);
-    dvt_repack(writes ? &held.tensor : given, writes ? given : &held.tensor);
+    if (writes)
+        dvt_device_state_written(state, buffer);
+    else
+        status = dvt_device_state_fetch(state, buffer, error);
+    if (status == DVT_OK)
+        dvt_repack(writes ? &held.tensor : given, writes ? given : &held.tensor);
     dvt_lock_give(&state->lock);
-    return DVT_OK;
+    return status;
 }
 
 dvt_status dvt_state_read(dvt_state *state, size_t index, const dvt_tensor *to,

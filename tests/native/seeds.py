@@ -341,6 +341,9 @@ def seeds():
         "turns": file_bytes(programs.TURNS, {"k": floats(1, 2, 3, 4)}),
         "otherwise": file_bytes(programs.OTHERWISE),
         "rows": file_bytes(programs.ROWS),
+        "kept": file_bytes(
+            programs.KEPT, {"p": floats(1, 2, 3, 4), "q": floats(5, 6, 7, 8), "r": floats(9, 0)}
+        ),
         "table": file_bytes(programs.TABLE, {"w": bytes(32)}),
         "many": file_bytes(programs.MANY),
         "symbols": file_bytes(programs.SYMBOLS),

@@ -153,6 +153,38 @@ copy %z = %g
 return %y, %z
 """
 
+# State that a device keeps: shown where it lies and replaced, copied, and only looked at.
+KEPT = """\
+program @kept
+device accel_c {"version": "1.0", "abi": "1.0", "needs": {}}
+input %x: float32[2, 2]
+state %p: float32[2, 2]
+state %q: float32[2, 2]
+state %r: float32[2]
+temporary %a: float32[2, 2] on accel_c
+temporary %b: float32[2, 2] on accel_c
+temporary %c: float32[2, 2] on accel_c
+temporary %d: float32[2, 2] on accel_c
+temporary %e: float32[2, 2] on accel_c
+temporary %f: float32[2] on accel_c
+view %v: float32[2] on accel_c of %c at 1
+output %y: float32[2, 2]
+output %z: float32[2]
+copy %a = %x
+copy %b = %p
+launch %c = accel_c:matmul@1 aten.mm.default(%a, %b) {}
+copy %p = %c
+copy %d = %q
+launch %d = accel_c:relu@1 aten.relu.default(%b) {}
+copy %q = %d
+copy %e = %q
+copy %r = %v
+copy %f = %r
+copy %y = %e
+copy %z = %f
+return %y, %z
+"""
+
 # A launch whose kernel is another than the plug-in has for the operation.
 OTHERWISE = """\
 program @otherwise

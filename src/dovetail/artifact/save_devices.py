@@ -65,6 +65,15 @@ class DeviceLowering(Lowering):
         """The buffer of a value, wherever it is."""
         return super()._name(ref)
 
+    def store(self, target: str, value: Ref) -> None:
+        """Write a value back: from where it is, so that state may stay on the device."""
+        name = self.place_of(value)
+        to, source = self.buffers[target].desc, self.buffers[name].desc
+        if to.shape == source.shape and to.strides == source.strides and to.dtype == source.dtype:
+            self.emit(Copy(target, name))
+        else:
+            super().store(target, value)
+
     # ---- copies ----------------------------------------------------------------------------
 
     def bring(self, name: str, device: str) -> str:

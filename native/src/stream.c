@@ -1,0 +1,307 @@
+/* Memory, streams and events of a device, for the callers of the library. A caller's stream is
+ * a lane of the plug-in (plugin.h). */
+#include "stream.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static dvt_status no_memory(dvt_error *error)
+{
+    return dvt_fail(error, DVT_ERROR_MEMORY, "out of memory");
+}
+
+dvt_status dvt_plugin_attribute(dvt_plugin *p, const char *name, int64_t *value,
+                                dvt_error *error)
+{
+    plugin_error problem = {0};
+    dvt_lock_take(&p->lock);
+    int failed = plugin_get(p, name, value, &problem);
+    dvt_lock_give(&p->lock);
+    return failed ? dvt_plugin_failed(&problem, error) : DVT_OK;
+}
+
+/* ---- buffers ---- */
+
+dvt_status dvt_buffer_new(dvt_plugin *p, uint64_t bytes, dvt_buffer **made, dvt_error *error)
+{
+    plugin_error problem = {0};
+    dvt_buffer *buffer = calloc(1, sizeof *buffer);
+    if (buffer == NULL)
+        return no_memory(error);
+    buffer->plugin = p;
+    plugin_lane *lane;
+    int failed = plugin_enter(p, NULL, 0, &lane, &problem);
+    if (!failed) {
+        failed = plugin_alloc(p, bytes, &buffer->memory, &problem);
+        lane->given--; /* it was given nothing to wait for */
+        plugin_leave(lane);
+    }
+    if (failed) {
+        free(buffer);
+        return dvt_plugin_failed(&problem, error);
+    }
+    *made = buffer;
+    return DVT_OK;
+}
+
+void dvt_buffer_free(dvt_buffer *buffer)
+{
+    if (buffer == NULL)
+        return;
+    plugin *p = buffer->plugin;
+    dvt_lock_take(&p->lock);
+    plugin_free(p, &buffer->memory);
+    plugin_sweep(p);
+    dvt_lock_give(&p->lock);
+    free(buffer);
+}
+
+uint64_t dvt_buffer_bytes(const dvt_buffer *buffer)
+{
+    return buffer->memory.bytes;
+}
+
+int dvt_buffer_is_lost(const dvt_buffer *buffer, plugin_error *error)
+{
+    plugin *p = buffer->plugin;
+    if (plugin_is_alive(p, &buffer->memory))
+        return 0;
+    return plugin_problem_is(error, PLUGIN_LOST,
+                             "a buffer on the device of plug-in '%s' is lost: the device was, "
+                             "or what computed it failed",
+                             p->info.name);
+}
+
+static int move(dvt_buffer *buffer, plugin_lane *lane, uint64_t offset, const void *from,
+                void *to, uint64_t bytes, plugin_error *error)
+{
+    if (from == NULL)
+        return dvt_buffer_is_lost(buffer, error) ||
+                       plugin_download(lane, to, &buffer->memory, offset, bytes, error)
+                   ? -1
+                   : 0;
+    if (buffer->memory.generation != buffer->plugin->generation)
+        return dvt_buffer_is_lost(buffer, error);
+    /* Kernels of this stream may still read what is there, and those to come read this. */
+    if (plugin_await_kernels(lane, error) != 0 ||
+        plugin_upload(lane, &buffer->memory, offset, from, bytes, error) != 0)
+        return -1;
+    plugin_computed_on(&buffer->memory, lane);
+    return plugin_await_uploads(lane, error);
+}
+
+static dvt_status move_on(dvt_buffer *buffer, dvt_stream *stream, uint64_t offset,
+                          const void *from, void *to, uint64_t bytes, dvt_error *error)
+{
+    plugin *p = buffer->plugin;
+    plugin_error problem = {0};
+    plugin_buffer *memory = &buffer->memory;
+    plugin_lane *lane;
+    if (stream != NULL && stream->plugin != p)
+        return dvt_fail(error, DVT_ERROR_ARGUMENT, "the stream is another device's");
+    if (offset > memory->bytes || bytes > memory->bytes - offset)
+        return dvt_fail(error, DVT_ERROR_ARGUMENT, "%llu bytes at %llu of a buffer of %llu",
+                        (unsigned long long)bytes, (unsigned long long)offset,
+                        (unsigned long long)memory->bytes);
+    if (plugin_enter_on(p, stream != NULL ? stream->lane : NULL, &memory, 1, &lane, &problem) !=
+        0)
+        return dvt_plugin_failed(&problem, error);
+    int failed = move(buffer, lane, offset, from, to, bytes, &problem);
+    plugin_error unread;
+    if ((failed || stream == NULL) && p->device != NULL && !p->lost &&
+        plugin_sync(lane, failed ? &unread : &problem) != 0)
+        failed = -1; /* the host's memory is the caller's again */
+    plugin_leave(lane);
+    return failed ? dvt_plugin_failed(&problem, error) : DVT_OK;
+}
+
+dvt_status dvt_buffer_write(dvt_buffer *buffer, dvt_stream *stream, uint64_t offset,
+                            const void *from, uint64_t bytes, dvt_error *error)
+{
+    return bytes == 0 ? DVT_OK : move_on(buffer, stream, offset, from, NULL, bytes, error);
+}
+
+dvt_status dvt_buffer_read(dvt_buffer *buffer, dvt_stream *stream, uint64_t offset, void *to,
+                           uint64_t bytes, dvt_error *error)
+{
+    return bytes == 0 ? DVT_OK : move_on(buffer, stream, offset, NULL, to, bytes, error);
+}
+
+/* ---- streams ---- */
+
+dvt_status dvt_stream_new(dvt_plugin *p, dvt_stream **made, dvt_error *error)
+{
+    dvt_stream *stream = calloc(1, sizeof *stream);
+    if (stream == NULL)
+        return no_memory(error);
+    stream->plugin = p;
+    stream->lane = plugin_keep_lane(p);
+    if (stream->lane == NULL) {
+        free(stream);
+        return dvt_fail(error, DVT_ERROR_LIMIT, "the plug-in '%.60s' has %d streams already",
+                        p->info.name, PLUGIN_LANES - PLUGIN_OWN_LANES);
+    }
+    *made = stream;
+    return DVT_OK;
+}
+
+/* Waits for a lane that nothing new is given to. */
+static dvt_status wait_for(plugin *p, plugin_lane *wanted, uint64_t nanoseconds,
+                           dvt_error *error)
+{
+    plugin_error problem = {0};
+    plugin_lane *lane;
+    if (plugin_enter_on(p, wanted, NULL, 0, &lane, &problem) != 0)
+        return dvt_plugin_failed(&problem, error);
+    lane->given--; /* it was given nothing to wait for */
+    int waited = plugin_wait(lane, nanoseconds, &problem);
+    plugin_leave(lane);
+    if (waited > 0)
+        return dvt_fail(error, DVT_ERROR_NOT_YET, "the stream is still at work");
+    return waited < 0 ? dvt_plugin_failed(&problem, error) : DVT_OK;
+}
+
+dvt_status dvt_stream_wait(dvt_stream *stream, uint64_t nanoseconds, dvt_error *error)
+{
+    return wait_for(stream->plugin, stream->lane, nanoseconds, error);
+}
+
+dvt_status dvt_stream_follow(dvt_stream *stream, const dvt_event *event, dvt_error *error)
+{
+    plugin *p = stream->plugin;
+    plugin_error problem = {0};
+    plugin_lane *lane;
+    if (event->plugin != p)
+        return dvt_fail(error, DVT_ERROR_ARGUMENT, "the event is another device's");
+    if (plugin_enter_on(p, stream->lane, NULL, 0, &lane, &problem) != 0)
+        return dvt_plugin_failed(&problem, error);
+    dvp_error said;
+    plugin_clear(&said);
+    dvp_status status = DVP_OK;
+    if (event->lane != NULL && event->generation == p->generation) {
+        status = p->api.event_wait(p->device, lane->compute, event->event.handle, &said);
+        if (status == DVP_OK)
+            status = p->api.event_wait(p->device, lane->transfer, event->event.handle, &said);
+        plugin_builds_on(lane, event->lane, event->turn);
+    }
+    int failed = status == DVP_OK ? 0 : plugin_fail(p, status, "event_wait", &said, &problem);
+    plugin_leave(lane);
+    return failed ? dvt_plugin_failed(&problem, error) : DVT_OK;
+}
+
+void dvt_stream_free(dvt_stream *stream)
+{
+    if (stream == NULL)
+        return;
+    if (stream->lane->made && stream->lane->finished < stream->lane->given)
+        dvt_stream_wait(stream, UINT64_MAX, NULL);
+    plugin_give_lane(stream->plugin, stream->lane);
+    free(stream);
+}
+
+/* ---- events ---- */
+
+dvt_status dvt_event_new(dvt_plugin *p, dvt_event **made, dvt_error *error)
+{
+    *made = calloc(1, sizeof **made);
+    if (*made == NULL)
+        return no_memory(error);
+    (*made)->plugin = p;
+    plugin_keep_event(p, &(*made)->event);
+    return DVT_OK;
+}
+
+int dvt_event_set(dvt_event *event, plugin_lane *lane, plugin_error *error)
+{
+    plugin *p = lane->plugin;
+    dvp_error said;
+    plugin_clear(&said);
+    dvp_status status = DVP_OK;
+    if (event->event.handle == NULL) {
+        dvt_lock_take(&p->memory);
+        status = p->api.event_create(p->device, &event->event.handle, &said);
+        dvt_lock_give(&p->memory);
+    }
+    if (status == DVP_OK)
+        status = p->api.event_record(p->device, event->event.handle, lane->compute, &said);
+    if (status != DVP_OK)
+        return plugin_fail(p, status, "event_record", &said, error);
+    event->lane = lane;
+    event->turn = lane->given;
+    event->generation = p->generation;
+    return 0;
+}
+
+void dvt_event_unset(dvt_event *event)
+{
+    event->lane = NULL;
+}
+
+dvt_status dvt_event_record(dvt_event *event, dvt_stream *stream, dvt_error *error)
+{
+    plugin_error problem = {0};
+    plugin_lane *lane;
+    if (event->plugin != stream->plugin)
+        return dvt_fail(error, DVT_ERROR_ARGUMENT, "the stream is another device's");
+    if (plugin_enter_on(stream->plugin, stream->lane, NULL, 0, &lane, &problem) != 0)
+        return dvt_plugin_failed(&problem, error);
+    int failed = plugin_await_uploads(lane, &problem) || dvt_event_set(event, lane, &problem);
+    plugin_leave(lane);
+    return failed ? dvt_plugin_failed(&problem, error) : DVT_OK;
+}
+
+static dvt_status happened(const dvt_event *event, dvt_error *error)
+{
+    const plugin_lane *lane = event->lane;
+    bool failed = event->turn >= lane->bad_first && event->turn <= lane->bad_last;
+    return failed ? dvt_fail(error, DVT_ERROR_PLUGIN_FAILED,
+                             "the work before the event failed; whoever waited for its stream "
+                             "was told how")
+                  : DVT_OK;
+}
+
+static void note_finished(plugin_lane *lane, uint64_t turn)
+{
+    uint64_t before = lane->finished;
+    while (before < turn && !atomic_compare_exchange_weak(&lane->finished, &before, turn))
+        continue;
+}
+
+dvt_status dvt_event_wait(dvt_event *event, uint64_t nanoseconds, dvt_error *error)
+{
+    plugin *p = event->plugin;
+    if (event->lane == NULL)
+        return DVT_OK;
+    if (event->generation != p->generation)
+        return dvt_fail(error, DVT_ERROR_DEVICE_LOST,
+                        "the device of plug-in '%.60s' was closed or lost before the event",
+                        p->info.name);
+    if (event->lane->finished >= event->turn)
+        return happened(event, error);
+    if (p->api.event_sync == NULL || !p->parallel || plugin_builds_on_others(event->lane))
+        return wait_for(p, event->lane, nanoseconds, error);
+    dvp_error said;
+    plugin_clear(&said);
+    if (!plugin_visit(p, event->generation))
+        return wait_for(p, event->lane, nanoseconds, error);
+    dvp_status status = plugin_wait_event(p, event->event.handle, nanoseconds, &said);
+    bool lost = p->lost;
+    if (status == DVP_OK)
+        note_finished(event->lane, event->turn);
+    plugin_depart(p);
+    if (status == DVP_TIMEOUT && !lost)
+        return dvt_fail(error, DVT_ERROR_NOT_YET, "the event has not happened yet");
+    if (status != DVP_OK) { /* the stream says more, and then it stands in who was affected */
+        dvt_status waited = wait_for(p, event->lane, UINT64_MAX, error);
+        return waited != DVT_OK ? waited : happened(event, error);
+    }
+    return happened(event, error);
+}
+
+void dvt_event_free(dvt_event *event)
+{
+    if (event == NULL)
+        return;
+    plugin_drop_event(event->plugin, &event->event);
+    free(event);
+}

@@ -1,0 +1,30 @@
+/* stream.h: memory, streams and events that callers have of a device. Not installed. */
+#ifndef DVT_STREAM_H
+#define DVT_STREAM_H
+
+#include "device.h"
+
+struct dvt_buffer {
+    plugin *plugin;
+    plugin_buffer memory;
+};
+
+struct dvt_stream {
+    plugin *plugin;
+    plugin_lane *lane;
+};
+
+struct dvt_event {
+    plugin *plugin;
+    plugin_event event; /* made when it is first recorded */
+    plugin_lane *lane;  /* NULL: it has happened */
+    uint64_t turn, generation;
+};
+
+/* 0, or -1 with the error set. */
+int dvt_buffer_is_lost(const dvt_buffer *buffer, plugin_error *error);
+/* Records an event behind all that a lane's kernels were given, in a run. */
+int dvt_event_set(dvt_event *event, plugin_lane *lane, plugin_error *error);
+void dvt_event_unset(dvt_event *event);
+
+#endif

@@ -1,0 +1,410 @@
+/* Streams, events and device memory of the library's callers, on a simulated device that works
+ * by itself (examples/accel_sim) and on one that does nothing before it is waited for
+ * (examples/accel_c), under the address sanitizer. The files are those of
+ * tests/native/streams_file.py. */
+#include "plugin.h"
+
+#include "dovetail.h"
+
+#include "check.h"
+
+#include <pthread.h>
+#include <string.h>
+
+#ifndef FOLDER
+#define FOLDER "native/build/"
+#endif
+
+enum { COUNT = 256, BYTES = COUNT * 4 };
+#define EVER UINT64_MAX
+
+static dvt_error error;
+
+static void expect_status(dvt_status got, dvt_status expected, const char *what)
+{
+    if (got != expected)
+        fprintf(stderr, "%s: %d (%s), expected %d\n", what, got, error.message, expected);
+    EXPECT(got == expected, what);
+}
+#define OK(call)            expect_status(call, DVT_OK, #call)
+#define FAILS(call, wanted) expect_status(call, wanted, #call)
+
+typedef struct {
+    dvt_plugin *plugin;
+    dvt_artifact *artifact;
+    int64_t shape[1];
+} model;
+
+static model open_model(const char *library, const char *file)
+{
+    model m = {.shape = {COUNT}};
+    OK(dvt_load_plugin(library, &m.plugin, &error));
+    dvt_open_options options = {
+        .struct_size = sizeof options, .plugins = &m.plugin, .plugin_count = 1};
+    OK(dvt_open(file, &options, &m.artifact, &error));
+    return m;
+}
+
+static void close_model(model *m)
+{
+    dvt_close(m->artifact);
+    EXPECT(dvt_close_plugin(m->plugin) == 0, "memory is left on the device");
+}
+
+static dvt_tensor tensor_of(model *m, void *data, bool on_device)
+{
+    return (dvt_tensor){.data = data,
+                        .device = {on_device ? DVT_EXTENSION : DVT_CPU, 0},
+                        .ndim = 1,
+                        .dtype = {DVT_FLOAT, 32, 1},
+                        .shape = m->shape};
+}
+
+static void fill(float *to, float value)
+{
+    for (int i = 0; i < COUNT; i++)
+        to[i] = value;
+}
+
+static bool is_all(const float *values, float value)
+{
+    for (int i = 0; i < COUNT; i++)
+        if (values[i] != value)
+            return false;
+    return true;
+}
+
+static dvt_status run(model *m, dvt_tensor x, dvt_tensor y, dvt_stream *stream, dvt_event *done,
+                      dvt_state *state)
+{
+    dvt_managed *outputs[1];
+    dvt_run_options options = {.struct_size = sizeof options,
+                               .results = &y,
+                               .stream = stream,
+                               .done = done,
+                               .state = state};
+    return dvt_run(m->artifact, &options, &x, 1, outputs, 1, &error);
+}
+
+static int64_t attribute(model *m, const char *name)
+{
+    int64_t value = -1;
+    OK(dvt_plugin_attribute(m->plugin, name, &value, &error));
+    return value;
+}
+
+static void set(model *m, const char *name, int64_t value)
+{
+    plugin_error problem;
+    dvt_lock_take(&m->plugin->lock);
+    EXPECT(plugin_set(m->plugin, name, value, &problem) == 0, name);
+    dvt_lock_give(&m->plugin->lock);
+}
+
+/* ---- on any device ---- */
+
+static void test_runs_of_one_stream(model *m)
+{
+    float one[COUNT], found[COUNT], host[COUNT];
+    fill(one, 1);
+    dvt_buffer *x, *y;
+    dvt_stream *stream;
+    dvt_event *done;
+    OK(dvt_buffer_new(m->plugin, BYTES, &x, &error));
+    OK(dvt_buffer_new(m->plugin, 2 * BYTES, &y, &error));
+    OK(dvt_stream_new(m->plugin, &stream, &error));
+    OK(dvt_event_new(m->plugin, &done, &error));
+    OK(dvt_event_wait(done, EVER, &error));
+    OK(dvt_state_reset(dvt_own_state(m->artifact), &error));
+    OK(dvt_buffer_write(x, stream, 0, one, BYTES, &error));
+    dvt_tensor to = tensor_of(m, y, true);
+    to.byte_offset = BYTES;
+    for (int i = 0; i < 5; i++)
+        OK(run(m, tensor_of(m, x, true), to, stream, done, NULL));
+    OK(dvt_buffer_read(y, stream, BYTES, found, BYTES, &error));
+    OK(dvt_event_wait(done, EVER, &error));
+    OK(dvt_stream_wait(stream, EVER, &error));
+    EXPECT(is_all(found, 5), "five runs of a stream do not add up");
+    /* Host memory, on the stream and on none; the state is still the device's. */
+    OK(run(m, tensor_of(m, one, false), tensor_of(m, host, false), stream, done, NULL));
+    OK(dvt_event_wait(done, EVER, &error));
+    EXPECT(is_all(host, 6), "a run on memory of the host is wrong");
+    OK(run(m, tensor_of(m, x, true), tensor_of(m, host, false), stream, NULL, NULL));
+    OK(run(m, tensor_of(m, one, false), tensor_of(m, found, false), NULL, done, NULL));
+    OK(dvt_event_wait(done, 0, &error));
+    EXPECT(is_all(found, 8) && is_all(host, 7), "a run does not wait for a stream's");
+    dvt_event_free(done);
+    dvt_stream_free(stream);
+    dvt_buffer_free(x);
+    dvt_buffer_free(y);
+}
+
+static void test_streams_share_state(model *m)
+{
+    float one[COUNT], found[COUNT];
+    fill(one, 1);
+    dvt_stream *streams[3];
+    dvt_event *done;
+    dvt_buffer *y;
+    OK(dvt_event_new(m->plugin, &done, &error));
+    OK(dvt_buffer_new(m->plugin, BYTES, &y, &error));
+    OK(dvt_state_reset(dvt_own_state(m->artifact), &error));
+    for (int i = 0; i < 3; i++)
+        OK(dvt_stream_new(m->plugin, &streams[i], &error));
+    for (int i = 0; i < 12; i++)
+        OK(run(m, tensor_of(m, one, false), tensor_of(m, y, true), streams[i % 3], done, NULL));
+    OK(dvt_stream_follow(streams[0], done, &error));
+    OK(dvt_buffer_read(y, streams[0], 0, found, BYTES, &error));
+    OK(dvt_event_record(done, streams[0], &error));
+    OK(dvt_event_wait(done, EVER, &error));
+    EXPECT(is_all(found, 12), "runs of one state on several streams do not follow each other");
+    dvt_tensor held = tensor_of(m, found, false);
+    OK(run(m, tensor_of(m, one, false), tensor_of(m, y, true), streams[1], NULL, NULL));
+    OK(dvt_state_read(dvt_own_state(m->artifact), 0, &held, &error));
+    EXPECT(is_all(found, 13), "state is read before it is computed");
+    for (int i = 0; i < 3; i++)
+        dvt_stream_free(streams[i]);
+    dvt_event_free(done);
+    dvt_buffer_free(y);
+}
+
+static void test_mistakes(model *m)
+{
+    float one[COUNT];
+    fill(one, 1);
+    dvt_buffer *small, *both;
+    dvt_stream *streams[16];
+    OK(dvt_buffer_new(m->plugin, BYTES - 4, &small, &error));
+    OK(dvt_buffer_new(m->plugin, 2 * BYTES, &both, &error));
+    dvt_tensor x = tensor_of(m, one, false), y = x;
+    FAILS(run(m, tensor_of(m, small, true), y, NULL, NULL, NULL), DVT_ERROR_GUARD);
+    FAILS(run(m, x, tensor_of(m, small, true), NULL, NULL, NULL), DVT_ERROR_GUARD);
+    FAILS(run(m, tensor_of(m, NULL, true), y, NULL, NULL, NULL), DVT_ERROR_GUARD);
+    dvt_tensor behind = tensor_of(m, both, true);
+    behind.byte_offset = BYTES;
+    FAILS(run(m, tensor_of(m, both, true), behind, NULL, NULL, NULL), DVT_ERROR_ARGUMENT);
+    behind.byte_offset = UINT64_MAX - 3;
+    FAILS(run(m, behind, y, NULL, NULL, NULL), DVT_ERROR_GUARD);
+    int64_t backwards[] = {-1};
+    behind = tensor_of(m, both, true);
+    behind.strides = backwards;
+    FAILS(run(m, behind, y, NULL, NULL, NULL), DVT_ERROR_GUARD);
+    FAILS(dvt_buffer_write(small, NULL, 4, one, BYTES - 4, &error), DVT_ERROR_ARGUMENT);
+    FAILS(dvt_buffer_read(small, NULL, UINT64_MAX, one, 4, &error), DVT_ERROR_ARGUMENT);
+    int made = 0;
+    while (made < 16 && dvt_stream_new(m->plugin, &streams[made], &error) == DVT_OK)
+        made++;
+    EXPECT(made == 8, "there are not 8 streams");
+    while (made > 0)
+        dvt_stream_free(streams[--made]);
+    dvt_buffer_free(small);
+    dvt_buffer_free(both);
+}
+
+/* ---- several threads, each with a stream and a sequence of its own ---- */
+
+typedef struct {
+    model *m;
+    int runs;
+    bool right;
+} worker;
+
+static void *work(void *context)
+{
+    worker *w = context;
+    float values[COUNT], found[COUNT];
+    dvt_error said;
+    dvt_stream *stream;
+    dvt_state *state;
+    dvt_buffer *y;
+    dvt_event *done;
+    fill(values, 2);
+    w->right = dvt_stream_new(w->m->plugin, &stream, &said) == DVT_OK &&
+               dvt_state_new(w->m->artifact, NULL, &state, &said) == DVT_OK &&
+               dvt_buffer_new(w->m->plugin, BYTES, &y, &said) == DVT_OK &&
+               dvt_event_new(w->m->plugin, &done, &said) == DVT_OK;
+    if (!w->right)
+        return NULL;
+    dvt_tensor x = tensor_of(w->m, values, false), to = tensor_of(w->m, y, true);
+    dvt_run_options options = {.struct_size = sizeof options,
+                               .results = &to,
+                               .stream = stream,
+                               .done = done,
+                               .state = state};
+    for (int i = 0; i < w->runs; i++) {
+        dvt_managed *outputs[1];
+        w->right &= dvt_run(w->m->artifact, &options, &x, 1, outputs, 1, &said) == DVT_OK;
+        if (i % 7 == 6)
+            w->right &= dvt_event_wait(done, EVER, &said) == DVT_OK;
+    }
+    w->right &= dvt_buffer_read(y, stream, 0, found, BYTES, &said) == DVT_OK &&
+                dvt_stream_wait(stream, EVER, &said) == DVT_OK &&
+                is_all(found, 2.0f * (float)w->runs);
+    dvt_event_free(done);
+    dvt_stream_free(stream);
+    dvt_buffer_free(y);
+    dvt_state_free(state);
+    return NULL;
+}
+
+static void test_threads(model *m)
+{
+    pthread_t threads[4];
+    worker workers[4];
+    for (int i = 0; i < 4; i++) {
+        workers[i] = (worker){m, 20 + i, false};
+        EXPECT(pthread_create(&threads[i], NULL, work, &workers[i]) == 0, "no thread");
+    }
+    for (int i = 0; i < 4; i++) {
+        pthread_join(threads[i], NULL);
+        EXPECT(workers[i].right, "a thread's runs are wrong");
+    }
+}
+
+/* ---- what the simulator alone can tell and do ---- */
+
+static void test_a_run_is_not_waited_for(model *m)
+{
+    float one[COUNT], found[COUNT];
+    fill(one, 1);
+    dvt_buffer *x, *y;
+    dvt_stream *stream;
+    dvt_event *done;
+    OK(dvt_buffer_new(m->plugin, BYTES, &x, &error));
+    OK(dvt_buffer_new(m->plugin, BYTES, &y, &error));
+    OK(dvt_stream_new(m->plugin, &stream, &error));
+    OK(dvt_event_new(m->plugin, &done, &error));
+    OK(dvt_buffer_write(x, NULL, 0, one, BYTES, &error));
+    OK(dvt_state_reset(dvt_own_state(m->artifact), &error));
+    OK(run(m, tensor_of(m, x, true), tensor_of(m, y, true), stream, NULL, NULL));
+    OK(dvt_stream_wait(stream, EVER, &error)); /* which sent the state */
+    set(m, "reset", 0);
+    set(m, "slow", 1);
+    for (int i = 0; i < 5; i++)
+        OK(run(m, tensor_of(m, x, true), tensor_of(m, y, true), stream, done, NULL));
+    FAILS(dvt_event_wait(done, 0, &error), DVT_ERROR_NOT_YET);
+    FAILS(dvt_stream_wait(stream, 1000, &error), DVT_ERROR_NOT_YET);
+    OK(dvt_event_wait(done, EVER, &error));
+    OK(dvt_event_wait(done, 0, &error));
+    set(m, "slow", 0);
+    EXPECT(attribute(m, "bytes.in") == 0 && attribute(m, "bytes.out") == 0,
+           "tensors on the device were copied to the host");
+    OK(dvt_buffer_read(y, NULL, 0, found, BYTES, &error));
+    EXPECT(is_all(found, 6), "the runs do not add up");
+    dvt_event_free(done);
+    dvt_stream_free(stream);
+    dvt_buffer_free(x);
+    dvt_buffer_free(y);
+}
+
+/* An error of work that was not waited for is told to who waits, and to who needs the results.
+ */
+static void test_late_errors(model *m)
+{
+    float one[COUNT], found[COUNT];
+    fill(one, 1);
+    dvt_state *own = dvt_own_state(m->artifact);
+    dvt_buffer *y;
+    dvt_stream *stream;
+    dvt_event *done;
+    dvt_tensor x = tensor_of(m, one, false);
+    OK(dvt_buffer_new(m->plugin, BYTES, &y, &error));
+    OK(dvt_stream_new(m->plugin, &stream, &error));
+    OK(dvt_event_new(m->plugin, &done, &error));
+    OK(dvt_state_reset(own, &error));
+    OK(run(m, x, tensor_of(m, found, false), stream, done, NULL));
+    OK(dvt_event_wait(done, EVER, &error));
+    set(m, "fault.kernel_fails", 1);
+    OK(run(m, x, tensor_of(m, y, true), stream, done, NULL));
+    FAILS(dvt_event_wait(done, EVER, &error), DVT_ERROR_PLUGIN_FAILED);
+    FAILS(dvt_event_wait(done, 0, &error), DVT_ERROR_PLUGIN_FAILED);
+    FAILS(dvt_buffer_read(y, stream, 0, found, BYTES, &error), DVT_ERROR_DEVICE_LOST);
+    FAILS(run(m, x, tensor_of(m, found, false), NULL, NULL, NULL), DVT_ERROR_DEVICE_LOST);
+    OK(dvt_state_reset(own, &error));
+    OK(run(m, x, tensor_of(m, y, true), stream, done, NULL));
+    OK(dvt_buffer_read(y, stream, 0, found, BYTES, &error));
+    OK(dvt_stream_wait(stream, EVER, &error));
+    EXPECT(is_all(found, 1), "wrong after an error");
+    /* What builds on it, on another stream, is no better. */
+    dvt_stream *second;
+    OK(dvt_stream_new(m->plugin, &second, &error));
+    set(m, "slow", 1);
+    set(m, "fault.kernel_fails", 1);
+    OK(run(m, x, tensor_of(m, y, true), stream, NULL, NULL));
+    OK(run(m, x, tensor_of(m, found, false), second, done, NULL));
+    set(m, "slow", 0);
+    FAILS(dvt_event_wait(done, EVER, &error), DVT_ERROR_DEVICE_LOST);
+    FAILS(dvt_event_wait(done, EVER, &error), DVT_ERROR_PLUGIN_FAILED);
+    FAILS(run(m, x, tensor_of(m, found, false), NULL, NULL, NULL), DVT_ERROR_DEVICE_LOST);
+    dvt_stream_free(second);
+    OK(dvt_state_reset(own, &error));
+    set(m, "fault.event_sync", 1);
+    OK(run(m, x, tensor_of(m, found, false), stream, done, NULL));
+    OK(dvt_event_wait(done, EVER, &error)); /* the stream has no error to tell */
+    set(m, "kill", 1);
+    dvt_status status = run(m, x, tensor_of(m, y, true), stream, done, NULL);
+    if (status == DVT_OK)
+        status = dvt_event_wait(done, EVER, &error);
+    EXPECT(status == DVT_ERROR_DEVICE_LOST, "a device that was killed is not lost");
+    FAILS(dvt_buffer_read(y, stream, 0, found, BYTES, &error), DVT_ERROR_DEVICE_LOST);
+    FAILS(run(m, x, tensor_of(m, y, true), stream, done, NULL), DVT_ERROR_DEVICE_LOST);
+    OK(dvt_state_reset(own, &error));
+    OK(run(m, x, tensor_of(m, found, false), stream, done, NULL));
+    OK(dvt_event_wait(done, EVER, &error));
+    EXPECT(is_all(found, 1), "wrong after a loss");
+    FAILS(run(m, x, tensor_of(m, y, true), stream, done, NULL), DVT_ERROR_DEVICE_LOST);
+    FAILS(run(m, tensor_of(m, y, true), x, stream, done, NULL), DVT_ERROR_DEVICE_LOST);
+    dvt_event_free(done);
+    dvt_stream_free(stream);
+    dvt_buffer_free(y);
+}
+
+static void test_the_hosts_part(void)
+{
+    model m = open_model(FOLDER "sim/libaccel_sim.so", FOLDER "mixed.dvt");
+    float values[COUNT], found[2][COUNT];
+    fill(values, 3);
+    dvt_buffer *x;
+    dvt_stream *stream;
+    OK(dvt_buffer_new(m.plugin, BYTES, &x, &error));
+    OK(dvt_stream_new(m.plugin, &stream, &error));
+    dvt_tensor given = tensor_of(&m, x, true);
+    dvt_tensor results[] = {tensor_of(&m, found[0], false), tensor_of(&m, found[1], false)};
+    dvt_managed *outputs[2];
+    dvt_run_options options = {
+        .struct_size = sizeof options, .results = results, .stream = stream};
+    FAILS(dvt_run(m.artifact, &options, &given, 1, outputs, 2, &error), DVT_ERROR_GUARD);
+    given = tensor_of(&m, values, false);
+    dvt_tensor there[] = {tensor_of(&m, x, true), results[1]};
+    options.results = there;
+    OK(dvt_run(m.artifact, &options, &given, 1, outputs, 2, &error));
+    OK(dvt_buffer_read(x, stream, 0, found[0], BYTES, &error));
+    OK(dvt_stream_wait(stream, EVER, &error));
+    EXPECT(is_all(found[0], -3) && is_all(found[1], 3), "the host's part is wrong");
+    there[1] = tensor_of(&m, x, true);
+    FAILS(dvt_run(m.artifact, &options, &given, 1, outputs, 2, &error), DVT_ERROR_GUARD);
+    dvt_stream_free(stream);
+    dvt_buffer_free(x);
+    close_model(&m);
+}
+
+int main(void)
+{
+    model sim = open_model(FOLDER "sim/libaccel_sim.so", FOLDER "sum_accel_sim.dvt");
+    test_runs_of_one_stream(&sim);
+    test_streams_share_state(&sim);
+    test_mistakes(&sim);
+    test_threads(&sim);
+    test_a_run_is_not_waited_for(&sim);
+    test_late_errors(&sim);
+    close_model(&sim);
+    test_the_hosts_part();
+    model plain = open_model(FOLDER "libaccel_c.so", FOLDER "sum_accel_c.dvt");
+    test_runs_of_one_stream(&plain);
+    test_streams_share_state(&plain);
+    test_mistakes(&plain);
+    test_threads(&plain);
+    close_model(&plain);
+    printf("native/tests/test_streams: %s\n", failures ? "FAILED" : "ok");
+    return failures != 0;
+}

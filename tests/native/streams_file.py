@@ -1,0 +1,53 @@
+"""Files for native/tests/test_streams.c: ``python -m tests.native.streams_file FOLDER``."""
+
+import sys
+from pathlib import Path
+
+from tests.artifact.files import file_bytes, floats
+
+# A running sum: what is added up stays on the device, as state.
+SUM = """\
+program @sum
+device {plugin} {{"version": "1.0", "abi": "1.0", "needs": {{}}}}
+input %x: float32[256]
+state %total: float32[256]
+temporary %a: float32[256] on {plugin}
+temporary %b: float32[256] on {plugin}
+temporary %c: float32[256] on {plugin}
+output %y: float32[256]
+copy %a = %x
+copy %b = %total
+launch %c = {plugin}:{kernel}@1 aten.add.Tensor(%a, %b) {{"alpha": 1}}
+copy %total = %c
+copy %y = %c
+return %y
+"""
+
+# The host needs the input too, and its part of the result is its own.
+MIXED = """\
+program @mixed
+device accel_sim {"version": "1.0", "abi": "1.0", "needs": {}}
+input %x: float32[256]
+temporary %a: float32[256] on accel_sim
+temporary %b: float32[256] on accel_sim
+output %y: float32[256]
+output %z: float32[256]
+copy %a = %x
+launch %b = accel_sim:unary@1 aten.neg.default(%a) {}
+kernel %z = relu@1(%x)
+copy %y = %b
+return %y, %z
+"""
+
+
+def write(folder):
+    """One file for each device, and one in which the host has a part."""
+    start = {"total": floats(*[0.0] * 256)}
+    for plugin, kernel in (("accel_sim", "binary"), ("accel_c", "add")):
+        data = file_bytes(SUM.format(plugin=plugin, kernel=kernel), start)
+        (folder / f"sum_{plugin}.dvt").write_bytes(data)
+    (folder / "mixed.dvt").write_bytes(file_bytes(MIXED))
+
+
+if __name__ == "__main__":
+    write(Path(sys.argv[1]))
