@@ -43,8 +43,8 @@
  *
  * first: before other threads use the object, or the library where there is no object.
  *
- *     dvt_event_record dvt_use_code dvt_measure dvt_set_threads dvt_adopt_openmp
- * dvt_own_threads dvt_set_log
+ *     dvt_set_listener dvt_event_record dvt_use_code dvt_measure dvt_set_threads
+ * dvt_adopt_openmp dvt_own_threads dvt_set_log
  *
  * Callbacks (dvt_host, dvt_run_options.poll, dvt_allocator, a log function, a deleter) are
  * called by the thread that called the library, but for allocators and log functions, which any
@@ -131,6 +131,21 @@ enum { DVT_LOG_DEBUG = 10, DVT_LOG_INFO = 20, DVT_LOG_WARNING = 30, DVT_LOG_NONE
 typedef void (*dvt_log_function)(void *context, int32_t level, const char *message);
 /* Have messages of at least this level go to a function; NULL: nobody is told, as at first. */
 DVT_API void dvt_set_log(dvt_log_function function, void *context, int32_t least);
+
+/* What plug-ins tell while they work: spans for a profile (what a thread does between a begin
+ * and its end, the last begun ending first; `begin` gives a number, 0 for a span that nobody
+ * wants to hear the end of) and how far a long call is, 0 to 1. Their messages go to the log.
+ * Any thread may call these; each may be NULL. */
+typedef struct {
+    uint32_t struct_size;
+    uint32_t reserved;
+    void *context;
+    uint64_t (*span_begin)(void *context, const char *name);
+    void (*span_end)(void *context, uint64_t span);
+    void (*progress)(void *context, const char *what, double done);
+} dvt_listener;
+/* Have these called; NULL: nobody is told, as at first. The structure is copied. */
+DVT_API dvt_status dvt_set_listener(const dvt_listener *listener, dvt_error *error);
 
 /* ---- Tensors: laid out as DLPack 1.x has them ---- */
 

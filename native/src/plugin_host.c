@@ -3,6 +3,7 @@
 #include "plugin_host.h"
 
 #include "control.h"
+#include "log.h"
 
 #include <stdatomic.h>
 #include <stdio.h>
@@ -16,6 +17,44 @@ void plugin_listen(const plugin_listener *listener)
     atomic_store(&listening, listener);
 }
 
+/* ---- a listener in C, of a program that has no Python ---- */
+
+static dvt_listener known; /* set before plug-ins run, as the interface says */
+
+static uint64_t tell_begin(const char *name)
+{
+    return known.span_begin != NULL ? known.span_begin(known.context, name) : 0;
+}
+
+static void tell_end(uint64_t number)
+{
+    if (known.span_end != NULL && number != 0)
+        known.span_end(known.context, number);
+}
+
+static void tell_progress(const char *what, double done)
+{
+    if (known.progress != NULL)
+        known.progress(known.context, what, done);
+}
+
+dvt_status dvt_set_listener(const dvt_listener *listener, dvt_error *error)
+{
+    static const plugin_listener told = {NULL, tell_begin, tell_end, tell_progress};
+    if (listener != NULL && listener->struct_size < sizeof listener->struct_size)
+        return dvt_fail(error, DVT_ERROR_ARGUMENT, "dvt_listener: set struct_size");
+    plugin_listen(NULL);
+    known = (dvt_listener){.struct_size = sizeof known};
+    if (listener == NULL)
+        return DVT_OK;
+    memcpy(&known, listener, /* of an older caller it is shorter: the rest is zero */
+           listener->struct_size < sizeof known ? listener->struct_size : sizeof known);
+    plugin_listen(&told);
+    return DVT_OK;
+}
+
+/* ---- what plug-ins call ---- */
+
 static void host_log(void *context, int32_t level, const char *message)
 {
     (void)context;
@@ -24,6 +63,8 @@ static void host_log(void *context, int32_t level, const char *message)
         return;
     if (heard != NULL && heard->log != NULL)
         heard->log(level, message);
+    else if (dvt_logs(level))
+        dvt_log(level, "%s", message);
     else if (level >= 40)
         fprintf(stderr, "dovetail plug-in: %s\n", message);
 }

@@ -359,6 +359,48 @@ static void test_late_errors(model *m)
     dvt_buffer_free(y);
 }
 
+/* ---- what the device says ---- */
+
+static int begun, ended, said;
+
+static uint64_t begin(void *context, const char *name)
+{
+    begun += context == &begun && strcmp(name, "accel_sim: waiting for a stream") == 0;
+    return 7;
+}
+
+static void end(void *context, uint64_t span)
+{
+    ended += context == &begun && span == 7;
+}
+
+static void hear(void *context, int32_t level, const char *message)
+{
+    said += context == &said && level == DVT_LOG_DEBUG && strncmp(message, "device 0", 8) == 0;
+}
+
+static void test_what_it_says(void)
+{
+    dvt_listener none = {.struct_size = 0}, heard = {.struct_size = sizeof heard,
+                                                     .context = &begun,
+                                                     .span_begin = begin,
+                                                     .span_end = end};
+    FAILS(dvt_set_listener(&none, &error), DVT_ERROR_ARGUMENT);
+    OK(dvt_set_listener(&heard, &error));
+    dvt_set_log(hear, &said, DVT_LOG_DEBUG);
+    model m = open_model(FOLDER "sim/libaccel_sim.so", FOLDER "sum_accel_sim.dvt");
+    float values[COUNT];
+    fill(values, 1);
+    OK(run(&m, tensor_of(&m, values, false), tensor_of(&m, values, false), NULL, NULL, NULL));
+    int before = begun;
+    EXPECT(begun > 0 && begun == ended && said == 1, "spans or messages are not heard");
+    OK(dvt_set_listener(NULL, &error));
+    dvt_set_log(NULL, NULL, DVT_LOG_NONE);
+    OK(run(&m, tensor_of(&m, values, false), tensor_of(&m, values, false), NULL, NULL, NULL));
+    EXPECT(begun == before && ended == before, "a listener hears more when it is gone");
+    close_model(&m);
+}
+
 static void test_the_hosts_part(void)
 {
     model m = open_model(FOLDER "sim/libaccel_sim.so", FOLDER "mixed.dvt");
@@ -399,6 +441,7 @@ int main(void)
     test_late_errors(&sim);
     close_model(&sim);
     test_the_hosts_part();
+    test_what_it_says();
     model plain = open_model(FOLDER "libaccel_c.so", FOLDER "sum_accel_c.dvt");
     test_runs_of_one_stream(&plain);
     test_streams_share_state(&plain);
