@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/uio.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -74,6 +75,31 @@ static void copy_out(sim_stream *s, const sim_command *c)
     atomic_fetch_add(&shared->bytes_out, c->bytes);
 }
 
+/* What the host sees too is the host's traffic. */
+static void count(const sim_command *c)
+{
+    bool in = c->kind == SIM_READ_HOST || c->source >= shared->heap_at;
+    bool out = c->kind == SIM_WRITE_HOST || c->destination >= shared->heap_at;
+    atomic_fetch_add(in == out ? &shared->bytes_between
+                     : in      ? &shared->bytes_in
+                               : &shared->bytes_out,
+                     c->bytes);
+}
+
+/* As a device that reads and writes the host's memory by itself. */
+static const char *reach_host(const sim_command *c, pid_t host)
+{
+    bool in = c->kind == SIM_READ_HOST;
+    struct iovec here = {memory + (in ? c->destination : c->source), c->bytes};
+    struct iovec there = {(void *)(uintptr_t)(in ? c->source : c->destination), c->bytes};
+    ssize_t moved = in ? process_vm_readv(host, &here, 1, &there, 1, 0)
+                       : process_vm_writev(host, &here, 1, &there, 1, 0);
+    if (moved < 0 || (uint64_t)moved != c->bytes)
+        return "imported memory cannot be reached";
+    count(c);
+    return NULL;
+}
+
 /* ---- kernels ---- */
 
 /* Whether all elements of a tensor lie in its buffer, and the buffer in memory. */
@@ -81,7 +107,8 @@ static bool is_inside(const sim_tensor *t)
 {
     if (t->rank < 0)
         return true;
-    if (t->room > shared->memory || t->address > shared->memory - t->room || t->rank > SIM_RANK)
+    uint64_t all = shared->heap_at + SIM_HEAP;
+    if (t->room > all || t->address > all - t->room || t->rank > SIM_RANK)
         return false;
     if (t->prepared)
         return t->address % SIM_ALIGN == 0;
@@ -146,10 +173,11 @@ static const char *carry_out(sim_stream *s, const sim_command *c)
         copy_in(s, c);
     else if (c->kind == SIM_COPY_OUT)
         copy_out(s, c);
-    else
+    else if (c->kind == SIM_COPY) {
         memmove(memory + c->destination, memory + c->source, c->bytes);
-    if (c->kind == SIM_COPY)
-        atomic_fetch_add(&shared->bytes_between, c->bytes);
+        count(c);
+    } else
+        return reach_host(c, getppid());
     return NULL;
 }
 
@@ -180,10 +208,16 @@ int main(void)
     shared = mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED, 3, 0);
     if (shared == MAP_FAILED)
         return 1;
-    memory = mmap(NULL, shared->memory, PROT_READ | PROT_WRITE,
+    memory = mmap(NULL, shared->heap_at + SIM_HEAP, PROT_READ | PROT_WRITE,
                   MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (memory == MAP_FAILED)
+    if (memory == MAP_FAILED || mmap(memory + shared->heap_at, SIM_HEAP, PROT_READ | PROT_WRITE,
+                                     MAP_SHARED | MAP_FIXED, 3, SIM_HEAD) == MAP_FAILED)
         return 1;
+    uint64_t probed = 0;
+    struct iovec here = {&probed, sizeof probed},
+                 there = {(void *)(uintptr_t)shared->probe, sizeof probed};
+    bool reads = process_vm_readv(host, &here, 1, &there, 1, 0) == sizeof probed;
+    atomic_store(&shared->reads_host, reads && probed == shared->probe);
     signal(SIGINT, SIG_IGN); /* Ctrl-C is for the host */
     for (uint32_t i = 0; i < SIM_STREAMS; i++) {
         pthread_t thread;

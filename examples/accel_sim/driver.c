@@ -64,6 +64,10 @@ static dvp_status device_describe(int32_t index, dvp_device_info *info, dvp_erro
     info->alignment = SIM_ALIGN;
     info->name = names[index];
     info->memory_bytes = memory_bytes();
+    if (info->struct_size >=
+        offsetof(dvp_device_info, memory_kinds) + sizeof info->memory_kinds)
+        info->memory_kinds =
+            DVP_MEMORY_DEVICE | DVP_MEMORY_PINNED | DVP_MEMORY_UNIFIED | DVP_MEMORY_IMPORTED;
     return DVP_OK;
 }
 
@@ -111,22 +115,24 @@ static dvp_status spawn(dvp_device *device, int memory, dvp_error *error)
 static dvp_status start(dvp_device *device, dvp_error *error)
 {
     int memory = memfd_create("accel_sim", MFD_CLOEXEC);
-    if (memory < 0 || ftruncate(memory, sizeof(sim_shared)) != 0) {
+    if (memory < 0 || ftruncate(memory, SIM_HEAD + SIM_HEAP) != 0) {
         if (memory >= 0)
             close(memory);
         return sim_fail(error, DVP_FAILED, "no shared memory: %s", strerror(errno));
     }
     void *mapped =
-        mmap(NULL, sizeof(sim_shared), PROT_READ | PROT_WRITE, MAP_SHARED, memory, 0);
+        mmap(NULL, SIM_HEAD + SIM_HEAP, PROT_READ | PROT_WRITE, MAP_SHARED, memory, 0);
     dvp_status status = DVP_OK;
     if (mapped == MAP_FAILED) {
         status = sim_fail(error, DVP_FAILED, "no shared memory: %s", strerror(errno));
     } else {
         device->shared = mapped;
         device->shared->memory = memory_bytes();
+        device->shared->heap_at = (device->shared->memory + SIM_PAGE - 1) / SIM_PAGE * SIM_PAGE;
+        device->shared->probe = (uintptr_t)&device->shared->probe;
         status = spawn(device, memory, error);
         if (status != DVP_OK)
-            munmap(mapped, sizeof(sim_shared));
+            munmap(mapped, SIM_HEAD + SIM_HEAP);
     }
     close(memory);
     return status;
@@ -166,7 +172,7 @@ static void device_close(dvp_device *device)
     }
     for (uint32_t i = 0; i < SIM_STREAMS; i++)
         sim_drop_pending(device, i);
-    munmap(device->shared, sizeof(sim_shared));
+    munmap(device->shared, SIM_HEAD + SIM_HEAP);
     pthread_mutex_destroy(&device->lock);
     free(device->blocks);
     free(device);
@@ -200,7 +206,7 @@ static dvp_status device_get(dvp_device *device, const char *name, int64_t *valu
         const char *name;
         int64_t value;
     } known[] = {
-        {"memory.used", device->used},
+        {"memory.used", device->used + device->heap_used},
         {"memory.limit", device->limit},
         {"bytes.in", (int64_t)atomic_load(&s->bytes_in)},
         {"bytes.out", (int64_t)atomic_load(&s->bytes_out)},
@@ -270,6 +276,8 @@ static const dvp_plugin TABLE = {
     .buffer_copy_peer = sim_buffer_copy_peer,
     .constant_prepare = sim_constant_prepare,
     .event_sync = sim_event_sync,
+    .memory_alloc = sim_memory_alloc,
+    .memory_import = sim_memory_import,
 };
 
 dvp_status dovetail_plugin_query(uint32_t host_abi, const dvp_host *host,

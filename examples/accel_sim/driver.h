@@ -12,7 +12,8 @@
 /* Device memory as the driver hands it out; what the host holds is a number that no host
  * pointer can be. */
 typedef struct {
-    uint64_t address, bytes; /* bytes 0: free */
+    uint64_t address, bytes; /* bytes 0: free; of imported memory the host's address */
+    uint32_t kind;           /* DVP_MEMORY_... */
 } sim_block;
 
 /* A copy whose host side is still to be done. */
@@ -33,7 +34,7 @@ struct dvp_device {
     bool gone;            /* the process has ended */
     sim_block *blocks;
     uint32_t block_count;
-    int64_t used, limit;
+    int64_t used, limit, heap_used;
     bool taken[SIM_STREAMS];
     sim_pending *first[SIM_STREAMS], *last[SIM_STREAMS];
     int64_t kernels; /* that were launched, counted from the last device_set of a fault */
@@ -66,7 +67,7 @@ dvp_status sim_fail(dvp_error *error, dvp_status status, const char *format, ...
 /* Every function of the table that can fail, and what the device can be told to do wrong. */
 /* clang-format off */
 #define SIM_FAULTS(X) \
-    X(device_open) X(device_get) X(buffer_alloc) X(copy_in) X(copy_out) X(copy_between) \
+    X(device_open) X(device_get) X(buffer_alloc) X(memory_alloc) X(memory_import) X(copy_in) X(copy_out) X(copy_between) \
     X(stream_create) X(stream_sync) X(event_create) X(event_record) X(event_wait) X(event_sync) \
     X(query_op) X(find_kernel) X(execute) X(constant_prepare) \
     X(kernel_fails) X(kernel_hangs) X(kernel_dies) X(kernel_lies) X(kernel_slow) \
@@ -92,6 +93,10 @@ bool sim_set_fault(const char *name, int64_t value);
 dvp_status sim_buffer_alloc(dvp_device *device, uint64_t bytes, void **memory,
                             dvp_error *error);
 void sim_buffer_free(dvp_device *device, void *memory);
+dvp_status sim_memory_alloc(dvp_device *device, uint32_t kind, uint64_t bytes, void **memory,
+                            void **address, dvp_error *error);
+dvp_status sim_memory_import(dvp_device *device, void *address, uint64_t bytes, void **memory,
+                             dvp_error *error);
 /* The address and the room of a place in a buffer; false with the error set where there is
  * none. */
 bool sim_place(dvp_device *device, const void *memory, uint64_t offset, uint64_t *address,

@@ -16,13 +16,17 @@ enum {
     SIM_INTS = 16,
     SIM_FLOATS = 4,
     SIM_TILE = 16, /* rows and columns of a tile of a prepared matrix */
-    SIM_ALIGN = 64
+    SIM_ALIGN = 64,
+    SIM_PAGE = 64 << 10,
+    SIM_HEAP = 16 << 20 /* bytes that host and device both see, behind sim_shared */
 };
 
 enum sim_command_kind {
     SIM_COPY_IN,
     SIM_COPY_OUT,
-    SIM_COPY,
+    SIM_COPY,      /* within the device, and what both see */
+    SIM_READ_HOST, /* the device reads and writes the host's memory by itself */
+    SIM_WRITE_HOST,
     SIM_WAIT,
     SIM_KERNEL,
     SIM_PREPARE
@@ -67,7 +71,10 @@ typedef struct {
 typedef struct {
     _Atomic uint32_t bell; /* rung by the device whenever something is done or wanted */
     _Atomic uint32_t ready;
-    uint64_t memory; /* bytes that the device has */
+    uint64_t memory;  /* bytes that the device has */
+    uint64_t heap_at; /* behind them, as the device counts: what both see */
+    uint64_t probe;   /* an address of the host's, which the device tries to read */
+    _Atomic uint32_t reads_host;
     _Atomic uint64_t bytes_in, bytes_out, bytes_between, launched, prepared;
     _Atomic uint32_t busy, most_busy; /* kernels that run at once */
     sim_stream streams[SIM_STREAMS];
@@ -76,6 +83,9 @@ typedef struct {
 /* Sleep while *word is `value`, at most so long; wake all who do. */
 void sim_sleep(_Atomic uint32_t *word, uint32_t value, uint64_t nanoseconds);
 void sim_wake(_Atomic uint32_t *word);
+
+/* Where the heap begins in what is shared. */
+enum { SIM_HEAD = (sizeof(sim_shared) + SIM_PAGE - 1) / SIM_PAGE * SIM_PAGE };
 
 /* Whether a counter that wraps around has come to a place. */
 static inline bool sim_reached(uint32_t count, uint32_t place)

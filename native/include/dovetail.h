@@ -32,7 +32,8 @@
  *     dvt_least_time dvt_last_time dvt_instruction_count dvt_instruction_name dvt_run
  *     dvt_run_named dvt_run_batch dvt_state_count dvt_state_at dvt_state_new
  *     dvt_own_state dvt_state_reset dvt_state_read dvt_state_write dvt_plugin_attribute
- *     dvt_buffer_new dvt_buffer_bytes dvt_buffer_write dvt_buffer_read dvt_stream_new
+ *     dvt_memory_kinds dvt_buffer_new dvt_buffer_import dvt_buffer_host
+ *     dvt_buffer_bytes dvt_buffer_write dvt_buffer_read dvt_stream_new
  *     dvt_stream_wait dvt_stream_follow dvt_event_new dvt_event_wait dvt_size_verify
  *     dvt_size_run dvt_sha256 dvt_ed25519_verify dvt_ed25519_public dvt_ed25519_sign
  *
@@ -285,10 +286,29 @@ typedef struct dvt_event dvt_event;
 DVT_API dvt_status dvt_plugin_attribute(dvt_plugin *plugin, const char *name, int64_t *value,
                                         dvt_error *error);
 
-DVT_API dvt_status dvt_buffer_new(dvt_plugin *plugin, uint64_t bytes, dvt_buffer **buffer,
-                                  dvt_error *error);
+/* Kinds of memory: the device's own; the host's, which copies reach with no detour; such as
+ * kernels and the host both use where it lies; and memory of the caller's. */
+enum {
+    DVT_MEMORY_DEVICE = 1,
+    DVT_MEMORY_PINNED = 2,
+    DVT_MEMORY_UNIFIED = 4,
+    DVT_MEMORY_IMPORTED = 8
+};
+/* Those that the device has, each a bit. */
+DVT_API uint32_t dvt_memory_kinds(dvt_plugin *plugin);
+/* Of one of these kinds, but imported. DVT_ERROR_UNSUPPORTED: the device has it not. */
+DVT_API dvt_status dvt_buffer_new(dvt_plugin *plugin, uint32_t kind, uint64_t bytes,
+                                  dvt_buffer **buffer, dvt_error *error);
+/* Memory of the caller's as the device's, with no copy of it; it stays there until the buffer
+ * is freed. DVT_ERROR_UNSUPPORTED: the device cannot use this memory. */
+DVT_API dvt_status dvt_buffer_import(dvt_plugin *plugin, void *memory, uint64_t bytes,
+                                     dvt_buffer **buffer, dvt_error *error);
+/* Waits for streams that may still use imported memory. */
 DVT_API void dvt_buffer_free(dvt_buffer *buffer);
 DVT_API uint64_t dvt_buffer_bytes(const dvt_buffer *buffer);
+/* Where the host uses the buffer; NULL: nowhere, or the buffer is lost. What is there is copied
+ * to and from the device faster than other memory. */
+DVT_API void *dvt_buffer_host(const dvt_buffer *buffer);
 /* Copies to and from the host, in the order of a stream; NULL: done when this returns. */
 DVT_API dvt_status dvt_buffer_write(dvt_buffer *buffer, dvt_stream *stream, uint64_t offset,
                                     const void *from, uint64_t bytes, dvt_error *error);

@@ -197,7 +197,17 @@ typedef struct {
     uint32_t alignment;    /* of buffers, in bytes */
     const char *name;      /* of this device, in words */
     uint64_t memory_bytes; /* 0: not told */
+    uint32_t memory_kinds; /* 1.2: all DVP_MEMORY_... that it has; 0: device memory alone */
+    uint32_t reserved;
 } dvp_device_info;
+
+/* Kinds of memory (1.2). */
+enum {
+    DVP_MEMORY_DEVICE = 1,  /* buffer_alloc's */
+    DVP_MEMORY_PINNED = 2,  /* the host's, which copies reach with no detour */
+    DVP_MEMORY_UNIFIED = 4, /* kernels and the host both use it where it lies */
+    DVP_MEMORY_IMPORTED = 8 /* the host's own, given to the device: memory_import */
+};
 
 /* ---- What the host offers ---- */
 
@@ -377,6 +387,19 @@ typedef struct {
      * alone takes it back. Without it the host waits for the whole stream. [any] */
     dvp_status (*event_sync)(dvp_device *device, dvp_event *event, uint64_t nanoseconds,
                              dvp_error *error);
+
+    /* Memory of a kind that the device said it has, zeroed: a handle like buffer_alloc's, and
+     * the address at which the host uses it; buffer_free frees it. A buffer_copy that names an
+     * address in there is one of this memory. The host orders what it does with it, and what
+     * streams do, by waiting. DVP_UNSUPPORTED: another kind. [memory] */
+    dvp_status (*memory_alloc)(dvp_device *device, uint32_t kind, uint64_t bytes, void **memory,
+                               void **address, dvp_error *error);
+
+    /* A handle for memory that the host has already, with no copy of it; buffer_free lets go of
+     * it and leaves it as it is, while it is still there. DVP_UNSUPPORTED: not this memory, the
+     * host copies it then. [memory] */
+    dvp_status (*memory_import)(dvp_device *device, void *address, uint64_t bytes,
+                                void **memory, dvp_error *error);
 } dvp_plugin;
 
 /* What every table must hold: all before the first optional group. */
@@ -425,7 +448,8 @@ DVP_STATIC_ASSERT(offsetof(dvp_plugin, get_info) == 8 &&
                       offsetof(dvp_plugin, execute) == 144 && DVP_PLUGIN_REQUIRED == 152 &&
                       offsetof(dvp_plugin, device_describe) == 200 &&
                       offsetof(dvp_plugin, constant_prepare) == 224 &&
-                      offsetof(dvp_plugin, event_sync) == 232 && sizeof(dvp_plugin) >= 240,
+                      offsetof(dvp_plugin, event_sync) == 232 &&
+                      offsetof(dvp_plugin, memory_alloc) == 240 && sizeof(dvp_plugin) >= 256,
                   "dvp_plugin");
 
 #ifdef __cplusplus

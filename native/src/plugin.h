@@ -181,6 +181,10 @@ void plugin_sweep(plugin *p);
 /* ---- memory and copies (plugin_copy.c), in a run ---- */
 
 int plugin_alloc(plugin *p, uint64_t bytes, plugin_buffer *buffer, plugin_error *error);
+/* Memory of another kind, and where the host uses it; what the host has already where
+ * `*address` is not NULL. */
+int plugin_alloc_kind(plugin *p, uint32_t kind, uint64_t bytes, plugin_buffer *buffer,
+                      void **address, plugin_error *error);
 int plugin_upload(plugin_lane *lane, const plugin_buffer *to, uint64_t offset, const void *from,
                   uint64_t bytes, plugin_error *error);
 int plugin_download(plugin_lane *lane, void *to, const plugin_buffer *from, uint64_t offset,

@@ -21,6 +21,23 @@ static dvp_status allocate(plugin *p, uint64_t bytes, void **memory, dvp_error *
     return status == DVP_OK && *memory == NULL ? DVP_NO_MEMORY : status;
 }
 
+static int keep(plugin *p, dvp_status status, void *memory, uint64_t bytes,
+                plugin_buffer *buffer, const dvp_error *said, plugin_error *error)
+{
+    if (status != DVP_OK) {
+        plugin_unreserve(p);
+        return plugin_fail(p, status, "buffer_alloc", said, error);
+    }
+    *buffer =
+        (plugin_buffer){.memory = memory,
+                        .lane = -1,
+                        .bytes = bytes,
+                        .generation = p->generation,
+                        .number = __atomic_add_fetch(&p->buffer_count, 1, __ATOMIC_RELAXED)};
+    plugin_counted(&p->counters.buffers, 1);
+    return 0;
+}
+
 int plugin_alloc(plugin *p, uint64_t bytes, plugin_buffer *buffer, plugin_error *error)
 {
     dvp_error said;
@@ -34,18 +51,31 @@ int plugin_alloc(plugin *p, uint64_t bytes, plugin_buffer *buffer, plugin_error 
         plugin_clear(&said);
         status = allocate(p, bytes, &memory, &said);
     }
-    if (status != DVP_OK) {
-        plugin_unreserve(p);
-        return plugin_fail(p, status, "buffer_alloc", &said, error);
-    }
-    *buffer =
-        (plugin_buffer){.memory = memory,
-                        .lane = -1,
-                        .bytes = bytes,
-                        .generation = p->generation,
-                        .number = __atomic_add_fetch(&p->buffer_count, 1, __ATOMIC_RELAXED)};
-    plugin_counted(&p->counters.buffers, 1);
-    return 0;
+    return keep(p, status, memory, bytes, buffer, &said, error);
+}
+
+int plugin_alloc_kind(plugin *p, uint32_t kind, uint64_t bytes, plugin_buffer *buffer,
+                      void **address, plugin_error *error)
+{
+    dvp_error said;
+    plugin_clear(&said);
+    void *memory = NULL;
+    bool imports = kind == DVP_MEMORY_IMPORTED;
+    dvp_status status = DVP_UNSUPPORTED;
+    if (plugin_reserve(p, error) != 0)
+        return -1;
+    dvt_lock_take(&p->memory);
+    if (imports && p->api.memory_import != NULL)
+        status = p->api.memory_import(p->device, *address, bytes, &memory, &said);
+    else if (!imports && p->api.memory_alloc != NULL)
+        status = p->api.memory_alloc(p->device, kind, bytes > 0 ? bytes : 1, &memory, address,
+                                     &said);
+    dvt_lock_give(&p->memory);
+    if (status == DVP_OK && (memory == NULL || *address == NULL))
+        status = DVP_NO_MEMORY;
+    if (status == DVP_UNSUPPORTED && said.message[0] == 0)
+        snprintf(said.message, sizeof said.message, "it has no memory of this kind");
+    return keep(p, status, memory, bytes, buffer, &said, error);
 }
 
 /* ---- copies ---- */

@@ -22,21 +22,43 @@ dvt_status dvt_plugin_attribute(dvt_plugin *p, const char *name, int64_t *value,
 
 /* ---- buffers ---- */
 
-dvt_status dvt_buffer_new(dvt_plugin *p, uint64_t bytes, dvt_buffer **made, dvt_error *error)
+uint32_t dvt_memory_kinds(dvt_plugin *p)
+{
+    plugin_error unread;
+    dvp_device_info info = {0};
+    uint32_t kinds = plugin_describe(p, &info, &unread) == 0 ? info.memory_kinds : 0;
+    uint32_t all = DVT_MEMORY_PINNED | DVT_MEMORY_UNIFIED | DVT_MEMORY_IMPORTED;
+    return DVT_MEMORY_DEVICE | (kinds & all);
+}
+
+static int allocate(dvt_buffer *buffer, uint64_t bytes, plugin_error *error)
+{
+    plugin *p = buffer->plugin;
+    plugin_lane *lane;
+    if (plugin_enter(p, NULL, 0, &lane, error) != 0)
+        return -1;
+    int failed =
+        buffer->kind == DVT_MEMORY_DEVICE
+            ? plugin_alloc(p, bytes, &buffer->memory, error)
+            : plugin_alloc_kind(p, buffer->kind, bytes, &buffer->memory, &buffer->host, error);
+    lane->given--; /* it was given nothing to wait for */
+    plugin_leave(lane);
+    return failed;
+}
+
+static dvt_status make_buffer(plugin *p, uint32_t kind, void *host, uint64_t bytes,
+                              dvt_buffer **made, dvt_error *error)
 {
     plugin_error problem = {0};
+    if ((dvt_memory_kinds(p) & kind) == 0 || (kind & (kind - 1)) != 0)
+        return dvt_fail(error, DVT_ERROR_UNSUPPORTED,
+                        "the device of plug-in '%.60s' has no memory of kind %u", p->info.name,
+                        kind);
     dvt_buffer *buffer = calloc(1, sizeof *buffer);
     if (buffer == NULL)
         return no_memory(error);
-    buffer->plugin = p;
-    plugin_lane *lane;
-    int failed = plugin_enter(p, NULL, 0, &lane, &problem);
-    if (!failed) {
-        failed = plugin_alloc(p, bytes, &buffer->memory, &problem);
-        lane->given--; /* it was given nothing to wait for */
-        plugin_leave(lane);
-    }
-    if (failed) {
+    *buffer = (dvt_buffer){.plugin = p, .kind = kind, .host = host};
+    if (allocate(buffer, bytes, &problem) != 0) {
         free(buffer);
         return dvt_plugin_failed(&problem, error);
     }
@@ -44,11 +66,41 @@ dvt_status dvt_buffer_new(dvt_plugin *p, uint64_t bytes, dvt_buffer **made, dvt_
     return DVT_OK;
 }
 
+dvt_status dvt_buffer_new(dvt_plugin *p, uint32_t kind, uint64_t bytes, dvt_buffer **made,
+                          dvt_error *error)
+{
+    if (kind == DVT_MEMORY_IMPORTED)
+        return dvt_fail(error, DVT_ERROR_ARGUMENT, "memory is imported by dvt_buffer_import");
+    return make_buffer(p, kind, NULL, bytes, made, error);
+}
+
+dvt_status dvt_buffer_import(dvt_plugin *p, void *memory, uint64_t bytes, dvt_buffer **made,
+                             dvt_error *error)
+{
+    if (memory == NULL || bytes == 0)
+        return dvt_fail(error, DVT_ERROR_ARGUMENT, "there is no memory to import");
+    return make_buffer(p, DVT_MEMORY_IMPORTED, memory, bytes, made, error);
+}
+
+void *dvt_buffer_host(const dvt_buffer *buffer)
+{
+    const plugin *p = buffer->plugin;
+    bool there = buffer->kind == DVT_MEMORY_IMPORTED ||
+                 (buffer->memory.generation == p->generation && !p->lost);
+    return there ? buffer->host : NULL;
+}
+
+static dvt_status wait_for(plugin *p, plugin_lane *wanted, uint64_t nanoseconds,
+                           dvt_error *error);
+
 void dvt_buffer_free(dvt_buffer *buffer)
 {
     if (buffer == NULL)
         return;
     plugin *p = buffer->plugin;
+    for (int i = 0; buffer->kind == DVT_MEMORY_IMPORTED && i < PLUGIN_LANES; i++)
+        if (p->lanes[i].made && p->lanes[i].finished < p->lanes[i].given)
+            wait_for(p, &p->lanes[i], UINT64_MAX, NULL);
     dvt_lock_take(&p->lock);
     plugin_free(p, &buffer->memory);
     plugin_sweep(p);

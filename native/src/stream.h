@@ -7,6 +7,8 @@
 struct dvt_buffer {
     plugin *plugin;
     plugin_buffer memory;
+    uint32_t kind;
+    void *host; /* where the host uses it, or NULL */
 };
 
 struct dvt_stream {

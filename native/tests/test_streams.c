@@ -110,8 +110,8 @@ static void test_runs_of_one_stream(model *m)
     dvt_buffer *x, *y;
     dvt_stream *stream;
     dvt_event *done;
-    OK(dvt_buffer_new(m->plugin, BYTES, &x, &error));
-    OK(dvt_buffer_new(m->plugin, 2 * BYTES, &y, &error));
+    OK(dvt_buffer_new(m->plugin, DVT_MEMORY_DEVICE, BYTES, &x, &error));
+    OK(dvt_buffer_new(m->plugin, DVT_MEMORY_DEVICE, 2 * BYTES, &y, &error));
     OK(dvt_stream_new(m->plugin, &stream, &error));
     OK(dvt_event_new(m->plugin, &done, &error));
     OK(dvt_event_wait(done, EVER, &error));
@@ -147,7 +147,7 @@ static void test_streams_share_state(model *m)
     dvt_event *done;
     dvt_buffer *y;
     OK(dvt_event_new(m->plugin, &done, &error));
-    OK(dvt_buffer_new(m->plugin, BYTES, &y, &error));
+    OK(dvt_buffer_new(m->plugin, DVT_MEMORY_DEVICE, BYTES, &y, &error));
     OK(dvt_state_reset(dvt_own_state(m->artifact), &error));
     for (int i = 0; i < 3; i++)
         OK(dvt_stream_new(m->plugin, &streams[i], &error));
@@ -174,8 +174,8 @@ static void test_mistakes(model *m)
     fill(one, 1);
     dvt_buffer *small, *both;
     dvt_stream *streams[16];
-    OK(dvt_buffer_new(m->plugin, BYTES - 4, &small, &error));
-    OK(dvt_buffer_new(m->plugin, 2 * BYTES, &both, &error));
+    OK(dvt_buffer_new(m->plugin, DVT_MEMORY_DEVICE, BYTES - 4, &small, &error));
+    OK(dvt_buffer_new(m->plugin, DVT_MEMORY_DEVICE, 2 * BYTES, &both, &error));
     dvt_tensor x = tensor_of(m, one, false), y = x;
     FAILS(run(m, tensor_of(m, small, true), y, NULL, NULL, NULL), DVT_ERROR_GUARD);
     FAILS(run(m, x, tensor_of(m, small, true), NULL, NULL, NULL), DVT_ERROR_GUARD);
@@ -201,6 +201,59 @@ static void test_mistakes(model *m)
     dvt_buffer_free(both);
 }
 
+/* Any kind of memory serves as input and result; the host sees what it may see. */
+static void test_kinds_of_memory(model *m, uint32_t expected)
+{
+    float mine[COUNT], found[COUNT];
+    dvt_stream *stream;
+    OK(dvt_stream_new(m->plugin, &stream, &error));
+    uint32_t kinds = dvt_memory_kinds(m->plugin);
+    EXPECT(kinds == expected, "other kinds of memory");
+    for (uint32_t kind = 1; kind <= DVT_MEMORY_IMPORTED; kind *= 2) {
+        dvt_buffer *x, *y;
+        bool imports = kind == DVT_MEMORY_IMPORTED;
+        dvt_status status = imports ? dvt_buffer_import(m->plugin, mine, BYTES, &x, &error)
+                                    : dvt_buffer_new(m->plugin, kind, BYTES, &x, &error);
+        if (status == DVT_ERROR_PLUGIN_FAILED && imports && (kinds & kind) != 0)
+            continue; /* this system lets the device not reach the host's memory */
+        expect_status(status, kinds & kind ? DVT_OK : DVT_ERROR_UNSUPPORTED, "new memory");
+        if (status != DVT_OK)
+            continue;
+        OK(imports ? dvt_buffer_import(m->plugin, found, BYTES, &y, &error)
+                   : dvt_buffer_new(m->plugin, kind, BYTES, &y, &error));
+        float *given = dvt_buffer_host(x), *made = dvt_buffer_host(y);
+        EXPECT((given == NULL) == (kind == DVT_MEMORY_DEVICE), "where the host sees it");
+        EXPECT(!imports || (given == mine && made == found), "imported memory was copied");
+        fill(mine, 3);
+        if (given != NULL)
+            fill(given, 3);
+        else
+            OK(dvt_buffer_write(x, stream, 0, mine, BYTES, &error));
+        OK(dvt_state_reset(dvt_own_state(m->artifact), &error));
+        OK(run(m, tensor_of(m, x, true), tensor_of(m, y, true), stream, NULL, NULL));
+        OK(run(m, tensor_of(m, x, true), tensor_of(m, y, true), stream, NULL, NULL));
+        if (made == NULL)
+            OK(dvt_buffer_read(y, stream, 0, found, BYTES, &error));
+        OK(dvt_stream_wait(stream, EVER, &error));
+        EXPECT(is_all(made != NULL ? made : found, 6), "a run on this memory is wrong");
+        if (given != NULL) { /* as the host's memory, too */
+            OK(run(m, tensor_of(m, given, false), tensor_of(m, made, false), stream, NULL,
+                   NULL));
+            OK(dvt_stream_wait(stream, EVER, &error));
+            EXPECT(is_all(made, 9), "a run on this memory of the host is wrong");
+        }
+        dvt_buffer_free(x);
+        dvt_buffer_free(y);
+    }
+    dvt_buffer *none;
+    FAILS(dvt_buffer_new(m->plugin, DVT_MEMORY_IMPORTED, BYTES, &none, &error),
+          DVT_ERROR_ARGUMENT);
+    FAILS(dvt_buffer_new(m->plugin, 0, BYTES, &none, &error), DVT_ERROR_UNSUPPORTED);
+    FAILS(dvt_buffer_new(m->plugin, 3, BYTES, &none, &error), DVT_ERROR_UNSUPPORTED);
+    FAILS(dvt_buffer_import(m->plugin, NULL, BYTES, &none, &error), DVT_ERROR_ARGUMENT);
+    dvt_stream_free(stream);
+}
+
 /* ---- several threads, each with a stream and a sequence of its own ---- */
 
 typedef struct {
@@ -221,7 +274,7 @@ static void *work(void *context)
     fill(values, 2);
     w->right = dvt_stream_new(w->m->plugin, &stream, &said) == DVT_OK &&
                dvt_state_new(w->m->artifact, NULL, &state, &said) == DVT_OK &&
-               dvt_buffer_new(w->m->plugin, BYTES, &y, &said) == DVT_OK &&
+               dvt_buffer_new(w->m->plugin, DVT_MEMORY_DEVICE, BYTES, &y, &said) == DVT_OK &&
                dvt_event_new(w->m->plugin, &done, &said) == DVT_OK;
     if (!w->right)
         return NULL;
@@ -270,8 +323,8 @@ static void test_a_run_is_not_waited_for(model *m)
     dvt_buffer *x, *y;
     dvt_stream *stream;
     dvt_event *done;
-    OK(dvt_buffer_new(m->plugin, BYTES, &x, &error));
-    OK(dvt_buffer_new(m->plugin, BYTES, &y, &error));
+    OK(dvt_buffer_new(m->plugin, DVT_MEMORY_DEVICE, BYTES, &x, &error));
+    OK(dvt_buffer_new(m->plugin, DVT_MEMORY_DEVICE, BYTES, &y, &error));
     OK(dvt_stream_new(m->plugin, &stream, &error));
     OK(dvt_event_new(m->plugin, &done, &error));
     OK(dvt_buffer_write(x, NULL, 0, one, BYTES, &error));
@@ -308,7 +361,7 @@ static void test_late_errors(model *m)
     dvt_stream *stream;
     dvt_event *done;
     dvt_tensor x = tensor_of(m, one, false);
-    OK(dvt_buffer_new(m->plugin, BYTES, &y, &error));
+    OK(dvt_buffer_new(m->plugin, DVT_MEMORY_DEVICE, BYTES, &y, &error));
     OK(dvt_stream_new(m->plugin, &stream, &error));
     OK(dvt_event_new(m->plugin, &done, &error));
     OK(dvt_state_reset(own, &error));
@@ -408,7 +461,7 @@ static void test_the_hosts_part(void)
     fill(values, 3);
     dvt_buffer *x;
     dvt_stream *stream;
-    OK(dvt_buffer_new(m.plugin, BYTES, &x, &error));
+    OK(dvt_buffer_new(m.plugin, DVT_MEMORY_DEVICE, BYTES, &x, &error));
     OK(dvt_stream_new(m.plugin, &stream, &error));
     dvt_tensor given = tensor_of(&m, x, true);
     dvt_tensor results[] = {tensor_of(&m, found[0], false), tensor_of(&m, found[1], false)};
@@ -436,6 +489,7 @@ int main(void)
     test_runs_of_one_stream(&sim);
     test_streams_share_state(&sim);
     test_mistakes(&sim);
+    test_kinds_of_memory(&sim, 15);
     test_threads(&sim);
     test_a_run_is_not_waited_for(&sim);
     test_late_errors(&sim);
@@ -446,6 +500,7 @@ int main(void)
     test_runs_of_one_stream(&plain);
     test_streams_share_state(&plain);
     test_mistakes(&plain);
+    test_kinds_of_memory(&plain, DVT_MEMORY_DEVICE);
     test_threads(&plain);
     close_model(&plain);
     printf("native/tests/test_streams: %s\n", failures ? "FAILED" : "ok");
