@@ -49,6 +49,8 @@ const char *dvt_status_text(dvt_status status)
         return "a plug-in failed";
     case DVT_ERROR_DEVICE_LOST:
         return "a device is lost";
+    case DVT_ERROR_NOT_YET:
+        return "not done within the time that was given";
     default:
         return "unknown status";
     }
