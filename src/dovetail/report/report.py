@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from dovetail import history, registry
-from dovetail.capture._torch.dynamo import graph_breaks, told_graph_breaks
+from dovetail.capture._torch.dynamo import explained, graph_breaks, told_graph_breaks
 from dovetail.capture._torch.tensors import pytree
 from dovetail.page.html import page_html
 from dovetail.report.collect import Collector, CompilationDetails
@@ -122,7 +122,7 @@ def explain(
         compilation.observer = None  # what runs is not to be held by its record
     collector.limits = machine_limits() if profile else None
     details = {c.number: collector.details(c.number) for c in compilations}
-    met = graph_breaks(told)[breaks:]
+    met = explained(graph_breaks()[breaks:], told)
     reasons = [{"reason": b.reason, "source": source_of_frames(b.frames)} for b in met]
     return Report(compilations, details, tuple(reasons), collector.limits)
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 import contextlib
 import logging
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from traceback import FrameSummary
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
 
@@ -72,22 +71,42 @@ class GraphBreak(NamedTuple):
     frames: tuple[FrameSummary, ...]  # the user's stack, innermost last
 
 
-def graph_breaks(told: Mapping[tuple[str, int], str] = MappingProxyType({})) -> list[GraphBreak]:
-    """Every one that Dynamo has met in this process since it was last reset, in order.
+Told = Mapping[tuple[str, int], str]  # reasons by file and line
 
-    ``told`` are reasons by file and line, where Dynamo keeps none.
-    """
+
+def graph_breaks() -> list[GraphBreak]:
+    """Every one that Dynamo has met in this process since it was last reset, in order."""
     from torch._dynamo.output_graph import graph_break_reasons
 
-    def reason(each: Any) -> str:
-        if each.reason != _NO_REASON or not each.user_stack:
-            return str(each.reason)
-        last = each.user_stack[-1]
-        why = told.get((last.filename, last.lineno), "TORCH_LOGS=graph_breaks says why")
-        first, *more = why.split("\n")
-        return "\n".join([f"{first}; the rest of the function runs in Python", *more])
+    return [GraphBreak(each.reason, tuple(each.user_stack)) for each in graph_break_reasons]
 
-    return [GraphBreak(reason(each), tuple(each.user_stack)) for each in graph_break_reasons]
+
+def explained(breaks: Sequence[GraphBreak], told: Told) -> list[GraphBreak]:
+    """Breaks with what was ``told`` of them, and those that are known by it alone.
+
+    Dynamo keeps no reason where it cannot go on in a function behind a break, and no break at all
+    where it leaves the whole function to Python.
+    """
+    found, known = [], set()
+    for each in breaks:
+        places = [(frame.filename, frame.lineno or 0) for frame in each.frames]
+        known.update(places)
+        if each.reason == _NO_REASON:
+            why = (
+                told.get(places[-1], "TORCH_LOGS=graph_breaks says why") if places else each.reason
+            )
+            each = each._replace(reason=_first_line_and(why, "the rest of the function"))
+        found.append(each)
+    for (file, line), why in told.items():
+        if (file, line) not in known:
+            frame = FrameSummary(file, line, "")
+            found.append(GraphBreak(_first_line_and(why, "the function"), (frame,)))
+    return found
+
+
+def _first_line_and(reason: str, what: str) -> str:
+    first, *more = reason.split("\n")
+    return "\n".join([f"{first}; {what} runs in Python", *more])
 
 
 _NO_REASON = "step_unsupported"  # behind such a break the rest of the function runs in Python
@@ -99,7 +118,7 @@ _CANNOT_RESUME = re.compile(r"\A.*?Graph break encountered:\s*", re.DOTALL)
 
 
 @contextlib.contextmanager
-def told_graph_breaks() -> Iterator[Mapping[tuple[str, int], str]]:
+def told_graph_breaks() -> Iterator[Told]:
     """What Dynamo logs of graph breaks within the context, by file and line."""
     from torch._dynamo import symbolic_convert
 
