@@ -455,8 +455,9 @@ bool dvt_broadcasts(const dvt_tensor *from, const dvt_tensor *to);
 bool dvt_is_product(const dvt_kernel *kernel);
 
 extern const dvt_kernel dvt_elementwise_kernels[], dvt_product_kernels[], dvt_row_kernels[],
-    dvt_move_kernels[];
-extern const size_t dvt_elementwise_count, dvt_product_count, dvt_row_count, dvt_move_count;
+    dvt_move_kernels[], dvt_scatter_kernels[];
+extern const size_t dvt_elementwise_count, dvt_product_count, dvt_row_count, dvt_move_count,
+    dvt_scatter_count;
 
 /* On x86-64 the hot loops are compiled for several levels of processor (see processor.h).
  * Sanitizers get one version: they watch the same text, and compile it once. */

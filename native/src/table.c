@@ -29,6 +29,7 @@ const dvt_kernel *dvt_builtin_kernel(size_t index)
         {dvt_product_kernels, dvt_product_count},
         {dvt_row_kernels, dvt_row_count},
         {dvt_move_kernels, dvt_move_count},
+        {dvt_scatter_kernels, dvt_scatter_count},
     };
     for (size_t i = 0; i < sizeof groups / sizeof *groups; i++) {
         if (index < groups[i].count)

@@ -30,6 +30,13 @@ class Product(nn.Module):
         return left @ right
 
 
+class Scatter(nn.Module):
+    def forward(self, x, index, source):
+        whole = index[:, None].expand_as(source)
+        most = x.scatter_reduce(0, whole, source, "amax", include_self=False)
+        return x.index_add(0, index, source) + most.index_put((index - 6,), source, accumulate=True)
+
+
 def data(*shape, dtype=torch.float32):
     return torch.randn(shape, generator=torch.Generator().manual_seed(len(shape))).to(dtype)
 
@@ -52,6 +59,7 @@ CASES = {
     "few_queries": (Attend(), (queries(2), queries(33), queries(33))),
     "attention": (Attend(is_causal=True), (queries(33), queries(33), queries(33))),
     "shared_keys": (Attend(enable_gqa=True), (queries(9), queries(9, 2), queries(9, 2))),
+    "scatter": (Scatter(), (data(6, 5), torch.tensor([1, 0, 1, 5]), data(4, 5, 1)[..., 0])),
     "integers": (Product(), (data(5, 6).mul(9).long(), data(6, 7).mul(9).long())),
     "vectors": (Product(), (data(6), data(6))),
 }
@@ -98,7 +106,7 @@ def results(tmp_path_factory):
 def test_the_same_as_eager(results, name):
     model, args = CASES[name.removesuffix("_varying")]
     with torch.no_grad():
-        exact = model.double()(*(a.double() for a in args)).numpy()
+        exact = model.double()(*(a.double() if a.is_floating_point() else a for a in args)).numpy()
         expected = model.to(args[0].dtype)(*args) if args[0].is_floating_point() else model(*args)
     found, expected = results[name].astype(numpy.float64), expected.double().numpy()
     assert found.shape == exact.shape

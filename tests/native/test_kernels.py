@@ -1,6 +1,7 @@
 """Every built-in kernel against torch in double precision: dtypes, strides, broadcasts, sizes."""
 
 import itertools
+import math
 
 import pytest
 import torch
@@ -246,6 +247,49 @@ def test_take_and_cat():
         want = torch.cat(parts, axis)
         (got,) = call("cat", parts, [torch.empty(want.shape)], (axis,))
         assert torch.equal(got, want)
+
+
+@pytest.mark.parametrize("mode", range(5))
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.int32, torch.int64])
+def test_scatter(mode, dtype):
+    def numbers(*shape):
+        return (torch.randn(shape) * 9).to(dtype)
+
+    base = numbers(6, 5, 4)
+    for axis, size in enumerate(base.shape):
+        # Where elements are set, no two may have one place: eager leaves open which of them wins.
+        index = torch.randperm(size)[:4] if mode == 0 else torch.randint(0, size, (9,))
+        shape = (*base.shape[:axis], len(index), *base.shape[axis + 1 :])
+        spread = index.reshape(*(1,) * axis, -1, *(1,) * (2 - axis)).expand(shape)
+        for apart in (0, 1):
+            for by_slices, places in ((1, index), (0, spread)):
+                given = [base, places, numbers(*shape)]
+                attributes = (axis, mode, by_slices, apart, 0)
+                (got,) = call("scatter", given, [torch.empty_like(base)], attributes)
+                torch.testing.assert_close(got, expected("scatter", given, attributes)[0].to(dtype))
+
+
+def test_scatter_by_an_index_of_several_dimensions():
+    base, index, source = torch.randn(5, 3), torch.tensor([[0, -2], [1, 0]]), torch.randn(2, 2, 3)
+    for attributes in ((0, 1, 1, 0, 1), (0, 3, 1, 1, 1)):
+        given = [base, index, source]
+        (got,) = call("scatter", given, [torch.empty(5, 3)], attributes)
+        assert torch.equal(got, expected("scatter", given, attributes)[0].float())
+
+
+def test_scatter_keeps_nan_and_refuses_places_that_are_not_there():
+    base, source = torch.tensor([1.0, math.nan, 3.0]), torch.tensor([math.nan, 1.0, 5.0])
+    index = torch.tensor([0, 1, 2])
+    (got,) = call("scatter", [base, index, source], [torch.empty(3)], (0, 3, 0, 0, 0))
+    assert str(got.tolist()) == "[nan, nan, 5.0]"
+    for wrong, from_end, error in (
+        (3, 0, RuntimeError),
+        (-1, 0, RuntimeError),
+        (-4, 1, IndexError),
+    ):
+        given = [base, torch.tensor([0, wrong, 2]), source]
+        with pytest.raises(error, match="out of bounds"):
+            call("scatter", given, [torch.empty(3)], (0, 1, 1, 0, from_end))
 
 
 def test_the_number_of_threads_changes_no_bit():

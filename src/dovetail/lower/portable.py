@@ -288,6 +288,56 @@ def _take(call: OpCall) -> Match | str:
     return Match("take@1", operands, (0 if whole else call.args[1] % table.desc.rank,))
 
 
+@_rule(*(f"{name}.default" for name in ("index_add", "scatter_add", "index_put")))
+@_rule("scatter.src", "scatter.value", "scatter_reduce.two")
+def _scatter(call: OpCall) -> Match | str:
+    """Places of a tensor that meet elements of another; see native/src/scatter.c."""
+    whole = call.op in ("aten.index_add.default", "aten.index_put.default")
+    if call.op == "aten.index_put.default":
+        base, places, source = call.args[:3]
+        if len(places) != 1 or places[0] is None:
+            return "several indices, or one along a later dimension"
+        axis, index = 0, places[0]
+    else:
+        base, axis, index, source = call.args[:4]
+    mode = _scatter_mode(call)
+    dtype, rank = _out(call).dtype, base.desc.rank
+    if mode is None or rank == 0 or dtype not in _NUMBERS or index.desc.dtype not in INTS:
+        return "a way to meet, a type or a number that has no places"
+    if whole and not _is_whole_slices(base.desc, index.desc, source, axis % rank):
+        return "slices of another shape"
+    operands = (Operand(base, dtype), Operand(index, "int64"), Operand(source, dtype))
+    apart = int(not argument(call, 5, "include_self", True))
+    from_end = int(call.op == "aten.index_put.default")
+    return Match("scatter@1", operands, (axis % rank, mode, int(whole), apart, from_end))
+
+
+_SCATTER_MODES = {"set": 0, "sum": 1, "prod": 2, "amax": 3, "amin": 4}
+
+
+def _scatter_mode(call: OpCall) -> int | None:
+    """The number of what happens where elements meet; None for what the kernel has not."""
+    if call.op == "aten.index_add.default":
+        return _SCATTER_MODES["sum"] if argument(call, 4, "alpha", 1) == 1 else None
+    if call.op == "aten.index_put.default":
+        return _SCATTER_MODES["sum" if argument(call, 3, "accumulate", False) else "set"]
+    if call.op == "aten.scatter_add.default":
+        return _SCATTER_MODES["sum"]
+    way = call.args[4] if call.op == "aten.scatter_reduce.two" else "set"
+    return _SCATTER_MODES.get(way)
+
+
+SCATTERS = frozenset(op for op, rule in RULES.items() if rule is _scatter)
+
+
+def _is_whole_slices(base: TensorDesc, index: TensorDesc, source: Arg, axis: int) -> bool:
+    """Whether a source has a slice for each element of an index, and nothing is repeated."""
+    if not isinstance(source, Ref) or not isinstance(source.desc, TensorDesc) or not index.rank:
+        return False
+    expected = (*base.shape[:axis], *index.shape, *base.shape[axis + 1 :])
+    return source.desc.shape == expected
+
+
 @_rule("reshape.default", "flatten.using_ints")
 def _reshape(call: OpCall) -> Match | str:
     """A copy, where a view would not do: see ``Lowering``, which gives it the operand's shape."""

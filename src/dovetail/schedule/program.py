@@ -29,7 +29,7 @@ from dovetail.lower.to_program import Lowering
 from dovetail.lower.values import LibraryCall, Value, View, root_of
 from dovetail.lower.views import view_offsets
 from dovetail.schedule.build import Built
-from dovetail.schedule.cpu.library import fills
+from dovetail.schedule.cpu.library import fills, runtime_kernel
 from dovetail.schedule.plan import Plan, Unschedulable
 from dovetail.schedule.starts import share_starts
 
@@ -261,7 +261,7 @@ class PlanWriter:
         return True
 
     def _library(self, step: LibraryCall) -> None:
-        if self._join(step):
+        if self._join(step) or self._runtime_kernel(step):
             return
         call = step.call
         args = tuple(self._argument(a) for a in call.args)
@@ -271,6 +271,20 @@ class PlanWriter:
             self.lowering.emit(HostCall(call.op, (self.buffer(result),), args, kwargs))
             return
         self.lowering.emit(HostCall(call.op, self._results(step), args, kwargs))
+
+    def _runtime_kernel(self, step: LibraryCall) -> bool:
+        """Leave a call to a kernel of the runtime's, where that takes less time than PyTorch's."""
+        found = runtime_kernel(step.call) if self.target.kind == "cpu" else None
+        if found is None:
+            return False
+        operands = [(self._value(each.value), each.dtype) for each in found.operands]
+        if any(value is None or value.dtype != dtype for value, dtype in operands):
+            return False
+        reads = tuple(self.buffer(value) for value, _ in operands if value is not None)
+        (result,) = step.results
+        made = (self.buffer(result),)
+        self.lowering.emit(KernelCall(found.kernel, made, reads, found.attributes))
+        return True
 
     def _results(self, step: LibraryCall) -> tuple[str, ...]:
         """A host buffer for each result that somebody needs."""

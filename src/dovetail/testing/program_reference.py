@@ -234,6 +234,24 @@ def _take(inputs: Tensors, numbers: Numbers) -> Any:
     return flat.reshape((*table.shape[:axis], *index.shape, *table.shape[axis + 1 :]))
 
 
+_MODES = ("set", "sum", "prod", "amax", "amin")
+
+
+def _scatter(inputs: Tensors, numbers: Numbers) -> Any:
+    base, index, source = inputs
+    axis, mode, slices, apart, from_end = map(int, numbers)
+    if from_end:
+        index = torch.where(index < 0, index + base.shape[axis], index)
+    if slices:
+        ones = (1,) * (base.ndim - 1 - axis)
+        source = source.flatten(axis, axis + index.ndim - 1)
+        index = index.reshape(*(1,) * axis, -1, *ones).expand_as(source)
+    source = source.expand_as(index) if source.ndim == 0 else source
+    if mode == 0:
+        return base.scatter(axis, index, source)
+    return base.scatter_reduce(axis, index, source, _MODES[mode], include_self=not apart)
+
+
 def _elementwise(name: str) -> Callable[[Tensors, Numbers], Any]:
     function = getattr(torch, name)
     return lambda inputs, _: function(*inputs)
@@ -263,5 +281,6 @@ KERNELS: dict[str, Callable[[Tensors, Numbers], Any]] = {
     "copy": lambda i, _: i[0],
     "size": lambda _, n: torch.tensor(int(n[0])),
     "take": _take,
+    "scatter": _scatter,
     "cat": lambda i, n: torch.cat(list(i), int(n[0])),
 }
