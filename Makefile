@@ -5,6 +5,7 @@
 # make test-backends   every shipped backend on every case of the differential suite
 # make test-processors   the suites as on processors without AVX-512 and without AVX2
 # make sweep   2,000 random graphs (GRAPHS=n: how many) and each case of op_db against eager
+# make models  some 70 architectures of transformers: right, frozen, trained, in files without PyTorch
 # make sim     1,000 random graphs (SIM_GRAPHS=n: how many) split between cpu and the simulator
 # make fuzz    mutated artifacts through the loader, under ASan and UBSan (FUZZ=n: how many,
 #              JOBS=n: in how many processes, SEED=n: which); make fuzz-coverage: what it reached
@@ -67,6 +68,13 @@ GRAPHS ?= 2000
 sweep: $(INSTALLED)
 	@DOVETAIL_RANDOM_GRAPHS=$(GRAPHS) DOVETAIL_OP_DB=alone $(BIN)/python -m pytest -q -n 2 \
 	    tests/codegen/test_random_graphs.py tests/codegen/test_op_db.py $(ARGS)
+
+.PHONY: models
+models: $(INSTALLED)
+	@$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt \
+	    --no-build-isolation -e '.[torch,cpu,models]'
+	@DOVETAIL_ARCHITECTURES=1 $(BIN)/python -m pytest -q -n 2 --dist loadgroup \
+	    tests/architectures $(ARGS)
 
 SIM_GRAPHS ?= 1000
 .PHONY: sim
