@@ -46,6 +46,7 @@ MOVES = {
     "reshape_of_a_view": lambda x: (x.t().reshape(-1) + 1, (x * 1).t().reshape(17 * 7)),
     "turned": lambda x: x.rot90(),
     "strides_of_one_element": lambda x: x.amax(1, keepdim=True).as_strided((7, 1), (1, 5)) * 2,
+    "steps_of_whole_numbers": lambda x: x.float() + torch.arange(17.0, 0, -1.0, dtype=torch.int64),
     "unit_matrix": lambda x: x + torch.eye(*x.shape, dtype=x.dtype),
 }
 

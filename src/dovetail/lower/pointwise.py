@@ -326,7 +326,7 @@ def lower_arange(lower: Lower, call: OpCall) -> Pointwise:
     desc = tensor(call.output)
     if "iota" in call.op or desc.dtype not in NUMBERS:
         raise Refused("only integers")
-    if desc.dtype not in INTEGERS:
+    if desc.dtype not in INTEGERS or isinstance(start, float) or isinstance(step, float):
         start, step = _whole(start), _whole(step)
         last = start + step * (desc.numel or _EXACT)
         if max(abs(start), abs(last)) >= _EXACT:
