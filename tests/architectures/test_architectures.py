@@ -36,8 +36,10 @@ pytestmark = pytest.mark.e2e
 NEED_TORCH = {
     "mixtral": "aten.topk",
     "qwen3_moe": "aten.topk",
-    "switch_transformers": "aten",
+    "fnet": "aten._fft",
 }
+# What PyTorch's exporter does not take as one graph: how they go on depends on their data.
+NOT_EXPORTED = ("longformer", "switch_transformers")
 WITHOUT_TORCH = """
 import pickle
 import sys
@@ -98,6 +100,10 @@ def test_three_steps_of_training(case):
 def test_a_file_runs_without_torch(case, request, tmp_path):
     model, (batch, _), (expected, _), (exact, _) = case
     name, file = request.node.callspec.params["case"], tmp_path / "model.dvt"
+    if name in NOT_EXPORTED:
+        with pytest.raises(errors.ExportFailed):
+            dovetail.export(model, (), batch)
+        return
     with torch.no_grad():
         artifact = dovetail.export(model, (), batch)
     check(run(artifact, batch), expected, exact)
