@@ -83,7 +83,7 @@ def test_moves_of_other_layouts(layout):
 
 
 FITTING = {"diagonal_scatter", "diagonal_scatter_below", "reshape_of_a_view"}
-FITTING |= {"slice_scatter_in_steps", "slice_scatter_in_steps_of_rows"}
+FITTING |= {"slice_scatter_in_steps", "slice_scatter_in_steps_of_rows", "steps_of_whole_numbers"}
 
 
 def test_moves_of_sizes_that_vary():
