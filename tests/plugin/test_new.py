@@ -19,7 +19,7 @@ PACKAGES = {"c": (5, 9), "python": (3, 5), "segment": (9, 6), "renderer": (4, 5)
 def add_the_kernel_of_the_docs(source):
     """docs/plugins.md: a function above the table of kernels, a row of it, a row of operations."""
     blocks = re.findall(r"```c\n(.*?)```", (ROOT / "docs" / "plugins.md").read_text(), re.S)
-    function, kernel, operation = blocks
+    function, kernel, operation, *_ = blocks
     text = source.read_text()
     for mark, added in (
         ("const dvp_kernel KERNELS[]", f"{function}\n"),
