@@ -18,6 +18,7 @@ from dovetail.ir.kernel_product import kernel_product
 from dovetail.ir.segment_verify import verify_segment
 from dovetail.ir.target import TARGETS
 from dovetail.ir.tensor import TensorDesc
+from dovetail.lower.panels import NAME as PANELS
 from dovetail.runtime.interpreter import Interpreter
 from dovetail.schedule.build import Built
 from dovetail.schedule.cpu import pack_convolution
@@ -129,6 +130,10 @@ CASES = {
     "stem": Case((1, 3, 15, 15), (24, 3, 7, 7), step=2, pad=3),
     "1x1": Case((1, 24, 6, 5), (40, 24, 1, 1)),
     "1x1_stride": Case((1, 24, 6, 5), (40, 24, 1, 1), step=2),
+    "panels": Case((1, 16, 7, 7), (96, 16, 3, 3), step=2, pad=1),
+    "1x1_panels": Case((2, 24, 6, 5), (64, 24, 1, 1)),
+    "spread": Case((1, 6, 5, 4), (6, 20, 2, 2), step=2, transposed=True),
+    "spread_grouped": Case((2, 12, 4, 3), (12, 16, 3, 3), step=3, transposed=True, groups=2),
     "dilated": Case((1, 4, 9, 9), (18, 4, 3, 3), pad=2, hole=2),
     "grouped": Case((1, 12, 6, 6), (40, 6, 3, 3), pad=1, groups=2),
     "transposed": Case((1, 6, 5, 4), (6, 20, 3, 3), step=2, pad=1, transposed=True),
@@ -141,12 +146,15 @@ CASES = {
 }
 
 
+PRODUCTS = ("1x1", "1x1_panels")  # of matrices
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_kernels_on_every_target(name):
     kernel = CASES[name].kernel()
     for target in targets():
         schedule = make_schedule(kernel, target)
-        if "fma" in target.features and name != "1x1":  # that is a product of matrices
+        if "fma" in target.features and name not in PRODUCTS:
             kind = DepthwiseTile if "depthwise" in name else ConvolutionTile
             assert isinstance(schedule.register_tiles, kind)
         assert parse_schedule(print_schedule(schedule)) == schedule
@@ -157,20 +165,38 @@ def test_kernels_on_every_target(name):
 def test_random_convolutions(start):
     """Packed segments and their code against PyTorch's convolution of float64."""
     for seed in range(start, start + 10):
-        case = Case.random(seed)
-        segment, packed = case.segment(), case.packed()
-        g = torch.Generator().manual_seed(seed)
-        given = [torch.randn(i.desc.shape, generator=g) for i in segment.inputs]
-        given[0] = given[0].to(memory_format=torch.channels_last)
-        x, w, b = (t.double() for t in given)
-        exact = torch.relu(torch.convolution(x, w, b, *map(_listed, case.numbers)))
-        eager = torch.relu(torch.convolution(*given, *map(_listed, case.numbers)))
-        limit = 2 * (eager - exact).abs().max() + 2e-6 * exact.abs().max()
-        (interpreted,) = Interpreter(packed)([*given])
-        assert (interpreted - exact).abs().max() <= limit
-        backend = registry.get_backend("cpu")
-        (ours,) = backend.load(backend.compile(packed))([*given])
-        assert (ours - exact).abs().max() <= limit, case.__dict__
+        compare(Case.random(seed), seed)
+
+
+@pytest.mark.parametrize("name", ["panels", "1x1_panels", "spread", "spread_grouped"])
+def test_weights_that_lie_otherwise(name):
+    compare(CASES[name], 0)
+    calls = {call.op for call in CASES[name].packed().calls}
+    assert (PANELS in calls) == ("panels" in name)
+
+
+def test_a_transposed_convolution_of_taps_apart_multiplies_once():
+    """Each result has one tap: a loop over channels alone, without a mask."""
+    found = kernel_convolution(CASES["spread"].kernel())
+    assert found.taps == ()
+    assert not found.is_masked
+
+
+def compare(case, seed):
+    """A packed segment and its code with PyTorch's convolution of float64."""
+    segment, packed = case.segment(), case.packed()
+    g = torch.Generator().manual_seed(seed)
+    given = [torch.randn(i.desc.shape, generator=g) for i in segment.inputs]
+    given[0] = given[0].to(memory_format=torch.channels_last)
+    x, w, b = (t.double() for t in given)
+    exact = torch.relu(torch.convolution(x, w, b, *map(_listed, case.numbers)))
+    eager = torch.relu(torch.convolution(*given, *map(_listed, case.numbers)))
+    limit = 2 * (eager - exact).abs().max() + 2e-6 * exact.abs().max()
+    (interpreted,) = Interpreter(packed)([*given])
+    assert (interpreted - exact).abs().max() <= limit
+    backend = registry.get_backend("cpu")
+    (ours,) = backend.load(backend.compile(packed))([*given])
+    assert (ours - exact).abs().max() <= limit, case.__dict__
 
 
 def _listed(number):

@@ -70,7 +70,14 @@ def _winograd_convolution(*args: Any) -> Any:
     return torch.ops.aten.convolution.default(*args[:9])
 
 
+def _panel_convolution(image: Any, panels: Any, *args: Any) -> Any:
+    """``aten.convolution``, of weights whose first axis is split."""
+    weight = panels.flatten(0, 1)
+    return torch.ops.aten.convolution.default(image, weight, *args)
+
+
 _PYTHON["winograd_convolution"] = _winograd_convolution
+_PYTHON["panel_convolution"] = _panel_convolution
 _PYTHON_NAMES = {fn: name for name, fn in _PYTHON.items()}
 _PREFIXES = ("python", "higher_order")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -14,6 +15,7 @@ from dovetail.lower.expression import Builder
 from dovetail.lower.index_map import Indices
 from dovetail.lower.masks import all_of, between
 from dovetail.lower.norms import optional
+from dovetail.lower.panels import NAME as PANELS
 from dovetail.lower.pointwise import element
 from dovetail.lower.pooling import numbers
 from dovetail.lower.reindex import reshape
@@ -31,6 +33,15 @@ class Taps:
     holes: tuple[int, ...]
     extents: tuple[Dim, ...]  # of the input
     transposed: bool = False
+
+    def is_spread(self, taps: Sequence[Dim], made: Sequence[Dim]) -> bool:
+        """Whether each result of a transposed convolution has one tap, of one pixel."""
+        if not self.transposed or any(self.pads) or tuple(taps) != self.steps:
+            return False
+        sizes = zip(self.extents, self.steps, made, strict=True)
+        return math.prod(self.steps) > 1 and all(
+            isinstance(n, int) and n * step == size for n, step, size in sizes
+        )
 
     def place(self, b: Builder, index: Indices, taps: Indices) -> tuple[Indices, str | None]:
         """The input's index for an index of the result, and whether there is an element."""
@@ -57,17 +68,22 @@ class Taps:
         return Affine.value(b.apply("floordiv", "int64", at, by)), [rest]
 
 
-@rule("convolution.default", NAME)
+@rule("convolution.default", NAME, PANELS)
 def lower_convolution(lower: Lower, call: OpCall) -> Value:
     """Sums over the channels of a group and the taps of its weight, plus a bias."""
     source, weight = (lower.value(a) for a in call.args[:2])
     bias = optional(lower, call.args[2])
-    if len(source.shape) != len(weight.shape):
+    in_panels = call.op == PANELS
+    if len(source.shape) != len(weight.shape) - in_panels:
         raise Refused("a convolution without a batch")
     groups = static(call.args[8], "the number of groups")
-    taps = replace(taps_of(call, 3, source, weight), transposed=bool(call.args[6]))
+    taps = replace(taps_of(call, 3, source), transposed=bool(call.args[6]))
     more = (lower.value(call.args[9]), int(call.args[10])) if call.op == NAME else None
-    total = convolved(lower, source, weight, taps, tensor(call.output).shape, groups, more)
+    made = tensor(call.output).shape
+    if in_panels:
+        total = _in_panels(lower, source, weight, taps, made)
+    else:
+        total = convolved(lower, source, weight, taps, made, groups, more)
     dtype, result = compute(source.dtype), compute(tensor(call.output).dtype)
 
     def body(b: Builder, index: Indices) -> str:
@@ -86,9 +102,9 @@ def _element(b: Builder, source: Value, place: Indices, mask: str | None, dtype:
     return b.cast(b.masked(mask, lambda: b.read(source, place)), dtype)
 
 
-def taps_of(call: OpCall, first: int, source: Value, weight: Value) -> Taps:
+def taps_of(call: OpCall, first: int, source: Value) -> Taps:
     """Where the taps of a weight meet a tensor, by a call's arguments from the ``first`` on."""
-    rank = len(weight.shape) - 2
+    rank = len(source.shape) - 2
     if not rank:
         raise Refused("a convolution along no dimension")
     given = call.args[first : first + 3]
@@ -106,6 +122,8 @@ def convolved(
     transformed: tuple[Value, int] | None = None,
 ) -> Value:
     """The sums, in the result's shape; dimensions: batch, group, channel, space, input, taps."""
+    if transformed is None and taps.is_spread(weight.shape[2:], made[2:]):
+        return _spread(lower, source, weight, taps, made, groups)
     dtype, rank = compute(source.dtype), len(taps.steps)
     inputs = static(source.shape[1], "the number of channels") // groups
     outputs = static(made[1], "the number of channels") // groups
@@ -134,3 +152,54 @@ def convolved(
         return total
     strides = contiguous_strides(tuple(made))
     return reshape(lower, lower.fresh("channels"), total, tuple(made), strides)
+
+
+def _in_panels(
+    lower: Lower, source: Value, panels: Value, taps: Taps, made: Sequence[Dim]
+) -> Value:
+    """The sums, panel by panel; dimensions: batch, panel, channel, space, input, taps."""
+    dtype, rank = compute(source.dtype), len(taps.steps)
+    shape = (made[0], *panels.shape[:2], *made[2:], *panels.shape[2:])
+    kept = len(shape) - 1 - rank
+
+    def body(b: Builder, index: Indices) -> tuple[str, ...]:
+        batch, panel, channel, *space = index[:kept]
+        i, *tap = index[kept:]
+        place, mask = taps.place(b, tuple(space), tuple(tap))
+        x = _element(b, source, (batch, i, *place), mask, dtype)
+        w = b.cast(b.read(panels, (panel, channel, i, *tap)), dtype)
+        return (b.apply("mul", dtype, x, w),)
+
+    dims, name = range(kept, len(shape)), lower.fresh("product")
+    total = Contraction(name, shape, dims, body, (source, panels), dtype)
+    strides = contiguous_strides(tuple(made))
+    return reshape(lower, lower.fresh("channels"), total, tuple(made), strides)
+
+
+def _spread(
+    lower: Lower, source: Value, weight: Value, taps: Taps, made: Sequence[Dim], groups: int
+) -> Value:
+    """A transposed convolution of taps that never meet: a product, whose columns become pixels.
+
+    Dimensions: batch, group, channel, each pixel of the input with its taps, input.
+    """
+    dtype, rank = compute(source.dtype), len(taps.steps)
+    inputs = static(source.shape[1], "the number of channels") // groups
+    outputs = static(made[1], "the number of channels") // groups
+    apart = (groups,) if groups > 1 else ()
+    spaces = [n for pair in zip(taps.extents, taps.steps, strict=True) for n in pair]
+    shape = (made[0], *apart, outputs, *spaces, inputs)
+
+    def body(b: Builder, index: Indices) -> tuple[str, ...]:
+        *kept, i = index
+        batch, *group, channel = kept[: -2 * rank]
+        place, tap = kept[-2 * rank :: 2], kept[1 - 2 * rank :: 2]
+        channels = (group[0].scale(inputs) if group else Affine()) + i
+        x = _element(b, source, (batch, channels, *place), None, dtype)
+        w = b.read(weight, (channels, channel, *tap))
+        return (b.apply("mul", dtype, x, b.cast(w, dtype)),)
+
+    dims, name = (len(shape) - 1,), lower.fresh("product")
+    total = Contraction(name, shape, dims, body, (source, weight), dtype)
+    strides = contiguous_strides(tuple(made))
+    return reshape(lower, lower.fresh("pixels"), total, tuple(made), strides)

@@ -31,7 +31,7 @@ def lower_convolution_backward(lower: Lower, call: OpCall) -> tuple[Value | None
     wanted = call.args[10]
     if not isinstance(wanted, tuple) or len(source.shape) != len(weight.shape):
         raise Refused("a convolution without a batch")
-    taps = taps_of(call, 4, source if not transposed else gradient, weight)
+    taps = taps_of(call, 4, source if not transposed else gradient)
     made: list[Value | None] = [None, None, None]
     if wanted[0]:
         back = replace(taps, extents=gradient.shape[2:], transposed=not transposed)

@@ -12,6 +12,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
+from dovetail.ir.affine import mul
 from dovetail.ir.call import Attr, OpCall, Ref, leaves
 from dovetail.ir.layout import Layout
 from dovetail.ir.segment import Segment
@@ -19,6 +20,7 @@ from dovetail.ir.strides import contiguous_strides
 from dovetail.ir.target import Target
 from dovetail.ir.tensor import TensorDesc
 from dovetail.lower.calls import lowered_alone
+from dovetail.lower.panels import NAME as PANELS
 from dovetail.lower.winograd import NAME as WINOGRAD
 from dovetail.schedule.cpu.convolution import own_seconds, winograd_seconds
 from dovetail.schedule.cpu.depthwise import depthwise_seconds
@@ -28,6 +30,9 @@ from dovetail.schedule.cpu.transform_weights import WeightTransform
 from dovetail.schedule.images import channels_last, is_channels_last
 
 _CONVOLUTION = "aten.convolution.default"
+# Columns of a panel, the best first: vectors of every processor that fill its registers with
+# accumulators (two of AVX-512 by twelve pixels).
+PANEL_WIDTHS = (32, 48, 16)
 _ROW_MAJOR = {"memory_format": Attr("memory_format", "contiguous_format")}
 # The largest error of a result by Winograd's algorithm, by the side of its tiles, against float64
 # and beside the root mean square of all results, for images and weights of any one scale.
@@ -70,6 +75,13 @@ class Convolution:
             1,
             False,
         )
+
+    @property
+    def is_spread(self) -> bool:
+        """Whether each result of a transposed convolution has one tap (lower/convolution.py)."""
+        alike = tuple(self.weight.shape[2:]) == self.steps and not any(self.pads)
+        sides = zip(self.image.shape[2:], self.steps, self.made.shape[2:], strict=True)
+        return self.transposed and alike and all(n * step == size for n, step, size in sides)  # type: ignore[operator]
 
     @property
     def taps(self) -> int:
@@ -126,8 +138,8 @@ def own_choice(call: OpCall, target: Target, *, constant: bool, error: float = 0
         return None
     if found.is_depthwise:
         return depthwise_seconds(found.pixels, found.groups, found.taps, target)
-    wasted = math.prod(found.steps) if found.transposed else 1
-    sums = found.inputs * found.taps * wasted
+    wasted = math.prod(found.steps) if found.transposed and not found.is_spread else 1
+    sums = found.inputs * (1 if found.is_spread else found.taps * wasted)
     seconds = found.groups * own_seconds(found.pixels, found.outputs, sums, found.taps, target)
     if constant:
         seconds = min(seconds, winograd_choice(found, target, error)[0])
@@ -169,7 +181,7 @@ def pack_convolutions(
         return segment
     used = {ref.name for call in calls for ref in call.refs()}
     used |= {leaf.name for leaf in leaves(segment.outputs) if isinstance(leaf, Ref)}
-    replaced = {weight.name for weight in packer.packed if weight.name in packer.sources} - used
+    replaced = {weight.name for weight, _ in packer.packed if weight.name in packer.sources} - used
     return replace(segment, calls=tuple(call for call in calls if call.name not in replaced))
 
 
@@ -179,7 +191,7 @@ class _WeightPacker:
     target: Target
     once: frozenset[str]
     error: float = 0.0
-    packed: dict[Ref, Ref] = field(default_factory=dict)
+    packed: dict[tuple[Ref, int], Ref] = field(default_factory=dict)
     transformed: dict[tuple[Ref, int], Ref] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -197,22 +209,24 @@ class _WeightPacker:
         image, weight = call.args[:2]
         assert isinstance(image, Ref)
         assert isinstance(weight, Ref)
-        if weight not in self.packed:
-            source = self.sources.get(weight.name, weight)
-            made = [*self._pack(source, transposed=found.transposed)]
-            self.packed[weight] = _ref(made[-1])
+        source = self.sources.get(weight.name, weight)
+        size = winograd_size(found, self.target, self.error) if source.name in self.once else 0
+        width = 0 if size or source.name not in self.once else _panel_width(found)
+        if (weight, width) not in self.packed:
+            made = [*self._panels(source, width)] if width else []
+            made = made or [*self._pack(source, transposed=found.transposed)]
+            self.packed[weight, width] = _ref(made[-1])
             yield from made
+        packed = self.packed[weight, width]
         pads: object = call.args[4]
         few = found.inputs < _FEW_CHANNELS and found.groups == 1 and not found.transposed
         if any(found.pads) and few:
             padded = self._padded(image, found.pads)
             yield padded
             image, pads = _ref(padded), (0,) * len(found.pads)
-        given = (image, self.packed[weight], *call.args[2:4], pads, *call.args[5:])
-        source = self.sources.get(weight.name, weight)
-        size = winograd_size(found, self.target, self.error) if source.name in self.once else 0
+        given = (image, packed, *call.args[2:4], pads, *call.args[5:])
         if not size:
-            yield replace(call, args=given)
+            yield replace(call, op=PANELS if width else call.op, args=given)
             return
         if (source, size) not in self.transformed:
             transform = WeightTransform(source, size, self._call)
@@ -224,8 +238,9 @@ class _WeightPacker:
     def _is_ours(self, call: OpCall, found: Convolution) -> bool:
         if not is_channels_last(found.image) or not is_channels_last(found.made):
             return False
-        if not self._is_left(call):  # its weights lie so already
-            return False
+        laid = _packed_strides(found.weight, found.transposed)
+        if found.weight.strides == laid or not (found.is_spread or self._is_left(call)):
+            return False  # its weights lie so already
         weight = call.args[1]
         assert isinstance(weight, Ref)
         constant = self.sources.get(weight.name, weight).name in self.once
@@ -233,7 +248,7 @@ class _WeightPacker:
         known = library_seconds(call, constant=constant)
         if seconds is None or known is None or seconds > known[1]:
             return False
-        desc = replace(found.weight, strides=_packed_strides(found.weight, found.transposed))
+        desc = replace(found.weight, strides=laid)
         there = replace(call, args=(call.args[0], replace(weight, desc=desc), *call.args[2:]))
         return not self._is_left(there)
 
@@ -267,6 +282,26 @@ class _WeightPacker:
         laid = _permuted(_tensor(copy.output), back)
         yield self._call(stem, "aten.permute.default", (_ref(copy), back), laid)
 
+    def _panels(self, weight: Ref, width: int) -> Iterator[OpCall]:
+        """The same weights as [O / W, W, I, …], dense along the second axis."""
+        desc, stem = _tensor(weight.desc), f"{weight.name}_panels"
+        outputs, *rest = map(int, desc.shape)  # type: ignore[arg-type]
+        shape = (outputs // width, width, *rest)
+        strides = (mul(desc.strides[0], width), *desc.strides)
+        split = replace(desc, shape=shape, strides=strides)
+        view = self._call(stem, "aten.view.default", (weight, shape), split)
+        order = (0, *range(3, len(shape)), 2, 1)
+        turned = _permuted(split, order)
+        first = self._call(stem, "aten.permute.default", (_ref(view), order), turned)
+        parts = [(0, width), *((axis, 1) for axis in range(2, desc.rank)), (1, 1), (0, 1)]
+        layout = Layout.of(desc.shape, parts)
+        dense = replace(turned, strides=contiguous_strides(turned.shape), layout=layout)
+        copy = self._call(stem, "aten.clone.default", (_ref(first),), dense)
+        back = tuple(order.index(axis) for axis in range(len(shape)))
+        laid = replace(_permuted(_tensor(copy.output), back), layout=None)
+        last = self._call(stem, "aten.permute.default", (_ref(copy), back), laid)
+        yield from (view, first, replace(copy, kwargs=_ROW_MAJOR), last)
+
     def _padded(self, image: Ref, pads: tuple[int, ...]) -> OpCall:
         """An image with zeros around it."""
         desc = _tensor(image.desc)
@@ -286,6 +321,14 @@ class _WeightPacker:
             name += "_"
         self.names.add(name)
         return OpCall(name, op, args, {}, output)
+
+
+def _panel_width(found: Convolution) -> int:
+    """Columns of a panel; 0 where weights are one, or no panels divide them."""
+    if found.transposed or found.groups > 1:
+        return 0
+    width = next((n for n in PANEL_WIDTHS if found.outputs % n == 0), 0)
+    return width if width < found.outputs else 0
 
 
 def _order(rank: int, transposed: bool) -> tuple[int, ...]:
