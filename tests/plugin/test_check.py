@@ -124,6 +124,7 @@ def backend_of(relu):
             r"relu.default.*gave float32\[1, 5\], and the operator gives f32\[3, 5\]",
         ),
         (lambda x: x.double(), r"gave float64\[3, 5\]"),
+        (lambda x: x.to("meta"), "gave a tensor on meta, and the operator gives one on cpu"),
         (lambda x: 3, "gave a int, not a tensor"),
         (
             lambda x: x.nothing,
@@ -171,3 +172,22 @@ def test_a_layout_change_alone_is_never_sent_to_a_device(sim):
     assert sim.moved == (0, 0)
     told = [v for v in graph.verdicts if v.op == "aten.clone.default"]
     assert all("it only changes a layout" in str(v.answers) for v in told)
+
+
+def test_a_kernel_that_writes_to_its_input():
+    """What it gives is right; what others read afterwards is not."""
+
+    class Writes(dovetail.KernelBackend):
+        name = "writes_to_its_input"
+
+        @dovetail.kernel("aten.relu.default")
+        def relu(x):
+            result = torch.relu(x)
+            x.zero_()
+            return result
+
+    with registry.registered_backend(Writes):
+        compiled = torch.compile(torch.relu, backend=Writes.name, options=CHECKED)
+        said = r"its input %\w+ was written to, which aten.relu.default \(%relu\) may only read"
+        with pytest.raises(errors.WrongResult, match=said):
+            compiled(torch.ones(3))

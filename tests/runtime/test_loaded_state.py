@@ -13,7 +13,7 @@ import dovetail
 from dovetail.errors import ArtifactChanged, RunFailed, UnknownState, UnsupportedArtifact
 from dovetail.runtime.loaded import Loaded, open_native
 from tests.artifact.files import file_bytes, floats
-from tests.ground.environments import Environment
+from tests.ground.environments import ROOT, Environment
 
 COUNT = """\
 program @count
@@ -173,3 +173,32 @@ def test_a_subinterpreter_is_told_to_use_the_main_one():
     """)
     assert "subinterpreters" in said
     assert said.splitlines()[-1] == "Artifact"
+
+
+@pytest.mark.e2e
+def test_free_threaded_python_is_refused_with_a_reason(tmp_path):
+    """Such an interpreter cannot be had everywhere; the condition that it is known by can."""
+    here, model = Environment(Path(sys.executable)), tmp_path / "model.dvt"
+    model.write_bytes(b"read by nobody")
+    pretending = """
+        import runpy, sys, sysconfig
+        real = sysconfig.get_config_var
+        sysconfig.get_config_var = lambda name: 1 if name == "Py_GIL_DISABLED" else real(name)
+    """
+    built = here.script(f"""{pretending}
+        try:
+            runpy.run_path({str(ROOT / "setup.py")!r})
+        except SystemExit as exit:
+            print(exit)
+    """)
+    opened = here.script(f"""{pretending}
+        sys.modules["dovetail._native"] = None  # as where the extension does not load
+        import dovetail
+        try:
+            dovetail.load({str(model)!r})
+        except dovetail.errors.UnsupportedArtifact as error:
+            print(error)
+    """)
+    for said in (built, opened):
+        assert "does not support free-threaded Python" in said
+        assert "Use the ordinary build".lower() in said.lower()

@@ -165,7 +165,9 @@ def _misfit(desc: Desc, value: Any) -> str:
         not isinstance(size, int) or size == given for size, given in sizes
     )
     if fits and str(value.dtype).removeprefix("torch.") == desc.dtype:
-        return ""
+        if str(value.device) == desc.device:
+            return ""
+        return f"it gave a tensor on {value.device}, and the operator gives one on {desc.device}"
     return f"it gave {_given(value)}, and the operator gives {desc}"
 
 

@@ -83,8 +83,9 @@ class Compared(Executable):
 
     def __call__(self, inputs: list[Any]) -> Sequence[Any]:
         """Run twice; WrongResult where the two differ."""
-        given = [_copied(value) for value in inputs]
+        given, own = [_copied(value) for value in inputs], list(inputs)
         found = self.executable(inputs)
+        self._check_inputs(given, own)
         expected = self._reference([_copied(value) for value in given])
         exact = _exactly(self._reference, given, expected)
         for out, mine, other, truth in zip(
@@ -106,6 +107,17 @@ class Compared(Executable):
         return self.executable.transfers()
 
     # ---- which call it is ------------------------------------------------------------------
+
+    def _check_inputs(self, given: list[Any], own: list[Any]) -> None:
+        """WrongResult where an input is not what it was: no call of the segment is a write."""
+        for source, before, after in zip(self.segment.inputs, given, own, strict=True):
+            if isinstance(after, torch.Tensor) and not _is_same(before, after):
+                readers = [
+                    c for c in self.segment.calls if any(r.name == source.name for r in c.refs())
+                ]
+                names = ", ".join(f"{call.op} (%{call.name})" for call in readers)
+                problem = f"its input %{source.name} was written to, which {names} may only read"
+                raise WrongResult(self.backend.name, problem)
 
     def _explain(self, given: list[Any], out: Arg, difference: Difference) -> WrongResult:
         values = _values(self.segment, given)
@@ -207,6 +219,10 @@ def _worst(found: Any, expected: Any, wrong: Any, error: Any = None) -> Differen
     flat = int(weight.flatten().argmax())
     place = tuple(int(n) for n in torch.unravel_index(torch.tensor(flat), found.shape))
     return Difference(place, found[place].item(), expected[place].item())
+
+
+def _is_same(a: Any, b: Any) -> bool:
+    return bool(((a == b) | ((a != a) & (b != b))).all())
 
 
 def _copied(value: Any, *, wide: bool = False) -> Any:
