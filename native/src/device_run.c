@@ -419,6 +419,47 @@ static int copy_within(frame *f, const instruction *in, const device_tensor *the
                        other->byte_offset, bytes, error);
 }
 
+static pending_range range_of(const frame *f, uint32_t buffer, bool written)
+{
+    uint32_t owner = f->devices->artifact->program.buffers[buffer].owner;
+    uintptr_t low = (uintptr_t)f->tensors[owner].data;
+    return (pending_range){low, low + (uintptr_t)f->extents[owner], written};
+}
+
+static void note_pending(const frame *f, const instruction *in, device_turn *turn)
+{
+    bool fills = f->devices->artifact->program.buffers[in->outputs[0]].device == 0;
+    if (turn->pending_count < MOST_PENDING)
+        turn->pending[turn->pending_count] =
+            range_of(f, fills ? in->outputs[0] : in->inputs[0], fills);
+    if (turn->pending_count <= MOST_PENDING)
+        turn->pending_count++;
+}
+
+static bool concerns(const device_turn *turn, pending_range used)
+{
+    for (uint32_t i = 0; i < turn->pending_count; i++) {
+        const pending_range *p = &turn->pending[i];
+        if (used.low < p->high && p->low < used.high && (p->written || used.written))
+            return true;
+    }
+    return false;
+}
+
+bool dvt_device_concerns(const frame *f, const device_turn *turn, const instruction *in)
+{
+    bool own = in->opcode == OP_KERNEL || in->opcode == OP_COPY; /* else it may do anything */
+    if (!own || turn->pending_count > MOST_PENDING)
+        return true;
+    for (uint32_t i = 0; i < in->input_count; i++)
+        if (in->inputs[i] != DVT_NONE && concerns(turn, range_of(f, in->inputs[i], false)))
+            return true;
+    for (uint32_t i = 0; i < in->output_count; i++)
+        if (in->outputs[i] != DVT_NONE && concerns(turn, range_of(f, in->outputs[i], true)))
+            return true;
+    return false;
+}
+
 /* Whether a copy uses memory of the host's that the caller knows nothing of, or whose contents
  * this run hands on. */
 static void note_host_memory(const frame *f, const instruction *in, device_turn *turn)
@@ -444,6 +485,7 @@ static int copy(frame *f, const instruction *in, device_turn *turn, plugin_error
     if (there != NULL)
         return copy_within(f, in, there, turn, error);
     note_host_memory(f, in, turn);
+    note_pending(f, in, turn);
     const dvt_tensor *to = &f->tensors[in->outputs[0]], *from = &f->tensors[in->inputs[0]];
     uint64_t bytes = f->extents[in->outputs[0]]; /* both have one layout, and it is no view */
     if (to->device.type != DVT_CPU)

@@ -295,6 +295,13 @@ void dvt_devices_unbind(frame *f);
 /* The bytes that a frame's temporaries need on a device (counted from 1). */
 void dvt_devices_reserve(frame *f, uint32_t device, uint64_t bytes);
 
+/* Memory of the host's that a device may still read or write. */
+typedef struct {
+    uintptr_t low, high;
+    bool written; /* by the device */
+} pending_range;
+enum { MOST_PENDING = 16 };
+
 /* The device whose turn it is while a program runs: one of its lanes is the run's. */
 typedef struct {
     struct dvt_plugin *plugin; /* NULL: no device's turn */
@@ -306,6 +313,8 @@ typedef struct {
     struct plugin_lane *stream; /* the caller's, for its device; NULL: none */
     bool must_wait; /* the device uses memory of the host's that is not the caller's */
     bool waits;     /* the run has work for the host in the end */
+    pending_range pending[MOST_PENDING];
+    uint32_t pending_count; /* beyond MOST_PENDING: more than are listed */
 } device_turn;
 dvt_status dvt_device_step(frame *f, uint32_t at, const instruction *in, device_turn *turn,
                            dvt_error *error);
@@ -315,6 +324,8 @@ dvt_status dvt_device_leave(frame *f, device_turn *turn, dvt_status status, dvt_
  * it is not waited for, unless that must be; `done` is recorded, if it is not NULL. */
 dvt_status dvt_device_end(frame *f, device_turn *turn, struct dvt_event *done,
                           dvt_status status, dvt_error *error);
+/* Whether an instruction of the host's has to do with what the device is still at work on. */
+bool dvt_device_concerns(const frame *f, const device_turn *turn, const instruction *in);
 /* Whether a frame may serve a run on this stream (NULL: on none) right now. */
 bool dvt_device_is_free(const frame *f, const struct plugin_lane *stream);
 void dvt_device_start(frame *f);

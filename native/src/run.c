@@ -326,7 +326,8 @@ static void run_some(void *context)
         if (r->control != NULL &&
             (asks ? dvt_control_poll(r->control) : dvt_control_stopped(r->control)))
             return;
-        if (r->turn.plugin != NULL && in->device == 0)
+        if (r->turn.plugin != NULL && in->device == 0 &&
+            dvt_device_concerns(r->f, &r->turn, in))
             r->status = dvt_device_leave(r->f, &r->turn, r->status, r->error);
         if (r->status != DVT_OK)
             return;

@@ -454,6 +454,29 @@ static void test_what_it_says(void)
     close_model(&m);
 }
 
+/* The host computes its part while the device is at work: one wait for each of two streams, in
+ * the end. */
+static void test_a_part_that_needs_no_device(void)
+{
+    model m = open_model(FOLDER "sim/libaccel_sim.so", FOLDER "mixed.dvt");
+    float values[COUNT], found[2][COUNT];
+    fill(values, -3);
+    dvt_tensor x = tensor_of(&m, values, false);
+    dvt_tensor results[] = {tensor_of(&m, found[0], false), tensor_of(&m, found[1], false)};
+    dvt_managed *outputs[2];
+    dvt_run_options options = {.struct_size = sizeof options, .results = results};
+    dvt_listener heard = {
+        .struct_size = sizeof heard, .context = &begun, .span_begin = begin, .span_end = end};
+    OK(dvt_run(m.artifact, &options, &x, 1, outputs, 2, &error));
+    OK(dvt_set_listener(&heard, &error));
+    begun = 0;
+    OK(dvt_run(m.artifact, &options, &x, 1, outputs, 2, &error));
+    OK(dvt_set_listener(NULL, &error));
+    EXPECT(is_all(found[0], 3) && is_all(found[1], 0), "the parts are wrong");
+    EXPECT(begun == 2, "the device is waited for before a step that does not need it");
+    close_model(&m);
+}
+
 static void test_the_hosts_part(void)
 {
     model m = open_model(FOLDER "sim/libaccel_sim.so", FOLDER "mixed.dvt");
@@ -496,6 +519,7 @@ int main(void)
     close_model(&sim);
     test_the_hosts_part();
     test_what_it_says();
+    test_a_part_that_needs_no_device();
     model plain = open_model(FOLDER "libaccel_c.so", FOLDER "sum_accel_c.dvt");
     test_runs_of_one_stream(&plain);
     test_streams_share_state(&plain);
