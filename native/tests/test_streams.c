@@ -477,6 +477,26 @@ static void test_a_part_that_needs_no_device(void)
     close_model(&m);
 }
 
+static void test_a_part_that_needs_the_device(float value)
+{
+    model m = open_model(FOLDER "sim/libaccel_sim.so", FOLDER "needed.dvt");
+    float values[COUNT], found[3][COUNT], positive = value > 0 ? value : 0;
+    fill(values, value);
+    dvt_tensor x = tensor_of(&m, values, false), results[3];
+    for (int i = 0; i < 3; i++)
+        results[i] = tensor_of(&m, found[i], false);
+    dvt_managed *outputs[3];
+    dvt_run_options options = {.struct_size = sizeof options, .results = results};
+    for (int i = 0; i < 3; i++) {
+        memset(found, 0x7f, sizeof found);
+        OK(dvt_run(m.artifact, &options, &x, 1, outputs, 3, &error));
+        EXPECT(is_all(found[0], 2 * positive), "a kernel of the host's is wrong");
+        EXPECT(is_all(found[1], -positive), "what was sent was written over before it arrived");
+        EXPECT(is_all(found[2], positive - value), "a result was read before it was there");
+    }
+    close_model(&m);
+}
+
 static void test_the_hosts_part(void)
 {
     model m = open_model(FOLDER "sim/libaccel_sim.so", FOLDER "mixed.dvt");
@@ -520,6 +540,8 @@ int main(void)
     test_the_hosts_part();
     test_what_it_says();
     test_a_part_that_needs_no_device();
+    test_a_part_that_needs_the_device(3);
+    test_a_part_that_needs_the_device(-3);
     model plain = open_model(FOLDER "libaccel_c.so", FOLDER "sum_accel_c.dvt");
     test_runs_of_one_stream(&plain);
     test_streams_share_state(&plain);

@@ -39,6 +39,34 @@ copy %y = %b
 return %y, %z
 """
 
+# The host's kernels need what the device gives, and use memory again that the device is sent.
+NEEDED = """\
+program @needed
+device accel_sim {"version": "1.0", "abi": "1.0", "needs": {}}
+input %x: float32[256]
+temporary %a: float32[256] on accel_sim
+temporary %b: float32[256] on accel_sim
+temporary %c: float32[256] on accel_sim
+temporary %d: float32[256] on accel_sim
+temporary %g: float32[256]
+temporary %h: float32[256]
+temporary %k: float32[256]
+output %w: float32[256]
+output %y: float32[256]
+output %z: float32[256]
+copy %a = %x
+launch %b = accel_sim:unary@1 aten.neg.default(%a) {}
+copy %h = %b
+kernel %z = relu@1(%h)
+kernel %g = relu@1(%x)
+copy %c = %g
+kernel %k = add@1(%x, %x)
+kernel %w = relu@1(%k)
+launch %d = accel_sim:unary@1 aten.neg.default(%c) {}
+copy %y = %d
+return %w, %y, %z
+"""
+
 
 def write(folder):
     """One file for each device, and one in which the host has a part."""
@@ -46,6 +74,7 @@ def write(folder):
     for plugin, kernel in (("accel_sim", "binary"), ("accel_c", "add")):
         data = file_bytes(SUM.format(plugin=plugin, kernel=kernel), start)
         (folder / f"sum_{plugin}.dvt").write_bytes(data)
+    (folder / "needed.dvt").write_bytes(file_bytes(NEEDED))
     (folder / "mixed.dvt").write_bytes(file_bytes(MIXED))
 
 
