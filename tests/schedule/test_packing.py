@@ -89,7 +89,7 @@ LEFT_ALONE = {
     "one panel by rows": (product(desc(5, 40), desc(40, 48)), "w"),
     "no panels": (product(desc(5, 40), desc(40, 97)), "w"),
     "scaled": (product(desc(5, 40), desc(40, 96), desc(96), {"beta": 2}), "wb"),
-    "half precision": (
+    "bfloat16": (
         product(desc(5, 40, dtype="bfloat16"), desc(40, 96, dtype="bfloat16")),
         "w",
     ),
@@ -100,6 +100,18 @@ LEFT_ALONE = {
 def test_left_alone(name):
     segment, once = LEFT_ALONE[name]
     assert pack_products(segment, AVX512, frozenset(once)) is segment
+
+
+@pytest.mark.parametrize(
+    ("dtype", "target"),
+    [("float16", "x86-64-v4"), ("float16", "x86-64-v3"), ("bfloat16", "x86-64-v3")],
+)
+def test_half_precision_is_packed_where_no_library_is_fast(dtype, target):
+    segment = product(desc(5, 40, dtype=dtype), desc(40, 96, dtype=dtype))
+    packed = pack_products(segment, TARGETS[target], frozenset("w"))
+    assert packed is not segment
+    steps = make_plan(packed, TARGETS[target]).steps
+    assert all(isinstance(step, Built) for step in steps)
 
 
 def test_a_matrix_is_packed_once():

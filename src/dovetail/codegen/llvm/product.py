@@ -298,8 +298,8 @@ class Tiles:
         across = self.of.left.index.stride(self.of.rows.name)
         for i in range(height):
             place = moved(self.r, start, across, i, stored)
-            raw = memory.widen(c, memory.load_scalar(c, stored, place, None), dtype)
-            value = c.splat(raw, lanes)
+            raw = c.splat(memory.load_scalar(c, stored, place, None), lanes)
+            value = memory.widen(c, raw, dtype)
             for j, vector in enumerate(vectors):
                 old = c.get(sums[i][j], self.dtype, lanes)
                 new = c.intrinsic("fma", value, vector, old)

@@ -51,8 +51,8 @@ def _reason(value: Contraction, target: Target) -> str:
         return _convolution_reason(value, target)
     if any(size == 0 for size in value.source_shape):
         return "a product of nothing"
-    types = {operand.dtype for operand in value.reads}
-    if len(types) > 1 or COMPUTE[types.pop()] not in FLOATS:
+    types = {COMPUTE.get(operand.dtype, "") for operand in value.reads}
+    if len(types) > 1 or types.pop() not in FLOATS:
         return "a product that is not of floating-point numbers"
     if not value.shape:
         return "a product of vectors, which a library is better at"
@@ -82,12 +82,28 @@ def _matrix_reason(value: Contraction, target: Target) -> str:
     """Why a library had better compute a product of matrices."""
     if target.kind != "cpu" or "fma" not in target.features:
         return "a product that a library is better at"
-    if any(operand.dtype not in FLOATS for operand in value.reads):
+    if not all(multiplies(operand.dtype, target) for operand in value.reads):
         return "a product in half precision, for which libraries have instructions of their own"
     rows = value.extent("rows")
     if isinstance(rows, int) and rows < _PACKING_ROWS and not _has_dense_columns(value):
         return FEW_ROWS
     return ""
+
+
+def multiplies(dtype: str, target: Target) -> bool:
+    """Whether kernels multiply matrices of a type, which they widen as they read them.
+
+    No library is fast in float16 without instructions for it, which no target here has (64 by 768
+    by 768 takes PyTorch four times as long as in float32), or in bfloat16 where vectors have 32
+    bytes. With 64 bytes oneDNN has, or imitates, instructions for bfloat16.
+    """
+    if "f16c" not in target.features:
+        return dtype in FLOATS
+    return dtype in FLOATS or dtype == "float16" or (dtype == "bfloat16" and _is_narrow(target))
+
+
+def _is_narrow(target: Target) -> bool:
+    return target.vector_bytes < 64
 
 
 def _has_dense_columns(value: Contraction) -> bool:

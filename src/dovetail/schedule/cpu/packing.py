@@ -13,7 +13,6 @@ from dataclasses import dataclass, field, replace
 
 from dovetail.ir.affine import mul
 from dovetail.ir.call import Attr, OpCall, Ref
-from dovetail.ir.dtypes import FLOATS
 from dovetail.ir.layout import Layout
 from dovetail.ir.segment import Segment
 from dovetail.ir.size import Dim
@@ -21,7 +20,7 @@ from dovetail.ir.strides import contiguous_strides, is_row_major
 from dovetail.ir.target import Target
 from dovetail.ir.tensor import TensorDesc
 from dovetail.lower.calls import lowered_alone
-from dovetail.schedule.cpu.library import FEW_ROWS, library_reason
+from dovetail.schedule.cpu.library import FEW_ROWS, library_reason, multiplies
 
 # Columns of a panel, the best first: whole vectors of every processor that fill its registers with
 # accumulators (three of AVX-512 by eight rows, twice two of AVX2 by six, and so on). All
@@ -75,7 +74,7 @@ class _ConstantPacker:
             return False
         x, w, out = _tensor(left.desc), _tensor(right.desc), _tensor(call.output)
         sizes = (x.shape[1], *w.shape, *w.strides)
-        if not all(isinstance(n, int) for n in sizes) or w.dtype not in FLOATS:
+        if not all(isinstance(n, int) for n in sizes) or not multiplies(w.dtype, self.target):
             return False
         (rows, _), (_, columns) = x.shape, w.shape
         width = panel_width(int(columns))  # type: ignore[arg-type]
@@ -122,12 +121,14 @@ class _ConstantPacker:
         one = _as(x, (1, rows, steps), (mul(x.strides[0], rows), *x.strides))
         again = _as(x, (count, rows, steps), (0, *x.strides))
         first = self._call(call.name, "aten.unsqueeze.default", (left, 0), one)
-        same = self._call(call.name, "aten.expand.default", (_ref(first), again.shape), again)
+        same = self._call(call.name, "aten.expand.default", (_ref(first), (count, -1, -1)), again)
         parts = _dense(out, (count, rows, width))
         product = self._call(call.name, "aten.bmm.default", (_ref(same), packed), parts)
         turned = _permuted(parts, (1, 0, 2))
         beside = self._call(call.name, "aten.permute.default", (_ref(product), (1, 0, 2)), turned)
-        whole = self._call(call.name, "aten.reshape.default", (_ref(beside), out.shape), out)
+        # No size is named that may be known when the segment runs alone: it has no input for it.
+        shape = -1, out.shape[1]
+        whole = self._call(call.name, "aten.reshape.default", (_ref(beside), shape), out)
         yield from (first, same, product, beside)
         if call.op == "aten.mm.default":
             yield replace(whole, name=call.name)
