@@ -202,6 +202,8 @@ class UnknownPass(DovetailError, LookupError):
 class BackendFailed(DovetailError, RuntimeError):
     """A backend raised while compiling or loading a segment, and strict mode is on."""
 
+    calls: tuple[str, ...] = ()  # the segment's, by name
+
     def __init__(self, backend: str, action: str, reason: str) -> None:
         super().__init__(
             f"the backend {backend!r} failed to {action} a segment: {reason} "

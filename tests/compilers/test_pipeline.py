@@ -76,8 +76,11 @@ def test_trouble_is_one_warning_and_the_next_backend(trouble, options, reason):
     torch.testing.assert_close(found, blocks(x))
     (told,) = [w for w in caught if issubclass(w.category, FallbackWarning)]
     assert str(told.message).startswith("4 segments fall back from trouble to aten: the compiler")
-    with pytest.raises(BackendFailed, match=reason):
+    with pytest.raises(BackendFailed, match=reason) as raised:
         run(blocks, x, strict=True, **options)
+    (note,) = [n for n in raised.value.__notes__ if n.startswith("it was compiling these lines:")]
+    assert "test_pipeline.py:" in note
+    assert note.endswith("x = torch.sin(trouble(x * 3) if n == 1 else torch.neg(x * 3))")
 
 
 @pytest.mark.parametrize("way", WAYS)

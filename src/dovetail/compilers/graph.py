@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from dovetail.backend import Backend
+from dovetail.capture.lines import note_lines
 from dovetail.compiled import CompiledGraph, CompiledPart, CompiledSegment, verify
 from dovetail.compilers.layouts import lay_out
 from dovetail.compilers.placed import PlacedGraph, PlacedPart
 from dovetail.compilers.segments import SegmentCompiler
-from dovetail.errors import DovetailError, SizeError, UnsupportedGraph
+from dovetail.errors import BackendFailed, DovetailError, SizeError, UnsupportedGraph
 from dovetail.history import Compilation
 from dovetail.ir.segment import Segment
 from dovetail.ir.verify import verify_stage, verifying
@@ -75,6 +76,9 @@ class GraphCompiler:
                     segments = compile_(placement.segments)
             except (UnsupportedGraph, SizeError) as error:
                 placement, problem = None, why_captured(error, strict=self.options.strict)
+            except BackendFailed as error:
+                note_lines(error, placed.gm, error.calls)
+                raise
         if placement is None:
             placed.gm.recompile()
             forward = placed.gm.forward

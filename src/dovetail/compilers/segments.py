@@ -13,7 +13,7 @@ from dovetail.capture.ops import draws
 from dovetail.compiled import Calls, CompiledSegment
 from dovetail.compilers.identical import first_of_its_kind
 from dovetail.compilers.local import compile_segment, compile_serialized
-from dovetail.errors import CompileFailed, VerificationFailed
+from dovetail.errors import BackendFailed, CompileFailed, VerificationFailed
 from dovetail.ir import Segment
 from dovetail.options import Options
 from dovetail.place.cut import PlacedSegment
@@ -79,7 +79,11 @@ class SegmentCompiler:
                 return _code_of(made)
             return self.compile(backend, segment)
 
-        chosen, blob = first_to_compile(backends, segment, compile_, failures, strict=strict)
+        try:
+            chosen, blob = first_to_compile(backends, segment, compile_, failures, strict=strict)
+        except BackendFailed as error:
+            error.calls = tuple(call.name for call in segment.calls)
+            raise
         names = tuple(backend.name for backend in backends[chosen:])
         return _compiled(placed, names, blob, tuple(failures))
 

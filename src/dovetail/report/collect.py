@@ -17,6 +17,7 @@ from dovetail.backend import Executable
 from dovetail.backends.cpu.backend import CpuBackend
 from dovetail.capture._torch.aot_autograd import input_label
 from dovetail.capture.from_fx import KEPT, describe
+from dovetail.capture.lines import module_of, source_of
 from dovetail.errors import DovetailError
 from dovetail.file.decode import decode_artifact
 from dovetail.file.processors import target_here
@@ -26,7 +27,6 @@ from dovetail.ir.segment import Segment
 from dovetail.page.program import Profile, call_by_call_data, program_data
 from dovetail.place.cost import Costs
 from dovetail.report.code import kernel_data
-from dovetail.report.lines import module_of, source_of
 from dovetail.report.origins import Origins, trace_origins
 from dovetail.runtime.executable import NativeExecutable
 from dovetail.runtime.interpreter import Interpreter

@@ -13,9 +13,9 @@ from typing import Any
 
 from dovetail import history
 from dovetail.capture._torch.profiler import tell_lines
+from dovetail.capture.lines import source_of
 from dovetail.errors import DovetailError
 from dovetail.report.collect import read_segment
-from dovetail.report.lines import source_of
 from dovetail.report.trace import lines_of
 from dovetail.runtime.link import LinkedPart
 

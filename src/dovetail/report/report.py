@@ -13,11 +13,11 @@ from typing import Any, cast
 from dovetail import history, registry
 from dovetail.capture._torch.dynamo import explained, graph_breaks, told_graph_breaks
 from dovetail.capture._torch.tensors import pytree
+from dovetail.capture.lines import source_of_frames
 from dovetail.page.html import page_html
 from dovetail.report.collect import Collector, CompilationDetails
 from dovetail.report.data import report_data
 from dovetail.report.limits import machine_limits
-from dovetail.report.lines import source_of_frames
 from dovetail.report.text import call_lines, compilation_lines
 
 PROFILED_RUNS = 5  # of which the least time counts: the first loads and allocates

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from dovetail.report.lines import source_of_frames
+from dovetail.capture.lines import source_of_frames
 
 
 def eager_error(model: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str | None:

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from dovetail.report.lines import source_of
+from dovetail.capture.lines import source_of
 from dovetail.reproduce.check import Failure, Trial
 from dovetail.reproduce.graphs import Call, SeenGraph, graphs_of
 from dovetail.reproduce.script import long_values, random_like, render

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from pathlib import Path
 from traceback import FrameSummary
 from typing import Any
@@ -11,6 +11,7 @@ from typing import Any
 from torch import fx
 
 _FRAME = re.compile(r'File "(.*?)", line (\d+), in (.*)\n?(?: {4}(.*))?')
+_MOST_NOTED = 8  # lines of a note on an error
 _LIBRARY = str(Path(fx.__file__).resolve().parents[1])  # PyTorch's own code is no line of a user's
 
 
@@ -32,6 +33,17 @@ def module_of(node: fx.Node) -> str:
     path = str(entries[-1][0]) if entries else ""
     plain = re.sub(r"^L\['\w+'\]\.?", "", path)
     return re.sub(r"_modules\['([^']+)'\]|\['([^']+)'\]|\[(\d+)\]", r"\1\2\3", plain)
+
+
+def note_lines(error: Exception, gm: fx.GraphModule, names: Collection[str]) -> None:
+    """Add to an error the lines that the nodes of these names come from."""
+    sources = (source_of(node) for node in gm.graph.nodes if node.name in names)
+    lines = dict.fromkeys("{file}:{line}: {code}".format(**source) for source in sources if source)
+    if not lines:
+        return
+    shown = [*lines][:_MOST_NOTED]
+    more = [f"and {len(lines) - len(shown)} more"] if len(lines) > len(shown) else []
+    error.add_note("\n  ".join(["it was compiling these lines:", *shown, *more]))
 
 
 def _line(file: str, line: int, function: str, code: str) -> dict[str, Any]:
