@@ -17,7 +17,7 @@ def test_example(here, number, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)  # one writes a file
     printed = here.script(EXAMPLES[number], DOVETAIL_DEBUG="0")
     if "explain" in EXAMPLES[number]:
-        assert "2 on my_accel, 1 on aten" in printed
+        assert "2 on my_kernels, 1 on aten" in printed
         assert "aten.mul.Tensor (1x) refused by my_accel: no kernel" in printed
 
 
