@@ -18,7 +18,7 @@ def test_example(here, number, tmp_path, monkeypatch):
     printed = here.script(EXAMPLES[number], DOVETAIL_DEBUG="0")
     if "explain" in EXAMPLES[number]:
         assert "2 on my_kernels, 1 on aten" in printed
-        assert "aten.mul.Tensor (1x) refused by my_accel: no kernel" in printed
+        assert "aten.mul.Tensor (1x) refused by my_kernels: no kernel" in printed
 
 
 def test_the_commands_come_first():
