@@ -158,7 +158,11 @@ enum {
     DVT_COMPLEX = 5,
     DVT_BOOL = 6
 };
-enum { DVT_CPU = 1, DVT_EXTENSION = 12 };
+enum {
+    DVT_CPU = 1,
+    DVT_EXTENSION = 12,
+    DVT_DEVICE_BUFFER = 4097 /* not DLPack's: `data` is a dvt_buffer, never another's pointer */
+};
 
 typedef struct {
     int32_t type; /* DVT_CPU, or another of DLPack's device types */
@@ -269,7 +273,7 @@ DVT_API int64_t dvt_close_plugin(dvt_plugin *plugin);
  * what waiting returns. A run that has the host finish something waits by itself, in front of
  * that.
  *
- * A tensor on the device has a dvt_buffer in `data`, device {DVT_EXTENSION, 0}, and starts
+ * A tensor on the device has a dvt_buffer in `data`, device {DVT_DEVICE_BUFFER, 0}, and starts
  * `byte_offset` in it. Inputs that a program only copies to that device, and results that it
  * only copies from there, may be such tensors, laid out as the program has them: they are never
  * on the host. The library lets a run wait for what other streams compute in its inputs and in

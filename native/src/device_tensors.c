@@ -54,10 +54,10 @@ dvt_status dvt_device_tensor_check(const dvt_artifact *a, uint32_t buffer, const
 {
     uint32_t device = a->tensor_devices != NULL ? a->tensor_devices[buffer] : DVT_NONE;
     const dvt_buffer *given = t->data;
-    if (t->device.type != DVT_EXTENSION || t->device.id != 0 || given == NULL)
+    if (t->device.type != DVT_DEVICE_BUFFER || t->device.id != 0 || given == NULL)
         return dvt_fail(error, DVT_ERROR_GUARD,
                         "%s %u is on a device of DLPack type %d, expected the CPU, or a "
-                        "dvt_buffer of DVT_EXTENSION",
+                        "dvt_buffer of DVT_DEVICE_BUFFER",
                         what, number, t->device.type);
     if (device == DVT_NONE || device == 0)
         return dvt_fail(error, DVT_ERROR_GUARD,

@@ -54,7 +54,7 @@ static void close_model(model *m)
 static dvt_tensor tensor_of(model *m, void *data, bool on_device)
 {
     return (dvt_tensor){.data = data,
-                        .device = {on_device ? DVT_EXTENSION : DVT_CPU, 0},
+                        .device = {on_device ? DVT_DEVICE_BUFFER : DVT_CPU, 0},
                         .ndim = 1,
                         .dtype = {DVT_FLOAT, 32, 1},
                         .shape = m->shape};
@@ -180,6 +180,11 @@ static void test_mistakes(model *m)
     FAILS(run(m, tensor_of(m, small, true), y, NULL, NULL, NULL), DVT_ERROR_GUARD);
     FAILS(run(m, x, tensor_of(m, small, true), NULL, NULL, NULL), DVT_ERROR_GUARD);
     FAILS(run(m, tensor_of(m, NULL, true), y, NULL, NULL, NULL), DVT_ERROR_GUARD);
+    float elsewhere = 0; /* memory of another library's device is not taken for a buffer */
+    dvt_tensor foreign = tensor_of(m, &elsewhere, true);
+    foreign.device.type = DVT_EXTENSION;
+    FAILS(run(m, foreign, y, NULL, NULL, NULL), DVT_ERROR_GUARD);
+    FAILS(run(m, x, foreign, NULL, NULL, NULL), DVT_ERROR_GUARD);
     dvt_tensor behind = tensor_of(m, both, true);
     behind.byte_offset = BYTES;
     FAILS(run(m, tensor_of(m, both, true), behind, NULL, NULL, NULL), DVT_ERROR_ARGUMENT);
