@@ -5,6 +5,9 @@ import torch
 from torch import nn
 
 import dovetail
+from tests.differential import needs_code
+
+pytestmark = needs_code
 
 
 class Layer(nn.Module):

@@ -7,8 +7,11 @@ from pathlib import Path
 import pytest
 import torch
 
+from tests.differential import needs_code
+
 ROOT = Path(__file__).parents[2]
 pytestmark = [
+    needs_code,
     pytest.mark.e2e,
     pytest.mark.skipif(
         not torch.distributed.is_available(), reason="this PyTorch has no collectives"
