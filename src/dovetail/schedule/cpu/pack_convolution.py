@@ -238,8 +238,8 @@ class _WeightPacker:
     def _is_ours(self, call: OpCall, found: Convolution) -> bool:
         if not is_channels_last(found.image) or not is_channels_last(found.made):
             return False
-        laid = _packed_strides(found.weight, found.transposed)
-        if found.weight.strides == laid or not (found.is_spread or self._is_left(call)):
+        packed = _packed_strides(found.weight, found.transposed)
+        if found.weight.strides == packed or not (found.is_spread or self._is_left(call)):
             return False  # its weights lie so already
         weight = call.args[1]
         assert isinstance(weight, Ref)
@@ -248,7 +248,7 @@ class _WeightPacker:
         known = library_seconds(call, constant=constant)
         if seconds is None or known is None or seconds > known[1]:
             return False
-        desc = replace(found.weight, strides=laid)
+        desc = replace(found.weight, strides=packed)
         there = replace(call, args=(call.args[0], replace(weight, desc=desc), *call.args[2:]))
         return not self._is_left(there)
 
@@ -262,25 +262,25 @@ class _WeightPacker:
         desc, stem = _tensor(weight.desc), f"{weight.name}_packed"
         order = _order(desc.rank, transposed)
         back = tuple(order.index(axis) for axis in range(desc.rank))
-        turned = _permuted(desc, order)
-        first = self._call(stem, "aten.permute.default", (weight, order), turned)
-        columns = int(turned.shape[-1])  # type: ignore[arg-type]
-        dense = replace(turned, strides=contiguous_strides(turned.shape))
+        permuted = _permuted(desc, order)
+        first = self._call(stem, "aten.permute.default", (weight, order), permuted)
+        columns = int(permuted.shape[-1])  # type: ignore[arg-type]
+        dense = replace(permuted, strides=contiguous_strides(permuted.shape))
         if columns % _ROW:
             copy = self._call(stem, "aten.clone.default", (_ref(first),), dense)
             copy = replace(copy, kwargs=_ROW_MAJOR)
             yield from (first, copy)
         else:
-            shape = (*turned.shape[:-1], columns + _GAP)
-            wide = replace(turned, shape=shape, strides=contiguous_strides(shape))
+            shape = (*permuted.shape[:-1], columns + _GAP)
+            wide = replace(permuted, shape=shape, strides=contiguous_strides(shape))
             args = (_ref(first), (0, _GAP), 0.0)
             pad = self._call(stem, "aten.constant_pad_nd.default", args, wide)
             part = replace(dense, strides=wide.strides)
             rest = (_ref(pad), desc.rank - 1, 0, columns)
             copy = self._call(stem, "aten.slice.Tensor", rest, part)
             yield from (first, pad, copy)
-        laid = _permuted(_tensor(copy.output), back)
-        yield self._call(stem, "aten.permute.default", (_ref(copy), back), laid)
+        restored = _permuted(_tensor(copy.output), back)
+        yield self._call(stem, "aten.permute.default", (_ref(copy), back), restored)
 
     def _panels(self, weight: Ref, width: int) -> Iterator[OpCall]:
         """The same weights as [O / W, W, I, …], dense along the second axis."""
@@ -291,15 +291,15 @@ class _WeightPacker:
         split = replace(desc, shape=shape, strides=strides)
         view = self._call(stem, "aten.view.default", (weight, shape), split)
         order = (0, *range(3, len(shape)), 2, 1)
-        turned = _permuted(split, order)
-        first = self._call(stem, "aten.permute.default", (_ref(view), order), turned)
+        permuted = _permuted(split, order)
+        first = self._call(stem, "aten.permute.default", (_ref(view), order), permuted)
         parts = [(0, width), *((axis, 1) for axis in range(2, desc.rank)), (1, 1), (0, 1)]
         layout = Layout.of(desc.shape, parts)
-        dense = replace(turned, strides=contiguous_strides(turned.shape), layout=layout)
+        dense = replace(permuted, strides=contiguous_strides(permuted.shape), layout=layout)
         copy = self._call(stem, "aten.clone.default", (_ref(first),), dense)
         back = tuple(order.index(axis) for axis in range(len(shape)))
-        laid = replace(_permuted(_tensor(copy.output), back), layout=None)
-        last = self._call(stem, "aten.permute.default", (_ref(copy), back), laid)
+        restored = replace(_permuted(_tensor(copy.output), back), layout=None)
+        last = self._call(stem, "aten.permute.default", (_ref(copy), back), restored)
         yield from (view, first, replace(copy, kwargs=_ROW_MAJOR), last)
 
     def _padded(self, image: Ref, pads: tuple[int, ...]) -> OpCall:
