@@ -1,9 +1,13 @@
 """The ``cuda`` backend as far as it goes without a GPU; tests/test_gpu.py runs it on one."""
 
+from dataclasses import replace
+
 import pytest
+import torch
 
 from dovetail import registry
 from dovetail.backend import Blob
+from dovetail.backends.cuda import backend
 from dovetail.backends.cuda.backend import CudaBackend
 from dovetail.backends.cuda.program import BlockLaunch, CudaProgram
 from dovetail.backends.cuda.stored import is_stored, store, stored
@@ -13,6 +17,8 @@ from dovetail.errors import InvalidArtifact
 from dovetail.ir import Input, OpCall, Ref, Segment, TensorDesc
 from dovetail.ir.target import TARGETS
 from dovetail.lower.values import LibraryCall
+from dovetail.schedule.images import is_channels_last
+from dovetail.schedule.layout import assign_layouts
 from dovetail.schedule.plan import Unschedulable
 
 GPU = TARGETS["sm_90"]
@@ -88,6 +94,50 @@ def test_a_segment_is_on_one_gpu(other):
     calls = [call(f"v{r.name}", "exp.default", r, out=r.desc) for r in (x, y)]
     with pytest.raises(Unschedulable, match=f"tensors on .*{other}"):
         CudaProgram(segment(*calls, inputs={"x": x.desc, "y": y.desc}), GPU)
+
+
+def convolutions(dtype="bfloat16", channels=64, groups=1):
+    """Three convolutions, an activation behind the second; weights that vary."""
+    x = Ref("x", desc(32, channels, 56, 56, dtype=dtype))
+    w = Ref("w", desc(channels, channels // groups, 3, 3, dtype=dtype))
+    rest = (w, None, (1, 1), (1, 1), (1, 1), False, (0, 0), groups)
+    first = call("a", "convolution.default", x, *rest, out=x.desc)
+    second = call("b", "convolution.default", Ref("a", x.desc), *rest, out=x.desc)
+    third = call("c", "relu.default", Ref("b", x.desc), out=x.desc)
+    fourth = call("d", "convolution.default", Ref("c", x.desc), *rest, out=x.desc)
+    return segment(first, second, third, fourth, inputs={"x": x.desc, "w": w.desc})
+
+
+def copies(given, target=GPU):
+    laid_out = assign_layouts(given, target)
+    CudaProgram(laid_out, GPU)  # kernels take and give what was chosen
+    return [call.args[0].name for call in laid_out.calls if call.op == "aten.clone.default"]
+
+
+def test_convolutions_of_matrix_instructions_are_channels_last():
+    """One copy of the image, one of the weights, and one of the result, which is promised."""
+    assert copies(convolutions()) == ["x", "w", "d"]
+    laid_out = assign_layouts(convolutions("float16"), GPU)
+    products = [call for call in laid_out.calls if call.op == "aten.convolution.default"]
+    assert all(is_channels_last(out) for call in products for out in call.outputs)
+
+
+def test_other_convolutions_stay_as_they_are():
+    assert copies(convolutions("float64")) == []
+    assert copies(convolutions(groups=64)) == []  # a channel alone
+    plain = replace(GPU, tensor_cores=("bfloat16",))  # as where float32 may not be rounded
+    assert copies(convolutions("float32"), plain) == []
+    assert copies(convolutions("float32")) == ["x", "w", "d"]
+
+
+def test_float32_is_rounded_only_where_it_may_be(monkeypatch):
+    monkeypatch.setattr(backend, "target_of", lambda _: GPU)
+    conv = torch.backends.cudnn.conv
+    monkeypatch.setattr(conv, "fp32_precision", "ieee")
+    given = convolutions("float32")
+    assert CudaBackend().lay_out(given, frozenset()) is given
+    monkeypatch.setattr(conv, "fp32_precision", "tf32")
+    assert CudaBackend().lay_out(given, frozenset()) is not given
 
 
 def taken(call):

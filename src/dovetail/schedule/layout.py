@@ -1,7 +1,7 @@
 """The layout of each value of a segment, chosen over the segment as a whole by what it costs.
 
 Row-major images are moved to channels-last where library convolutions gain more than changes of
-layout cost. Each call is on one of two sides; a minimum cut finds the cheapest way to divide them:
+layout cost (``cpu/layout.py``, ``gpu/layout.py``). Each call is on one of two sides; a minimum cut finds the cheapest way to divide them:
 
 - a library convolution takes its operands on its own side, and what it costs there is known;
 - a generated kernel reads and writes any strides, and only pays where it mixes the two;
@@ -26,8 +26,9 @@ from dovetail.lower.values import Source, Value, View, root_of
 from dovetail.lower.views import view_offsets
 from dovetail.min_cut import FOREVER, MinCut
 from dovetail.schedule.adapt import adapter
-from dovetail.schedule.cpu.layout import REFORMAT, library_seconds
+from dovetail.schedule.cpu import layout as cpu_layout
 from dovetail.schedule.cpu.pack_convolution import own_choice
+from dovetail.schedule.gpu import layout as gpu_layout
 from dovetail.schedule.images import (
     is_channels_last,
     is_movable,
@@ -91,11 +92,18 @@ class _Choice:
         if len(operands) < 2 or all(is_channels_last(ref.desc) for ref in operands):
             return None
         constant = operands[1].name in self.once
-        found = library_seconds(call, constant=constant)
+        found = self._library_seconds(call, constant=constant)
         if found is None or not self.adapt(lowered_alone(call)).refusal:
             return None
+        if self.target.kind != "cpu":
+            return found
         own = own_choice(call, self.target, constant=constant)
         return found if own is None else (found[0], min(found[1], own))
+
+    def _library_seconds(self, call: OpCall, *, constant: bool) -> tuple[float, float] | None:
+        if self.target.kind == "gpu":
+            return gpu_layout.library_seconds(call, self.target, constant=constant)
+        return cpu_layout.library_seconds(call, constant=constant)
 
     def _role(self, call: OpCall) -> str:
         if call.name in self.seconds:
@@ -170,7 +178,11 @@ class _Choice:
     def _reformat(self, ref: Ref) -> int:
         """What another layout of a value takes; of a constant it is made once."""
         assert isinstance(ref.desc, TensorDesc)
-        return 0 if ref.name in self.once else picoseconds(REFORMAT * (ref.desc.numel or 0))
+        if ref.name in self.once:
+            return 0
+        if self.target.kind == "gpu":
+            return picoseconds(gpu_layout.reformat_seconds(ref.desc, self.target))
+        return picoseconds(cpu_layout.REFORMAT * (ref.desc.numel or 0))
 
 
 def _add_copies(cut: MinCut, ref: Ref, maker: object, users: list[object], cost: int) -> None:

@@ -60,6 +60,16 @@ class CudaBackend(LoweringBackend):
         reason = refusal(call, TARGETS["sm_90"], "cuda")  # the same for all GPUs
         return Support.no(reason) if reason else Support.yes()
 
+    def lay_out(self, segment: Segment, once: frozenset[str]) -> Segment:
+        """Images as matrix instructions take them."""
+        from dovetail.schedule.layout import assign_layouts
+        from dovetail.schedule.plan import Unschedulable
+
+        try:
+            return assign_layouts(segment, _multiplying(_target_for(segment)), once)
+        except Unschedulable:
+            return segment
+
     def compile(self, segment: Segment) -> Blob:
         """The segment and its kernels' code; what no plan is found for has none, and runs so."""
         from dovetail.backends.cuda.program import CudaProgram
@@ -92,6 +102,16 @@ class CudaBackend(LoweringBackend):
                 raise InvalidArtifact("a compiled segment has code for other kernels than its own")
             program.code = code
         return CudaExecutable(program)
+
+
+def _multiplying(target: Target) -> Target:
+    """A target without the matrix instructions that cuDNN is not allowed to use for float32."""
+    import torch
+
+    if torch.backends.cudnn.conv.fp32_precision == "tf32":
+        return target
+    kept = tuple(name for name in target.tensor_cores if name != "tfloat32")
+    return dataclasses.replace(target, tensor_cores=kept)
 
 
 def _target_for(segment: Segment) -> Target:
