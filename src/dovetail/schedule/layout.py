@@ -1,7 +1,8 @@
 """The layout of each value of a segment, chosen over the segment as a whole by what it costs.
 
 Row-major images are moved to channels-last where library convolutions gain more than changes of
-layout cost (``cpu/layout.py``, ``gpu/layout.py``). Each call is on one of two sides; a minimum cut finds the cheapest way to divide them:
+layout cost (``cpu/layout.py``, ``gpu/layout.py``). Each call is on one of two sides; a minimum cut
+finds the cheapest way to divide them:
 
 - a library convolution takes its operands on its own side, and what it costs there is known;
 - a generated kernel reads and writes any strides, and only pays where it mixes the two;

@@ -1,7 +1,7 @@
 """What layouts cost on a GPU, in seconds: library convolutions, and changing a layout.
 
-Matrix instructions take channels-last images. cuDNN lays row-major ones out so before it multiplies,
-and its results back, which moves each of their elements twice more than the convolution does.
+Matrix instructions take channels-last images. cuDNN lays row-major ones out so before it
+multiplies, and its results back, which moves each of their elements twice more.
 """
 
 from __future__ import annotations
