@@ -464,11 +464,14 @@ bool dvt_can_copy(dvt_dtype to, dvt_dtype from);
 bool dvt_broadcasts(const dvt_tensor *from, const dvt_tensor *to);
 /* Whether a kernel is a matrix product, which takes rows times columns times inner size. */
 bool dvt_is_product(const dvt_kernel *kernel);
+/* Whether a kernel puts rows in order, which takes as often as a row's length has bits longer.
+ */
+bool dvt_is_sort(const dvt_kernel *kernel);
 
 extern const dvt_kernel dvt_elementwise_kernels[], dvt_product_kernels[], dvt_row_kernels[],
-    dvt_move_kernels[], dvt_scatter_kernels[];
+    dvt_move_kernels[], dvt_scatter_kernels[], dvt_put_kernels[], dvt_sort_kernels[];
 extern const size_t dvt_elementwise_count, dvt_product_count, dvt_row_count, dvt_move_count,
-    dvt_scatter_count;
+    dvt_scatter_count, dvt_put_count, dvt_sort_count;
 
 /* On x86-64 the hot loops are compiled for several levels of processor (see processor.h).
  * Sanitizers get one version: they watch the same text, and compile it once. */

@@ -71,9 +71,14 @@ uint64_t dvt_work_of(const dvt_call *call)
     bool is_product = call->kernel != NULL && dvt_is_product(call->kernel);
     if (is_product)
         row = (uint64_t)call->inputs[0]->shape[call->inputs[0]->ndim - 1];
+    else if (call->kernel != NULL && dvt_is_sort(call->kernel))
+        row = (uint64_t)call->inputs[0]->shape[call->attributes[0].i];
     else if (written > 0)
         row = read / written;
     if (is_product && __builtin_mul_overflow(written, row, &steps))
+        return UINT64_MAX;
+    if (call->kernel != NULL && dvt_is_sort(call->kernel) &&
+        __builtin_mul_overflow(steps, 64 - __builtin_clzll(row | 1), &steps))
         return UINT64_MAX;
     return call->kernel != NULL && row > LONGEST_ROW ? UINT64_MAX : steps;
 }

@@ -3,6 +3,7 @@
  * Each place meets its elements in the order in which they lie, whatever the number of threads:
  * a thread has some columns of all rows. */
 #include "internal.h"
+#include "kernel_math.h"
 
 #include <stdatomic.h>
 #include <string.h>
@@ -22,7 +23,6 @@ typedef struct {
     char *out;
     const char *source;
     const int64_t *index;
-    type_id type;
     scatter_mode mode;
     bool from_end;      /* an index may count from the end */
     atomic_llong wrong; /* 1 + a bad index's position, 0 when there is none */
@@ -63,10 +63,10 @@ static dvt_status check_scatter(const dvt_call *c, dvt_error *error)
     const dvt_tensor *out = c->outputs[0], *base = c->inputs[0];
     type_id type = dvt_type_of(out->dtype);
     int64_t axis = c->attributes[AXIS].i, mode = c->attributes[MODE].i;
-    bool fits = (type == T_F32 || type == T_F64 || type == T_I32 || type == T_I64) &&
-                axis >= 0 && axis < out->ndim && mode >= SET && mode < MODES &&
-                dvt_type_of(c->inputs[1]->dtype) == T_I64 && base->ndim == out->ndim &&
-                dvt_broadcasts(base, out) && dvt_same_dtype(base->dtype, out->dtype) &&
+    bool fits = type != T_NONE && axis >= 0 && axis < out->ndim && mode >= SET &&
+                mode < MODES && dvt_type_of(c->inputs[1]->dtype) == T_I64 &&
+                base->ndim == out->ndim && dvt_broadcasts(base, out) &&
+                dvt_same_dtype(base->dtype, out->dtype) &&
                 dvt_same_dtype(c->inputs[2]->dtype, out->dtype);
     for (int32_t d = 0; fits && d < out->ndim; d++)
         fits = base->shape[d] == out->shape[d];
@@ -106,14 +106,33 @@ static void next_row(const scatter *s, int64_t *at, row *r)
 }
 
 /* Loops for one element type and one mode, which the compiler knows. */
-#define MEET(T, U, mode, a, b)                                                                 \
-    ((mode) == SET        ? (b)                                                                \
-     : (mode) == ADD      ? (T)((U)(a) + (U)(b))                                               \
-     : (mode) == MULTIPLY ? (T)((U)(a) * (U)(b))                                               \
-     : (mode) == MOST     ? (((b) > (a)) | ((b) != (b)) ? (b) : (a))                           \
-                          : (((b) < (a)) | ((b) != (b)) ? (b) : (a)))
+#define MEETING(T, suffix, SUM, WIDE, NARROW)                                                  \
+    __attribute__((always_inline)) static inline T meet_##suffix(const int mode, T a, T b)     \
+    {                                                                                          \
+        switch (mode) {                                                                        \
+        case ADD:                                                                              \
+            return NARROW((SUM)WIDE(a) + (SUM)WIDE(b));                                        \
+        case MULTIPLY:                                                                         \
+            return NARROW((SUM)WIDE(a) * (SUM)WIDE(b));                                        \
+        case MOST:                                                                             \
+            return (WIDE(b) > WIDE(a)) | (WIDE(b) != WIDE(b)) ? b : a;                         \
+        case LEAST:                                                                            \
+            return (WIDE(b) < WIDE(a)) | (WIDE(b) != WIDE(b)) ? b : a;                         \
+        default:                                                                               \
+            return b;                                                                          \
+        }                                                                                      \
+    }
+MEETING(float, f32, float, , )
+MEETING(double, f64, double, , )
+MEETING(int64_t, i64, uint64_t, , (int64_t))
+MEETING(int32_t, i32, uint32_t, , (int32_t))
+MEETING(int16_t, i16, uint16_t, , (int16_t))
+MEETING(int8_t, i8, uint8_t, , (int8_t))
+MEETING(uint8_t, u8, uint8_t, , (uint8_t))
+MEETING(uint16_t, f16, float, widen_half, narrow_half)
+MEETING(uint16_t, bf16, float, widen_bfloat16, narrow_bfloat16)
 
-#define SCATTER(T, U, suffix, LOWEST, HIGHEST)                                                 \
+#define SCATTER(T, suffix, ONE, LOWEST, HIGHEST)                                               \
     __attribute__((always_inline)) static inline int64_t row_##suffix(                         \
         const scatter *s, const row *r, const int mode)                                        \
     {                                                                                          \
@@ -129,10 +148,10 @@ static void next_row(const scatter *s, int64_t *at, row *r)
             out += place * s->step;                                                            \
             if (to == 1 && from == 1)                                                          \
                 for (int64_t i = 0; i < r->count; i++)                                         \
-                    out[i] = MEET(T, U, mode, out[i], in[i]);                                  \
+                    out[i] = meet_##suffix(mode, out[i], in[i]);                               \
             else                                                                               \
                 for (int64_t i = 0; i < r->count; i++)                                         \
-                    out[i * to] = MEET(T, U, mode, out[i * to], in[i * from]);                 \
+                    out[i * to] = meet_##suffix(mode, out[i * to], in[i * from]);              \
             return 0;                                                                          \
         }                                                                                      \
         for (int64_t i = 0; i < r->count; i++) {                                               \
@@ -140,7 +159,7 @@ static void next_row(const scatter *s, int64_t *at, row *r)
             if (place < 0)                                                                     \
                 return r->index + i * step + 1;                                                \
             T *met = &out[i * to + place * s->step];                                           \
-            *met = MEET(T, U, mode, *met, in[i * from]);                                       \
+            *met = meet_##suffix(mode, *met, in[i * from]);                                    \
         }                                                                                      \
         return 0;                                                                              \
     }                                                                                          \
@@ -158,7 +177,7 @@ static void next_row(const scatter *s, int64_t *at, row *r)
         if (wrong != 0)                                                                        \
             atomic_store(&s->wrong, wrong);                                                    \
     }                                                                                          \
-    static const T neutral_##suffix[MODES] = {0, 0, 1, LOWEST, HIGHEST};                       \
+    static const T neutral_##suffix[MODES] = {0, 0, ONE, LOWEST, HIGHEST};                     \
     static void columns_##suffix(void *context, int64_t begin, int64_t end)                    \
     {                                                                                          \
         scatter *s = context;                                                                  \
@@ -180,44 +199,27 @@ static void next_row(const scatter *s, int64_t *at, row *r)
             break;                                                                             \
         }                                                                                      \
     }
-SCATTER(float, float, f32, -__builtin_inff(), __builtin_inff())
-SCATTER(double, double, f64, -__builtin_inf(), __builtin_inf())
-SCATTER(int32_t, uint32_t, i32, INT32_MIN, INT32_MAX)
-SCATTER(int64_t, uint64_t, i64, INT64_MIN, INT64_MAX)
+SCATTER(float, f32, 1, -__builtin_inff(), __builtin_inff())
+SCATTER(double, f64, 1, -__builtin_inf(), __builtin_inf())
+SCATTER(int64_t, i64, 1, INT64_MIN, INT64_MAX)
+SCATTER(int32_t, i32, 1, INT32_MIN, INT32_MAX)
+SCATTER(int16_t, i16, 1, INT16_MIN, INT16_MAX)
+SCATTER(int8_t, i8, 1, INT8_MIN, INT8_MAX)
+SCATTER(uint8_t, u8, 1, 0, UINT8_MAX)
+SCATTER(uint16_t, f16, 0x3c00, 0xfc00, 0x7c00)
+SCATTER(uint16_t, bf16, 0x3f80, 0xff80, 0x7f80)
 
-/* Columns from begin to end of all rows; a column is a position along the last dimension. */
-static void scatter_columns(void *context, int64_t begin, int64_t end)
-{
-    switch (((scatter *)context)->type) {
-    case T_F32:
-        columns_f32(context, begin, end);
-        break;
-    case T_F64:
-        columns_f64(context, begin, end);
-        break;
-    case T_I32:
-        columns_i32(context, begin, end);
-        break;
-    default:
-        columns_i64(context, begin, end);
-        break;
-    }
-}
-
-/* The element that leaves any other as it is where they meet. */
-static const void *neutral(type_id type, scatter_mode mode)
-{
-    switch (type) {
-    case T_F32:
-        return &neutral_f32[mode];
-    case T_F64:
-        return &neutral_f64[mode];
-    case T_I32:
-        return &neutral_i32[mode];
-    default:
-        return &neutral_i64[mode];
-    }
-}
+typedef struct {
+    dvt_body columns;    /* from begin to end of all rows: positions along the last dimension */
+    const void *neutral; /* what leaves any other as it is where they meet, for each mode */
+    size_t size;
+} loops;
+#define LOOPS(suffix) {columns_##suffix, neutral_##suffix, sizeof *neutral_##suffix}
+static const loops of_type[T_COUNT] = {
+    [T_F32] = LOOPS(f32), [T_F64] = LOOPS(f64),   [T_I64] = LOOPS(i64), [T_I32] = LOOPS(i32),
+    [T_I16] = LOOPS(i16), [T_I8] = LOOPS(i8),     [T_U8] = LOOPS(u8),   [T_BOOL] = LOOPS(u8),
+    [T_F16] = LOOPS(f16), [T_BF16] = LOOPS(bf16),
+};
 
 /* How positions reach source, index and result. */
 static void set_positions(scatter *s, const dvt_call *c, int32_t axis)
@@ -240,13 +242,13 @@ static dvt_status run_scatter(const dvt_call *c, dvt_error *error)
 {
     const dvt_tensor *out = c->outputs[0];
     int32_t axis = (int32_t)c->attributes[AXIS].i;
+    const loops *type = &of_type[dvt_type_of(out->dtype)];
     dvt_copy_tensor(out, c->inputs[0]);
     scatter s = {.size = out->shape[axis],
                  .step = out->strides[axis],
                  .out = dvt_data(out),
                  .source = dvt_data(c->inputs[2]),
                  .index = (const int64_t *)(const void *)dvt_data(c->inputs[1]),
-                 .type = dvt_type_of(out->dtype),
                  .mode = (scatter_mode)c->attributes[MODE].i,
                  .from_end = c->attributes[FROM_END].i != 0};
     set_positions(&s, c, axis);
@@ -264,13 +266,13 @@ static dvt_status run_scatter(const dvt_call *c, dvt_error *error)
     if (c->attributes[WITHOUT_BASE].i != 0) {
         scatter first = s; /* what is there does not count: it becomes neutral */
         memset(first.of_source, 0, sizeof first.of_source);
-        first.source = neutral(s.type, s.mode);
+        first.source = (const char *)type->neutral + (size_t)s.mode * type->size;
         first.mode = SET;
-        c->parallel(columns, grain, scatter_columns, &first);
+        c->parallel(columns, grain, type->columns, &first);
         s.wrong = first.wrong;
     }
     if (s.wrong == 0)
-        c->parallel(columns, grain, scatter_columns, &s);
+        c->parallel(columns, grain, type->columns, &s);
     if (s.wrong == 0)
         return DVT_OK;
     dvt_status code = s.from_end ? DVT_ERROR_INDEX : DVT_ERROR_BOUNDS;

@@ -30,6 +30,8 @@ const dvt_kernel *dvt_builtin_kernel(size_t index)
         {dvt_row_kernels, dvt_row_count},
         {dvt_move_kernels, dvt_move_count},
         {dvt_scatter_kernels, dvt_scatter_count},
+        {dvt_put_kernels, dvt_put_count},
+        {dvt_sort_kernels, dvt_sort_count},
     };
     for (size_t i = 0; i < sizeof groups / sizeof *groups; i++) {
         if (index < groups[i].count)

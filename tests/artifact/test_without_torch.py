@@ -37,6 +37,20 @@ class Scatter(nn.Module):
         return x.index_add(0, index, source) + most.index_put((index - 6,), source, accumulate=True)
 
 
+class Ordered(nn.Module):
+    """Orders, and what is put where they say; a quantile folds to a constant that is expanded."""
+
+    def forward(self, x):
+        values, places = x.topk(3, -1)
+        kept = torch.zeros_like(x).scatter(-1, places, values)
+        kept[:, torch.tensor([0, 2])] = 5.0
+        kept[x > 1] = 0.5
+        rows = torch.arange(x.shape[0])
+        kept = kept.index_put((rows, x.argsort(dim=-1)[:, 0]), values[:, 0], accumulate=True)
+        middle = x.median(-1)[0] + x.kthvalue(2, -1)[0] + torch.quantile(x, 0.3, -1)
+        return kept + x.sort(0, descending=True)[0] + middle[:, None]
+
+
 def data(*shape, dtype=torch.float32):
     return torch.randn(shape, generator=torch.Generator().manual_seed(len(shape))).to(dtype)
 
@@ -60,10 +74,11 @@ CASES = {
     "attention": (Attend(is_causal=True), (queries(33), queries(33), queries(33))),
     "shared_keys": (Attend(enable_gqa=True), (queries(9), queries(9, 2), queries(9, 2))),
     "scatter": (Scatter(), (data(6, 5), torch.tensor([1, 0, 1, 5]), data(4, 5, 1)[..., 0])),
+    "ordered": (Ordered(), (data(6, 9),)),
     "integers": (Product(), (data(5, 6).mul(9).long(), data(6, 7).mul(9).long())),
     "vectors": (Product(), (data(6), data(6))),
 }
-VARYING = ("row", "row_of_each_channel", "dilated", "attention")  # the batch
+VARYING = ("row", "row_of_each_channel", "dilated", "attention", "ordered")  # the batch
 
 RUNS = """
 import pickle

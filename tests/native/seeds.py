@@ -53,12 +53,20 @@ view %row: float32[2, 3] of %e at 6
 temporary %w: float32[2, 3]
 temporary %r: int64[6]
 temporary %k: float32[4, 3]
+temporary %p: float32[4, 3]
+temporary %s: float32[4, 2]
+temporary %o: int64[4, 2]
+temporary %n: float32[3]
+temporary %h: int64[3]
 output %c: float32[4, 3]
 output %d: float64[2, 3]
 kernel %e = take@1(%t, %i; 0)
 kernel %w = where@1(%m, %row, %total)
 kernel %r = arange@1(; 3, 2)
 kernel %k = scatter@1(%t, %i, %e; 0, 1, 1, 1, 0)
+kernel %p = put@1(%k, %e, %i; 1, 0, 1, 1)
+kernel %s, %o = sort@1(%p; 1, 1)
+kernel %n, %h = select@1(%k; 0, -1)
 kernel %c = cat@1(%w, %row; 0)
 kernel %d = copy@1(%w)
 copy %total = %w

@@ -250,10 +250,14 @@ def test_take_and_cat():
 
 
 @pytest.mark.parametrize("mode", range(5))
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.int32, torch.int64])
+@pytest.mark.parametrize(
+    "dtype",
+    [*FLOATS, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.int16, torch.int8],
+)
 def test_scatter(mode, dtype):
     def numbers(*shape):
-        return (torch.randn(shape) * 9).to(dtype)
+        few = torch.randint(-3, 3, shape)  # whose sums and products half precision has exactly
+        return (few if dtype.itemsize == 2 else torch.randn(shape) * 9).to(dtype)
 
     base = numbers(6, 5, 4)
     for axis, size in enumerate(base.shape):

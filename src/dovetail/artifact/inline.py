@@ -171,12 +171,24 @@ class _Inlining:
 
     def _input(self, buffer: Buffer, position: int) -> str:
         held = self._held(position)
-        if same_dims(self.lowering.buffers[held].desc.strides, buffer.desc.strides):
+        lies, wanted = self.lowering.buffers[held].desc, buffer.desc
+        if same_dims(lies.strides, wanted.strides):
             return held
-        return self._copied(held, buffer.name, buffer.desc)
+        if same_dims(_moving(lies), _moving(wanted)):
+            return self._window(f"{buffer.name}_laid", wanted, held, 0)
+        return self._copied(held, buffer.name, wanted)
 
     def _copied(self, source: str, name: str, desc: TensorDesc) -> str:
         """A value laid out as the segment was compiled for."""
+        expanded = [
+            size != 1 and step == 0 for size, step in zip(desc.shape, desc.strides, strict=True)
+        ]
+        if any(expanded):  # what is one element in memory is copied once
+            shape = tuple(1 if e else d for e, d in zip(expanded, desc.shape, strict=True))
+            lies = self.lowering.buffers[source].desc
+            first = self._window(f"{name}_first", replace(lies, shape=shape), source, 0)
+            made = self._copied(first, name, replace(desc, shape=shape))
+            return self._window(f"{name}_expanded", desc, made, 0)
         made = self.lowering.declare(f"{name}_laid", "temporary", desc)
         self.lowering.emit(Copy(made, source))
         return made
@@ -260,6 +272,11 @@ class _Inlining:
             desc = self.program.by_name[own].desc
             fits = same_dims(self.lowering.buffers[made].desc.strides, desc.strides)
             self.names[own] = made if fits else self._copied(made, own, desc)
+
+
+def _moving(desc: TensorDesc) -> tuple[Dim, ...]:
+    """The strides that matter: dimensions of one element have any."""
+    return tuple(0 if d == 1 else s for d, s in zip(desc.shape, desc.strides, strict=True))
 
 
 def _renamed(call: OpCall, names: dict[str, str]) -> OpCall:

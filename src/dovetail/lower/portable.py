@@ -288,46 +288,109 @@ def _take(call: OpCall) -> Match | str:
     return Match("take@1", operands, (0 if whole else call.args[1] % table.desc.rank,))
 
 
-@_rule(*(f"{name}.default" for name in ("index_add", "scatter_add", "index_put")))
-@_rule("scatter.src", "scatter.value", "scatter_reduce.two")
+@_rule(*(f"{name}.default" for name in ("index_add", "scatter_add")))
+@_rule("scatter.src", "scatter.value", "scatter.reduce", "scatter.value_reduce")
+@_rule("scatter_reduce.two", "index_reduce.default")
 def _scatter(call: OpCall) -> Match | str:
     """Places of a tensor that meet elements of another; see native/src/scatter.c."""
-    whole = call.op in ("aten.index_add.default", "aten.index_put.default")
-    if call.op == "aten.index_put.default":
-        base, places, source = call.args[:3]
-        if len(places) != 1 or places[0] is None:
-            return "several indices, or one along a later dimension"
-        axis, index = 0, places[0]
-    else:
-        base, axis, index, source = call.args[:4]
+    whole = call.op in ("aten.index_add.default", "aten.index_reduce.default")
+    base, axis, index, source = call.args[:4]
     mode = _scatter_mode(call)
     dtype, rank = _out(call).dtype, base.desc.rank
-    if mode is None or rank == 0 or dtype not in _NUMBERS or index.desc.dtype not in INTS:
-        return "a way to meet, a type or a number that has no places"
+    if mode is None or rank == 0 or index.desc.dtype not in INTS:
+        return "a way to meet or a number that has no places"
+    if dtype not in CONVERTIBLE or (dtype == "bool" and mode != _SCATTER_MODES["set"]):
+        return f"a scatter of {dtype}"
     if whole and not _is_whole_slices(base.desc, index.desc, source, axis % rank):
         return "slices of another shape"
     operands = (Operand(base, dtype), Operand(index, "int64"), Operand(source, dtype))
     apart = int(not argument(call, 5, "include_self", True))
-    from_end = int(call.op == "aten.index_put.default")
-    return Match("scatter@1", operands, (axis % rank, mode, int(whole), apart, from_end))
+    return Match("scatter@1", operands, (axis % rank, mode, int(whole), apart, 0))
 
 
 _SCATTER_MODES = {"set": 0, "sum": 1, "prod": 2, "amax": 3, "amin": 4}
+_OTHER_NAMES = {"add": "sum", "multiply": "prod"}
 
 
 def _scatter_mode(call: OpCall) -> int | None:
     """The number of what happens where elements meet; None for what the kernel has not."""
     if call.op == "aten.index_add.default":
         return _SCATTER_MODES["sum"] if argument(call, 4, "alpha", 1) == 1 else None
-    if call.op == "aten.index_put.default":
-        return _SCATTER_MODES["sum" if argument(call, 3, "accumulate", False) else "set"]
     if call.op == "aten.scatter_add.default":
         return _SCATTER_MODES["sum"]
-    way = call.args[4] if call.op == "aten.scatter_reduce.two" else "set"
-    return _SCATTER_MODES.get(way)
+    way = "set" if call.op in ("aten.scatter.src", "aten.scatter.value") else None
+    way = argument(call, 4, "reduce", way)
+    return _SCATTER_MODES.get(_OTHER_NAMES.get(way, way))
 
 
-SCATTERS = frozenset(op for op, rule in RULES.items() if rule is _scatter)
+@_rule("index_put.default", "_unsafe_index_put.default")
+def _index_put(call: OpCall) -> Match | str:
+    """Places that one index for each of some dimensions names; see native/src/put.c."""
+    base, places, source = call.args[:3]
+    if not any(isinstance(place, Ref) for place in places):
+        return "no index"
+    if any(isinstance(p, Ref) and _is_mask(p) for p in places):
+        return _put_under_mask(call)
+    used = [d for d, place in enumerate(places) if place is not None]
+    adjacent = used == list(range(used[0], used[-1] + 1))
+    first = used[0] if adjacent else 0
+    adds = int(bool(argument(call, 3, "accumulate", False)))
+    given = {d: places[d] for d in used}
+    return _put(call, base, given, source, adds=adds, first=first, from_end=1)
+
+
+def _is_mask(place: Ref) -> bool:
+    return isinstance(place.desc, TensorDesc) and place.desc.dtype in ("bool", "uint8")
+
+
+def _put_under_mask(call: OpCall) -> Match | str:
+    """One number put where a mask of the tensor's own shape holds: a choice."""
+    base, places, source = call.args[:3]
+    mask = places[0]
+    alone = len(places) == 1 and mask.desc.dtype == "bool" and mask.desc.shape == base.desc.shape
+    if not alone or argument(call, 3, "accumulate", False) or source.desc.shape not in ((), (1,)):
+        return "a mask, whose places depend on data"
+    found = _of("where", _out(call).dtype, CONVERTIBLE, (source, base))
+    if isinstance(found, str):
+        return found
+    return Match(found.kernel, (Operand(mask, "bool"), *found.operands))
+
+
+@_rule("index_copy.default", "index_fill.int_Scalar", "index_fill.int_Tensor")
+def _index_copy(call: OpCall) -> Match | str:
+    """Slices of one dimension replaced."""
+    base, axis, index, source = call.args[:4]
+    if base.desc.rank == 0 or index.desc.rank > 1:
+        return "an index of another shape"
+    fills = "index_fill" in call.op
+    dim = axis % base.desc.rank
+    if not fills and (source.desc.rank != base.desc.rank or index.desc.rank != 1):
+        return "slices of another shape"
+    return _put(call, base, {dim: index}, source, adds=0, first=dim, from_end=int(fills))
+
+
+def _put(
+    call: OpCall,
+    base: Arg,
+    given: dict[int, Arg],
+    source: Arg,
+    *,
+    adds: int,
+    first: int,
+    from_end: int,
+) -> Match | str:
+    dtype = _out(call).dtype
+    if dtype not in CONVERTIBLE:
+        return f"put of {dtype}"
+    if any(not isinstance(p, Ref) or p.desc.dtype not in INTS for p in given.values()):  # type: ignore[union-attr]
+        return "an index that is not of integers"
+    places = tuple(Operand(place, "int64") for place in given.values())
+    mask = sum(1 << d for d in given)
+    operands = (Operand(base, dtype), Operand(source, dtype), *places)
+    return Match("put@1", operands, (adds, first, mask, from_end))
+
+
+SCATTERS = frozenset(op for op, rule in RULES.items() if rule in (_scatter, _index_put))
 
 
 def _is_whole_slices(base: TensorDesc, index: TensorDesc, source: Arg, axis: int) -> bool:
@@ -336,6 +399,40 @@ def _is_whole_slices(base: TensorDesc, index: TensorDesc, source: Arg, axis: int
         return False
     expected = (*base.shape[:axis], *index.shape, *base.shape[axis + 1 :])
     return source.desc.shape == expected
+
+
+# ---- in order ------------------------------------------------------------------------------
+
+
+@_rule("sort.default", "sort.stable", "topk.default")
+def _sort(call: OpCall) -> Match | str:
+    """Elements in order, or the first of them; see native/src/sort.c."""
+    source, stable = call.args[0], call.op == "aten.sort.stable"
+    if call.op == "aten.topk.default":
+        dim, descending = argument(call, 2, "dim", -1), argument(call, 3, "largest", True)
+    else:
+        dim = argument(call, 2 if stable else 1, "dim", -1)
+        descending = argument(call, 3 if stable else 2, "descending", False)
+    if source.desc.rank == 0 or not isinstance(dim, int):
+        return "an order of a number"
+    order = (dim % source.desc.rank, int(bool(descending)))
+    return _of("sort", source.desc.dtype, CONVERTIBLE, (source,), *order)
+
+
+@_rule("kthvalue.default", "median.dim", "nanmedian.dim")
+def _select(call: OpCall) -> Match | str:
+    """One element by its place in the order."""
+    source, which = call.args[0], {"aten.median.dim": -1, "aten.nanmedian.dim": -2}.get(call.op)
+    if which is None:
+        k = call.args[1]
+        if not isinstance(k, int):
+            return "a place in the order that is no number"
+        dim, which = argument(call, 2, "dim", -1), k - 1
+    else:
+        dim = argument(call, 1, "dim")
+    if source.desc.rank == 0 or not isinstance(dim, int):
+        return "an order of a number"
+    return _of("select", source.desc.dtype, CONVERTIBLE, (source,), dim % source.desc.rank, which)
 
 
 @_rule("reshape.default", "flatten.using_ints")

@@ -237,6 +237,37 @@ def _take(inputs: Tensors, numbers: Numbers) -> Any:
 _MODES = ("set", "sum", "prod", "amax", "amin")
 
 
+def _put(inputs: Tensors, numbers: Numbers) -> Any:
+    base, source, *indices = inputs
+    adds, first, mask, from_end = map(int, numbers)
+    dims = [d for d in range(base.ndim) if mask >> d & 1]
+    own = [d for d in range(base.ndim) if d not in dims]
+    if not from_end and any((index < 0).any() for index in indices):
+        raise IndexError("an index is out of bounds")
+    rank = max(index.ndim for index in indices)
+    # The indexed dimensions first, so that the indices' own come first too.
+    ahead = base.permute(*dims, *own).clone()
+    shape = torch.broadcast_shapes(*(index.shape for index in indices))
+    kept = [base.shape[d] for d in own]
+    spread = source.expand(*kept[:first], *shape, *kept[first:])
+    spread = spread.movedim(tuple(range(first, first + rank)), tuple(range(rank)))
+    ahead = ahead.index_put(tuple(indices), spread, accumulate=bool(adds))
+    order = [*dims, *own]
+    return ahead.permute([order.index(d) for d in range(base.ndim)])
+
+
+def _sort(inputs: Tensors, numbers: Numbers) -> Any:
+    axis, descending = map(int, numbers)
+    return torch.sort(inputs[0], stable=True, dim=axis, descending=bool(descending))
+
+
+def _select(inputs: Tensors, numbers: Numbers) -> Any:
+    axis, which = map(int, numbers)
+    if which >= 0:
+        return torch.kthvalue(inputs[0], which + 1, axis)
+    return (torch.median if which == -1 else torch.nanmedian)(inputs[0], axis)
+
+
 def _scatter(inputs: Tensors, numbers: Numbers) -> Any:
     base, index, source = inputs
     axis, mode, slices, apart, from_end = map(int, numbers)
@@ -282,5 +313,8 @@ KERNELS: dict[str, Callable[[Tensors, Numbers], Any]] = {
     "size": lambda _, n: torch.tensor(int(n[0])),
     "take": _take,
     "scatter": _scatter,
+    "put": _put,
+    "sort": _sort,
+    "select": _select,
     "cat": lambda i, n: torch.cat(list(i), int(n[0])),
 }
