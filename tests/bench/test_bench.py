@@ -59,9 +59,23 @@ def test_frozen_beside_whatever_engines_are_installed(tmp_path):
         assert line.endswith(f"|{row['cpu']['best'] / best:10.2f}")
 
 
+def test_training_steps_are_judged_by_their_gradients(tmp_path):
+    json_file = tmp_path / "out.json"
+    done = bench(
+        *("mlp", "--train", "--backends", "eager,aten", "--rounds", "1", "--seconds", "0.05"),
+        *("--no-warm", "--json", str(json_file)),
+    )
+    assert done.returncode == 0, done.stderr
+    written = json.loads(json_file.read_text())
+    assert written["settings"]["trains"]
+    assert all(0 < found["error"] < 1e-5 for found in written["results"]["mlp"].values())
+
+
 @pytest.mark.parametrize(
     ("arguments", "problem"),
     [
+        (["mlp", "--train", "--frozen"], "train"),
+        (["softmax", "--train"], "a model with --train"),
         (["mlp", "--frozen", "--device", "cuda"], "--frozen"),
         (["nothing"], "nothing"),
         (["mlp", "--backends", "eager,no_such"], "no_such"),

@@ -11,6 +11,7 @@ from torch import nn
 F = nn.functional
 Case = tuple[Callable[..., Any], tuple[Any, ...]]
 SIZES = ((2048, 1024), (64, 256))
+TRAINING_IMAGES = 4  # batch norm's statistics need more than one
 
 
 def _affine(fn: Callable[[Any], Any]) -> Callable[[int, int], Case]:
@@ -447,17 +448,24 @@ MODELS: dict[str, Callable[[], Case]] = {
 }
 
 
+def _several(given: Any) -> Any:
+    return torch.randn(TRAINING_IMAGES, *given.shape[1:]) if given.dim() == 4 else given
+
+
 def names(which: str) -> list[str]:
     """The cases of a group: "kernels", "models" or "all"."""
     kernels = [f"{name}-{n}x{m}" for n, m in SIZES for name in KERNELS]
     return {"kernels": kernels, "models": [*MODELS], "all": [*kernels, *MODELS]}[which]
 
 
-def make(name: str) -> Case:
-    """A case by name."""
+def make(name: str, *, trains: bool = False) -> Case:
+    """A case by name; a model that trains takes TRAINING_IMAGES where it takes one."""
     torch.manual_seed(0)
     if name in MODELS:
-        return MODELS[name]()
+        model, inputs = MODELS[name]()
+        if not trains or not isinstance(model, nn.Module):
+            return model, inputs
+        return model.train(), tuple(map(_several, inputs))
     kernel, _, size = name.rpartition("-")
     n, m = map(int, size.split("x"))
     return KERNELS[kernel](n, m)

@@ -39,6 +39,7 @@ class BenchSettings:
     device: str = "cpu"
     frozen: bool = False  # weights are constants
     clock: str = "elapsed"
+    trains: bool = False  # a call is a training step
     processor: str = ""  # a smaller one than this machine's
 
 
@@ -126,7 +127,7 @@ def measure_round(
 def _worker(case: str, rival: str, settings: BenchSettings) -> list[str]:
     if settings.device == "cuda":
         return ["dovetail.bench.gpu_worker", case, rival]
-    how = "frozen" if settings.frozen else "unfrozen"
+    how = "frozen" if settings.frozen else "training" if settings.trains else "unfrozen"
     return ["dovetail.bench.worker", case, rival, str(settings.threads), how, settings.clock]
 
 

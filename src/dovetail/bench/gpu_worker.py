@@ -22,7 +22,7 @@ def main(case: str, rival: str) -> None:
 
     from dovetail import registry
     from dovetail.bench import gpu_cases, rivals
-    from dovetail.bench.worker import answers, serve
+    from dovetail.bench.worker import answers, serve, step_of
 
     answer = answers()
 
@@ -49,18 +49,6 @@ def main(case: str, rival: str) -> None:
             return {**figures, "peak_mb": found["peak_mb"]}
 
         serve(answer, found, measure)
-
-
-def step_of(run: Callable[..., Any], model: Any) -> Callable[..., Any]:
-    """A step of training without its optimiser."""
-
-    def step(*inputs: Any) -> Any:
-        model.zero_grad(set_to_none=True)
-        loss = run(*inputs).float().square().mean()
-        loss.backward()
-        return loss.detach()
-
-    return step
 
 
 def device_times(call: Callable[..., Any], inputs: tuple[Any, ...], seconds: float) -> list[float]:

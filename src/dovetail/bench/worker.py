@@ -2,7 +2,8 @@
 
 ``python -m dovetail.bench.worker CASE RIVAL THREADS HOW CLOCK`` prints what the first call took, a
 line of JSON; then, for each line of its input, a number of seconds, what calls took for so long.
-HOW is ``frozen`` or ``unfrozen``, CLOCK ``elapsed`` or ``processor``.
+HOW is ``frozen``, ``unfrozen`` or ``training`` (a call is a step without its optimiser), CLOCK
+``elapsed`` or ``processor``.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ CLOCKS: dict[str, Callable[[], float]] = {
 }
 # Of the largest value: beyond any rounding, so that a rival computes something else than eager.
 WRONG = 1e-3
+TIMES_EAGER = 4  # where eager's own gradients are further from float64's
 SAMPLE_SECONDS = 2e-4  # between two readings of the clock, which takes up to a microsecond
 
 
@@ -37,17 +39,22 @@ def main(case: str, rival: str, threads: str, how: str, clock: str) -> None:
 
     torch.set_num_threads(int(threads))
     registry.list_backends()
-    fn, inputs = cases.make(case)
-    torch.set_grad_enabled(False)
-    exact = leaves(_double(fn)(*(_double(x) for x in inputs)))
+    trains = how == "training"
+    fn, inputs = cases.make(case, trains=trains)
+    torch.set_grad_enabled(trains)
+    exact = results(_double(fn), tuple(_double(x) for x in inputs), trains)
+    most = WRONG
+    if trains:  # sums that decide a ReLU may be off by a rounding, and all before it then is
+        most = max(most, TIMES_EAGER * error(results(copy.deepcopy(fn), inputs, trains), exact))
     torch.compiler.reset()  # imports Dynamo, which is no part of anybody's first call
     before = _peak_mb()
     started = time.perf_counter()
     run = rivals.prepare(rival, fn, inputs, int(threads), frozen=how == "frozen")
-    result = leaves(run(*inputs))
+    run = step_of(run, fn) if trains else run
+    result = [*leaves(run(*inputs)), *gradients(fn)]
     found = {"first": time.perf_counter() - started, "before_mb": before, "peak_mb": _peak_mb()}
     found["error"] = error(result, exact)
-    if not found["error"] <= WRONG:
+    if not found["error"] <= most:
         sys.exit(f"{rival} computes something else: {found['error']:.0e} of the largest value")
 
     def measure(seconds: float) -> Figures:
@@ -56,6 +63,33 @@ def main(case: str, rival: str, threads: str, how: str, clock: str) -> None:
         return {**figures, "peak_mb": _peak_mb()}
 
     serve(answer, found, measure)
+
+
+def step_of(run: Callable[..., Any], model: Any) -> Callable[..., Any]:
+    """A step of training without its optimiser; it returns the loss."""
+
+    def step(*inputs: Any) -> Any:
+        model.zero_grad(set_to_none=True)
+        loss = run(*inputs).float().square().mean()
+        loss.backward()
+        return loss.detach()
+
+    return step
+
+
+def results(fn: Any, inputs: tuple[Any, ...], trains: bool) -> list[Any]:
+    """What eager gives, with the gradients where it is trained."""
+    call = step_of(fn, fn) if trains else fn
+    return [*leaves(call(*inputs)), *gradients(fn)]
+
+
+def gradients(model: Any) -> list[Any]:
+    """All gradients of a model as one tensor; none where it has not been trained."""
+    import torch
+
+    parameters = model.parameters() if isinstance(model, torch.nn.Module) else ()
+    found = [p.grad.flatten() for p in parameters if p.grad is not None]
+    return [torch.cat(found)] if found else []
 
 
 def answers() -> Callable[[Figures], None]:

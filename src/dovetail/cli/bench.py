@@ -43,6 +43,7 @@ def _case_names() -> list[str]:
         "dovetail bench softmax --backends eager,dovetail --rounds 1": "One kernel, quickly.",
         "dovetail bench all --json figures.json --plot figures.svg": "Keep every figure.",
         "dovetail bench models --frozen": "Frozen, beside engines that always freeze.",
+        "dovetail bench models --train": "Training steps of each model.",
         "dovetail bench models --device cuda": "Models at a GPU's sizes, in two types.",
     },
 )
@@ -55,6 +56,9 @@ def _case_names() -> list[str]:
 )
 @click.option(
     "--frozen", is_flag=True, help="Weights are constants: freeze here, freezing in Inductor."
+)
+@click.option(
+    "--train", is_flag=True, help="Steps of training, without an optimiser, of models alone."
 )
 @click.option(
     "--device",
@@ -93,6 +97,7 @@ def command(
     cases: Sequence[str],
     backends: str | None,
     frozen: bool,
+    train: bool,
     device: str,
     processor: str | None,
     threads: int,
@@ -110,12 +115,12 @@ def command(
     """
     from dovetail.bench.results import Results, header, keep_best, row_text, summary
 
-    if device == "cuda" and (frozen or processor or clock != "elapsed"):
-        raise InvalidOption("device", device, "cpu with --frozen, --processor and --clock")
-    chosen = _chosen(cases or ["all"], device)
+    if device == "cuda" and (frozen or train or processor or clock != "elapsed"):
+        raise InvalidOption("device", device, "cpu with --frozen, --train, --processor and --clock")
+    chosen = _trainable(cases, frozen) if train else _chosen(cases or ["all"], device)
     rivals = _present((backends or (FROZEN if frozen else BACKENDS)).split(","), processor)
     settings = BenchSettings(
-        threads, rounds, seconds, not no_warm, device, frozen, clock, processor or ""
+        threads, rounds, seconds, not no_warm, device, frozen, clock, train, processor or ""
     )
     results: Results = {case: {} for case in chosen}
     failed = []
@@ -139,6 +144,17 @@ def command(
     for name in dict.fromkeys(failed):
         print(f"could not be measured: {name}", file=sys.stderr)
     return 1 if failed else 0
+
+
+def _trainable(given: Sequence[str], frozen: bool) -> list[str]:
+    """Models; frozen ones are not trained, and kernels have nothing to train."""
+    if frozen:
+        raise InvalidOption("train", True, "given without --frozen: frozen weights are not trained")
+    chosen, models = _chosen(given or ["models"], "cpu"), _names("models", "cpu")
+    kernels = [case for case in chosen if case not in models]
+    if kernels:
+        raise InvalidOption("case", kernels[0], "a model with --train")
+    return chosen
 
 
 def _chosen(given: Sequence[str], device: str) -> list[str]:
