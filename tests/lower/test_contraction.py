@@ -110,6 +110,19 @@ def test_a_transposed_convolution_depends_on_its_place_through_its_mask():
     assert left.dims == {0, 2, 3, 4}
 
 
+@pytest.mark.parametrize(
+    ("x", "reason"),
+    [
+        (desc(2, 8, 5, 5), "a transposed convolution whose channels do not lie together"),
+        (TensorDesc("float32", (2, 8, 5, 5), (200, 1, 40, 8)), ""),
+    ],
+)
+def test_taps_that_never_meet_are_columns_between_rows(x, reason):
+    found = convolution(x, desc(8, 4, 2, 2), desc(2, 4, 10, 10), stride=2, transposed=True)
+    assert found.roles == ("rows", "columns", "rows", "columns", "rows", "columns", "sum")
+    assert library_reason((found,), AVX512) == reason
+
+
 def test_attention_has_two():
     q = desc(1, 2, 6, 4)
     output = (desc(1, 2, 6, 4), desc(1, 2, 6))

@@ -1,5 +1,7 @@
 """Networks whose convolutions are generated: packed weights, one layout, nothing left to ATen."""
 
+import copy
+
 import pytest
 import torch
 from torch import nn
@@ -46,3 +48,18 @@ def test_a_network_has_convolutions_of_its_own_and_no_changes_of_layout(tmp_path
     # The first layer, of three channels, may be a library's: seconds decide, by the processor.
     calls = [line for line in text.splitlines() if "aten.convolution" in line]
     assert all("stem_weight" in line for line in calls)
+
+
+@pytest.mark.parametrize("channels", [32, 48, 40])
+def test_weights_that_change_are_laid_out_at_each_call(channels):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(16, channels, 3, padding=1), nn.Conv2d(channels, 64, 3, 2, 1))
+    x = torch.randn(2, 16, 20, 20)
+    torch.compiler.reset()
+    compiled = torch.compile(model, backend="dovetail", options={"strict": True})
+    with torch.no_grad():
+        for _ in range(2):
+            exact = copy.deepcopy(model).double()(x.double())
+            limit = 2 * (model(x) - exact).abs().max() + 1e-6
+            assert (compiled(x) - exact).abs().max() <= limit
+            model[0].weight.mul_(2).add_(0.01)

@@ -13,7 +13,12 @@ from dovetail.lower.contraction import Contraction
 from dovetail.lower.index_map import variables_of
 from dovetail.lower.portable import SCATTERS, Match, match
 from dovetail.schedule.cpu.attention import attention_reason
-from dovetail.schedule.tiled import is_convolution, is_depthwise, is_matrix_product
+from dovetail.schedule.tiled import (
+    has_dense,
+    is_convolution,
+    is_depthwise,
+    is_matrix_product,
+)
 
 # Rows of a product for which its columns are worth copying to where vectors of them are dense: the
 # copy takes about as long as three rows (benchmarks/gemm.py, transposed weights).
@@ -84,10 +89,23 @@ def _matrix_reason(value: Contraction, target: Target) -> str:
         return "a product that a library is better at"
     if not all(multiplies(operand.dtype, target) for operand in value.reads):
         return "a product in half precision, for which libraries have instructions of their own"
+    if _spreads_pixels(value):
+        return "a transposed convolution whose channels do not lie together"
     rows = value.extent("rows")
     if isinstance(rows, int) and rows < _PACKING_ROWS and not _has_dense_columns(value):
         return FEW_ROWS
     return ""
+
+
+def _spreads_pixels(value: Contraction) -> bool:
+    """Whether rows and columns alternate in the result, and columns do not lie together in it.
+
+    Those are the pixels and taps of a transposed convolution (lower/convolution.py) of images that
+    are not channels-last: its kernel would have vectors of one tap.
+    """
+    kept = [role for role in value.roles if role in ("rows", "columns")]
+    runs = [role for role, before in zip(kept, ["", *kept], strict=False) if role != before]
+    return runs.count("columns") > 1 and not has_dense(value, value.factors[0], "sum")
 
 
 def multiplies(dtype: str, target: Target) -> bool:

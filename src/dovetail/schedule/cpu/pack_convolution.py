@@ -211,7 +211,7 @@ class _WeightPacker:
         assert isinstance(weight, Ref)
         source = self.sources.get(weight.name, weight)
         size = winograd_size(found, self.target, self.error) if source.name in self.once else 0
-        width = 0 if size or source.name not in self.once else _panel_width(found)
+        width = 0 if size else _panel_width(found)
         if (weight, width) not in self.packed:
             made = [*self._panels(source, width)] if width else []
             made = made or [*self._pack(source, transposed=found.transposed)]
@@ -283,17 +283,23 @@ class _WeightPacker:
         yield self._call(stem, "aten.permute.default", (_ref(copy), back), restored)
 
     def _panels(self, weight: Ref, width: int) -> Iterator[OpCall]:
-        """The same weights as [O / W, W, I, …], dense along the second axis."""
+        """The same weights as [O / W, W, I, …], dense along the second axis.
+
+        Constant ones lie tap by tap, as they are read; for others it is a plain transposition that
+        leaves channels and taps as they are.
+        """
         desc, stem = _tensor(weight.desc), f"{weight.name}_panels"
-        outputs, *rest = map(int, desc.shape)  # type: ignore[arg-type]
-        shape = (outputs // width, width, *rest)
+        outputs, *sizes = map(int, desc.shape)  # type: ignore[arg-type]
+        shape = (outputs // width, width, *sizes)
         strides = (mul(desc.strides[0], width), *desc.strides)
         split = replace(desc, shape=shape, strides=strides)
         view = self._call(stem, "aten.view.default", (weight, shape), split)
-        order = (0, *range(3, len(shape)), 2, 1)
+        taps = range(2, desc.rank)
+        rest = [*taps, 1] if weight.name in self.once else [1, *taps]
+        order = (0, *(axis + 1 for axis in rest), 1)
         permuted = _permuted(split, order)
         first = self._call(stem, "aten.permute.default", (_ref(view), order), permuted)
-        parts = [(0, width), *((axis, 1) for axis in range(2, desc.rank)), (1, 1), (0, 1)]
+        parts = [(0, width), *((axis, 1) for axis in rest), (0, 1)]
         layout = Layout.of(desc.shape, parts)
         dense = replace(permuted, strides=contiguous_strides(permuted.shape), layout=layout)
         copy = self._call(stem, "aten.clone.default", (_ref(first),), dense)
