@@ -464,9 +464,11 @@ bool dvt_can_copy(dvt_dtype to, dvt_dtype from);
 bool dvt_broadcasts(const dvt_tensor *from, const dvt_tensor *to);
 /* Whether a kernel is a matrix product, which takes rows times columns times inner size. */
 bool dvt_is_product(const dvt_kernel *kernel);
-/* Whether a kernel puts rows in order, which takes as often as a row's length has bits longer.
- */
+/* Whether a kernel puts rows in order, which takes longer by the bits of a row's length. */
 bool dvt_is_sort(const dvt_kernel *kernel);
+/* How many elements a call puts into places, more than any operand may have: dimensions that
+ * have no index times those of the indices. 0: the kernel puts none; UINT64_MAX: too many. */
+uint64_t dvt_put_positions(const dvt_call *call);
 
 extern const dvt_kernel dvt_elementwise_kernels[], dvt_product_kernels[], dvt_row_kernels[],
     dvt_move_kernels[], dvt_scatter_kernels[], dvt_put_kernels[], dvt_sort_kernels[];

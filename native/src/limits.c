@@ -80,5 +80,7 @@ uint64_t dvt_work_of(const dvt_call *call)
     if (call->kernel != NULL && dvt_is_sort(call->kernel) &&
         __builtin_mul_overflow(steps, 64 - __builtin_clzll(row | 1), &steps))
         return UINT64_MAX;
+    uint64_t put = call->kernel != NULL ? dvt_put_positions(call) : 0;
+    steps = put > steps ? put : steps;
     return call->kernel != NULL && row > LONGEST_ROW ? UINT64_MAX : steps;
 }

@@ -31,6 +31,8 @@ typedef struct {
     atomic_llong wrong; /* 1 + the size that an index goes beyond; 0: none does */
 } put;
 
+static dvt_status run_put(const dvt_call *c, dvt_error *error);
+
 static dvt_status unfit(dvt_error *error)
 {
     return dvt_fail(error, DVT_ERROR_MALFORMED, "put: operands do not fit");
@@ -99,6 +101,21 @@ static bool set_positions(put *p, const dvt_call *c)
     return fits;
 }
 
+uint64_t dvt_put_positions(const dvt_call *call)
+{
+    put p;
+    uint64_t count = 1;
+    if (call->kernel->run != run_put || !set_positions(&p, call))
+        return 0;
+    for (int32_t d = 0; d < p.rank; d++)
+        if (p.shape[d] == 0)
+            return 0;
+    for (int32_t d = 0; d < p.rank; d++)
+        if (__builtin_mul_overflow(count, (uint64_t)p.shape[d], &count))
+            return UINT64_MAX;
+    return count;
+}
+
 static dvt_status check_put(const dvt_call *c, dvt_error *error)
 {
     if (c->output_count != 1 || c->input_count <= INDICES || c->attribute_count != ATTRIBUTES)
@@ -115,7 +132,8 @@ static dvt_status check_put(const dvt_call *c, dvt_error *error)
     for (uint32_t i = INDICES; fits && i < c->input_count; i++)
         fits = dvt_type_of(c->inputs[i]->dtype) == T_I64;
     put p;
-    return fits && set_positions(&p, c) ? DVT_OK : unfit(error);
+    return fits && set_positions(&p, c) && dvt_put_positions(c) <= INT64_MAX ? DVT_OK
+                                                                             : unfit(error);
 }
 
 /* One element set; the type is known to the compiler. */

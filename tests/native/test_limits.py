@@ -87,6 +87,26 @@ def test_work_beyond_the_limit_is_refused_before_it_starts(data):
         open_native(data)(torch.ones(1))
 
 
+@pytest.mark.parametrize(("indices", "error"), [
+    (2**33, errors.LimitExceeded),
+    (2**50, errors.InvalidArtifact),  # more than 64 bits count
+])  # fmt: skip
+def test_places_are_counted_once_for_each_dimension_without_an_index(indices, error):
+    """Neither the rows nor the indices are many; each row meets each index."""
+    data = file_bytes(f"""\
+program @put
+input %x: float32[1]
+input %i: int64[1]
+view %base: float32[16384, 4] strides [0, 0] of %x
+view %many: int64[{indices}] strides [0] of %i
+output %y: float32[16384, 4]
+kernel %y = put@1(%base, %x, %many; 0, 0, 2, 1)
+return %y
+""")
+    with pytest.raises(error, match=r"steps.*max_work|do not fit"):
+        open_native(data)(torch.ones(1), torch.zeros(1, dtype=torch.int64))
+
+
 def test_limits_of_work_can_be_set(tmp_path):
     path = tmp_path / "m.dvt"
     path.write_bytes(file_bytes(reduction(4, 100)))
