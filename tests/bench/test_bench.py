@@ -10,6 +10,7 @@ import torch
 
 import dovetail
 from dovetail.bench import cases, rivals
+from dovetail.bench.contest import HELD
 from dovetail.cli import bench as bench_command
 
 pytestmark = pytest.mark.e2e
@@ -96,6 +97,17 @@ def test_an_engine_that_cannot_be_held_to_a_processor_is_left_out(capsys, monkey
     found = bench_command._present(["onnxruntime", "eager"], "x86-64-v3")
     assert found == ["eager"]
     assert "onnxruntime is left out: it cannot be held to x86-64-v3" in capsys.readouterr().err
+
+
+def test_copies_that_are_held_take_part(tmp_path, monkeypatch):
+    """What benchmarks/hold_rivals.py marks is found where packages are looked for first."""
+    (tmp_path / "openvino").mkdir()
+    (tmp_path / "openvino" / "__init__.py").touch()
+    monkeypatch.syspath_prepend(tmp_path)
+    assert not rivals.is_held("openvino", "x86-64-v3")
+    (tmp_path / "openvino" / HELD).write_text("x86-64-v3\n")
+    assert rivals.is_held("openvino", "x86-64-v3")
+    assert rivals.is_held("dovetail", "x86-64-v3")
 
 
 def test_versions_without_metadata(monkeypatch):

@@ -158,6 +158,21 @@ def test_types(dtype):
         assert torch.equal(found["out"].view(7, 37), (left @ right.t()).to(kind))
 
 
+@pytest.mark.parametrize("ahead", [0, 1, 40])
+@pytest.mark.parametrize("right", ["kn", "nk"])
+def test_columns_asked_for_ahead(ahead, right):
+    """Asking for memory, also for what lies behind the columns, changes no result."""
+    for target in targets():
+        made = Matrices(11, 37, 21, right=right)
+        schedule = make_schedule(made.kernel(), target)
+        tile = schedule.register_tiles
+        assert isinstance(tile, ProductTile)
+        assert tile.ahead > 0
+        schedule = replace(schedule, register_tiles=replace(tile, ahead=ahead))
+        assert parse_schedule(print_schedule(schedule)) == schedule
+        check(made, target, schedule)
+
+
 def test_batches():
     for target in targets():
         check(Matrices(6, 20, 10, right="nk", batch=3), target)
@@ -274,6 +289,7 @@ def test_any_schedule_that_is_accepted_gives_the_same(right):
         ({"unroll": 3}, "written out"),
         ({"unroll": 4, "chunk": 6}, "whole steps"),
         ({"packed": False}, "read packed"),
+        ({"ahead": -1}, "steps ahead"),
         ({"heights": (13,), "block": 13, "vectors": 600}, "written out"),
     ],
 )

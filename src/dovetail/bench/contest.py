@@ -24,8 +24,10 @@ PROCESSORS = {
         "MKL_ENABLE_INSTRUCTIONS": "AVX2",
     }
 }
-# Engines that choose by what the processor can do, whatever they are told.
-NOT_HELD = frozenset({"onnxruntime"})
+# Engines that choose by what the processor can do, whatever they are told, and the file that says
+# of a copy that it cannot see more (``benchmarks/hold_rivals.py``).
+NOT_HELD = frozenset({"onnxruntime", "openvino"})
+HELD = "held_to"
 
 
 @dataclass(frozen=True)

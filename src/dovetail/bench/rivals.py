@@ -6,7 +6,10 @@ import importlib
 import importlib.util
 import io
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
+
+from dovetail.bench.contest import HELD, NOT_HELD
 
 # Engine → the packages that it needs.
 ENGINES = {
@@ -21,6 +24,17 @@ def missing(rival: str) -> str:
         if importlib.util.find_spec(package) is None:
             return package
     return ""
+
+
+def is_held(rival: str, processor: str) -> bool:
+    """Whether a rival keeps to a smaller processor when it is told to, or is a copy that must."""
+    if rival not in NOT_HELD:
+        return True
+    spec = importlib.util.find_spec(rival)
+    if spec is None or spec.origin is None:
+        return False
+    told = Path(spec.origin).parent / HELD
+    return told.is_file() and told.read_text().strip() == processor
 
 
 def known() -> set[str]:

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 import click
 
-from dovetail.bench.contest import NOT_HELD, PROCESSORS, BenchSettings, measure_round
+from dovetail.bench.contest import PROCESSORS, BenchSettings, measure_round
 from dovetail.cli.command import Command, starting_with
 from dovetail.cli.files import write_text
 from dovetail.cli.numbers import POSITIVE, Above
@@ -173,15 +173,16 @@ def _chosen(given: Sequence[str], device: str) -> list[str]:
 
 def _present(rivals: Sequence[str], processor: str | None) -> list[str]:
     """Those that can be measured here; the others are left out, and why is said."""
-    from dovetail.bench.rivals import known, missing
+    from dovetail.bench.rivals import is_held, known, missing
 
     found, names = [], known()
     for rival in dict.fromkeys(name.strip() for name in rivals):
         package = missing(rival)
         if package:
             print(f"{rival} is left out: {package} is not installed", file=sys.stderr)
-        elif processor and rival in NOT_HELD:
-            print(f"{rival} is left out: it cannot be held to {processor}", file=sys.stderr)
+        elif processor and not is_held(rival, processor):
+            why = f"it cannot be held to {processor}, but by benchmarks/hold_rivals.py"
+            print(f"{rival} is left out: {why}", file=sys.stderr)
         elif rival in names:
             found.append(rival)
         else:

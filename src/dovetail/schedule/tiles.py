@@ -55,6 +55,7 @@ class ProductTile:
     depth: int  # steps of the sum done for all rows of a unit before the next; 0: all of them
     packed: bool
     by_rows: bool = False
+    ahead: int = 0  # steps between a step and the one whose columns it asks memory for; 0: none
 
     def tiles(self, rows: int) -> set[int]:
         """The heights of the tiles that so many rows are cut into."""
@@ -78,6 +79,7 @@ class ProductTile:
     def __str__(self) -> str:
         packed = " packed" if self.packed else ""
         packed += " by rows" if self.by_rows else ""
+        packed += f" ahead {self.ahead}" if self.ahead else ""
         sums = f"unroll {self.unroll} chunk {self.chunk} depth {self.depth}{packed}"
         return f"{self.rows} {_tall(self.heights)} of {self.block}, {self.vectors} vectors, {sums}"
 
@@ -85,10 +87,10 @@ class ProductTile:
     def parse(text: str) -> ProductTile:
         """The tile that ``str`` wrote."""
         numbers = r"(\d+), (\d+) vectors, unroll (\d+) chunk (\d+) depth (\d+)"
-        pattern = rf"(\w+) {_HEIGHTS} of {numbers}( packed)?( by rows)?"
-        rows, heights, *found, packed, order = _match(pattern, text)
+        pattern = rf"(\w+) {_HEIGHTS} of {numbers}( packed)?( by rows)?(?: ahead (\d+))?"
+        rows, heights, *found, packed, order, ahead = _match(pattern, text)
         block, vectors, unroll, chunk, depth = map(int, found)
-        sums = (unroll, chunk, depth, packed is not None, order is not None)
+        sums = (unroll, chunk, depth, packed is not None, order is not None, int(ahead or 0))
         return ProductTile(rows, _heights(heights), vectors, block, *sums)
 
 

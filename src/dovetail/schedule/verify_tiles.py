@@ -127,6 +127,7 @@ def _product_numbers(tile: ProductTile) -> None:
     parts = [n for n in (tile.chunk, tile.depth) if n]
     whole = all(n > 0 and n % tile.unroll == 0 for n in parts)
     _require(whole, "parts of a sum that are no whole steps")
+    _require(tile.ahead >= 0, f"{tile.ahead} steps ahead")
     _written_out(sum(tile.heights) * tile.vectors * tile.unroll)
 
 

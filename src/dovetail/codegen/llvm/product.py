@@ -289,6 +289,7 @@ class Tiles:
         c, r, lanes = self.c, self.r, self.lanes
         dtype, stored = r.dtypes[self.of.right.buffer], stored_type(self.r, self.of.right)
         start = moved(self.r, right, strides[1], number, stored)
+        self._ask(right, strides[1], number, stored)
         vectors = []
         for j, mask in enumerate(masks):
             place = memory.address(c, start, self._index(j * lanes), stored)
@@ -304,6 +305,14 @@ class Tiles:
                 old = c.get(sums[i][j], self.dtype, lanes)
                 new = c.intrinsic("fma", value, vector, old)
                 c.put(sums[i][j], new if within is None else c.select(within[i], new, old))
+
+    def _ask(self, right: Val, stride: Dim, number: int, stored: str) -> None:
+        """Ask for the columns of a step to come; past the last are those of the next tile."""
+        if not self.tile.ahead:
+            return
+        later = moved(self.r, right, stride, number + self.tile.ahead, stored)
+        for n in range(0, self.width, CACHE_LINE // item_bytes(stored)):
+            memory.prefetch(self.c, memory.address(self.c, later, self._index(n), stored), 0)
 
     def _left(self, row: Val, step: Val) -> tuple[Val, Dim]:
         """Where a tile's rows are read from, and how far a step moves."""
