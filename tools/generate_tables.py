@@ -110,6 +110,7 @@ def headers() -> dict[str, str]:
         f"{r.number}, {r.name}, {r.arity}, {r.rule.upper()}" for r in REDUCTIONS_BY_NUMBER
     )
     others = (d for d in DTYPES.values() if d not in KERNEL_DTYPES and d.kind != "complex")
+    others = (d for d in others if d.bits >= 8)  # PyTorch has no values of fewer
     real = (f"{d.name}, {d.dlpack}, {d.bits}" for d in (*KERNEL_DTYPES, *others))
     parts = {
         "rules": enumerators("RULE", RULES),

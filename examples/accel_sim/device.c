@@ -112,7 +112,7 @@ static bool is_inside(const sim_tensor *t)
         return false;
     if (t->prepared)
         return t->address % SIM_ALIGN == 0;
-    uint64_t last = 0, item = t->bits / 8u;
+    uint64_t last = 0, item = t->bits / 8u, half = t->bits == 4;
     for (int32_t i = 0; i < t->rank; i++) {
         uint64_t part;
         if (t->shape[i] == 0)
@@ -123,7 +123,8 @@ static bool is_inside(const sim_tensor *t)
             __builtin_add_overflow(last, part, &last))
             return false;
     }
-    return item > 0 && t->address % item == 0 && last < t->room / item;
+    item += half;
+    return item > 0 && t->address % item == 0 && last >> half < t->room / item;
 }
 
 static void misbehave(int32_t fault)
@@ -138,7 +139,7 @@ static void misbehave(int32_t fault)
 
 static const char *run_kernel(const sim_command *c)
 {
-    for (uint32_t i = 0; i < c->outputs + c->inputs; i++)
+    for (uint32_t i = 0; i < c->outputs + c->inputs + c->scales; i++)
         if (!is_inside(&c->tensors[i]))
             return "a tensor does not lie in its buffer";
     uint32_t busy = atomic_fetch_add(&shared->busy, 1) + 1;

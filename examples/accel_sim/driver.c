@@ -50,7 +50,7 @@ static dvp_status get_info(dvp_info *info, dvp_error *error)
     info->version = "1.0";
     info->device = "a simulated accelerator: another process";
     if (info->struct_size >= offsetof(dvp_info, device_count) + sizeof info->device_count) {
-        info->flags = DVP_PARALLEL_STREAMS;
+        info->flags = DVP_PARALLEL_STREAMS | DVP_QUANTIZED_OPERATIONS;
         info->device_count = DEVICES;
     }
     return DVP_OK;
@@ -278,6 +278,9 @@ static const dvp_plugin TABLE = {
     .event_sync = sim_event_sync,
     .memory_alloc = sim_memory_alloc,
     .memory_import = sim_memory_import,
+    .constant_pack = sim_constant_pack,
+    .packed_free = sim_packed_free,
+    .constant_accept = sim_constant_accept,
 };
 
 dvp_status dovetail_plugin_query(uint32_t host_abi, const dvp_host *host,

@@ -69,7 +69,7 @@ dvp_status sim_fail(dvp_error *error, dvp_status status, const char *format, ...
 #define SIM_FAULTS(X) \
     X(device_open) X(device_get) X(buffer_alloc) X(memory_alloc) X(memory_import) X(copy_in) X(copy_out) X(copy_between) \
     X(stream_create) X(stream_sync) X(event_create) X(event_record) X(event_wait) X(event_sync) \
-    X(query_op) X(find_kernel) X(execute) X(constant_prepare) \
+    X(query_op) X(find_kernel) X(execute) X(constant_prepare) X(constant_pack) X(constant_accept) \
     X(kernel_fails) X(kernel_hangs) X(kernel_dies) X(kernel_lies) X(kernel_slow) \
     X(copy_fails) X(copy_hangs) X(copy_dies)
 /* clang-format on */
@@ -139,8 +139,27 @@ dvp_status sim_execute(dvp_device *device, dvp_stream *stream, const dvp_kernel 
                        const dvp_op *op, dvp_error *error);
 dvp_status sim_constant_prepare(dvp_device *device, dvp_stream *stream, const dvp_op *op,
                                 uint32_t input, void **memory, dvp_error *error);
+dvp_status sim_constant_pack(dvp_device *device, const dvp_op *op, uint32_t input,
+                             const void **packed, uint64_t *bytes, dvp_error *error);
+void sim_packed_free(dvp_device *device, const void *packed);
+dvp_status sim_constant_accept(dvp_device *device, const dvp_op *op, uint32_t input,
+                               const void *packed, uint64_t bytes, dvp_error *error);
 /* The kernel, the variant and the objection (NULL: none) to an operation (support.c). */
 const char *sim_judge(const dvp_op *op, int32_t *kernel, int32_t *variant);
 const dvp_attribute *sim_attribute_of(const dvp_op *op, const char *name);
+dvp_status sim_put_tensor(dvp_device *device, const dvp_tensor *t, bool prepared,
+                          sim_tensor *made, dvp_error *error);
+
+/* ---- what quantised operands stand for (parameters.c) ---- */
+
+bool sim_converts(const dvp_op *op);
+bool sim_is_quantized(const dvp_op *op);
+/* Of an input, or an output behind them; NULL: it is not quantised. */
+const dvp_quantization *sim_quantization(const dvp_op *op, uint32_t operand);
+/* The objection, NULL: none. */
+const char *sim_judge_quantized(const dvp_op *op);
+const char *sim_judge_conversion(const dvp_op *op);
+dvp_status sim_put_parameters(dvp_device *device, const dvp_op *op, sim_command *c,
+                              dvp_error *error);
 
 #endif

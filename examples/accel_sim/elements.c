@@ -122,12 +122,42 @@ static uint16_t store_bfloat(double value)
     return (uint16_t)((bits + 0x7FFF + (bits >> 16 & 1)) >> 16);
 }
 
+/* Integers of every size; those of four bits lie two in a byte. */
+static double load_integer(const sim_tensor *t, const unsigned char *memory, int64_t offset)
+{
+    const unsigned char *at = memory + t->address + (uint64_t)offset * t->bits / 8u;
+    bool is_signed = t->code == DVP_INT;
+    if (t->bits == 4) {
+        int number = *at >> (offset % 2 != 0 ? 4 : 0) & 15;
+        return number - (is_signed && number > 7 ? 16 : 0);
+    }
+    if (t->bits == 8)
+        return is_signed ? *(const int8_t *)at : *at;
+    if (t->bits == 32)
+        return is_signed ? (double)*(const int32_t *)(const void *)at
+                         : (double)*(const uint32_t *)(const void *)at;
+    return (double)*(const int64_t *)(const void *)at;
+}
+
+static void store_integer(const sim_tensor *t, unsigned char *memory, int64_t offset,
+                          double value)
+{
+    unsigned char *at = memory + t->address + (uint64_t)offset * (t->bits / 8u);
+    if (t->bits == 8)
+        *at = (unsigned char)(int64_t)value;
+    else if (t->bits == 32)
+        *(int32_t *)(void *)at = (int32_t)value;
+    else if (t->bits == 64)
+        *(int64_t *)(void *)at = (int64_t)value;
+}
+
 double sim_load(const sim_tensor *t, const unsigned char *memory, int64_t offset)
 {
     const unsigned char *at = memory + t->address + (uint64_t)offset * (t->bits / 8u);
     switch (t->code) {
     case DVP_FLOAT:
-        return (double)*(const float *)(const void *)at;
+        return t->bits == 64 ? *(const double *)(const void *)at
+                             : (double)*(const float *)(const void *)at;
     case DVP_BFLOAT:
         return load_bfloat(*(const uint16_t *)(const void *)at);
     case DVP_FLOAT8_E4M3FN:
@@ -137,7 +167,7 @@ double sim_load(const sim_tensor *t, const unsigned char *memory, int64_t offset
     case DVP_BOOL:
         return *at != 0;
     default:
-        return (double)*(const int64_t *)(const void *)at;
+        return load_integer(t, memory, offset);
     }
 }
 
@@ -161,6 +191,6 @@ void sim_store(const sim_tensor *t, unsigned char *memory, int64_t offset, doubl
         *at = value != 0;
         break;
     default:
-        *(int64_t *)(void *)at = (int64_t)value;
+        store_integer(t, memory, offset, value);
     }
 }

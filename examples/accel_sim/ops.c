@@ -1,6 +1,7 @@
 /* Operations as commands. A kernel's arguments travel as numbers in an order of its own. */
 #include "driver.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 static const dvp_kernel KERNELS[] = {
@@ -115,6 +116,7 @@ static void put_arguments(const dvp_op *op, sim_command *c)
         put_dims(op, c);
         break;
     case SIM_matmul:
+    case SIM_quantized_matmul:
         c->floats[0] = number(op, "alpha", 1);
         c->floats[1] = number(op, "beta", 1);
         break;
@@ -148,10 +150,11 @@ static void put_arguments(const dvp_op *op, sim_command *c)
 
 /* ---- tensors ---- */
 
-static dvp_status put_tensor(dvp_device *device, const dvp_tensor *t, bool prepared,
-                             sim_tensor *made, dvp_error *error)
+dvp_status sim_put_tensor(dvp_device *device, const dvp_tensor *t, bool prepared,
+                          sim_tensor *made, dvp_error *error)
 {
     made->rank = t->ndim;
+    made->scales = made->zeros = -1;
     if (t->ndim < 0)
         return DVP_OK;
     made->code = t->dtype.code;
@@ -186,12 +189,12 @@ static dvp_status put_operation(dvp_device *device, const dvp_op *op, sim_comman
     for (uint32_t i = 0; i < c->outputs && status == DVP_OK; i++)
         status = op->outputs[i].ndim > SIM_RANK
                      ? sim_fail(error, DVP_INVALID, "a result has more than 6 dimensions")
-                     : put_tensor(device, &op->outputs[i], false, &c->tensors[i], error);
+                     : sim_put_tensor(device, &op->outputs[i], false, &c->tensors[i], error);
     for (uint32_t i = 0; i < c->inputs && status == DVP_OK; i++)
-        status = put_tensor(device, &op->inputs[i], is_prepared(op, i),
-                            &c->tensors[c->outputs + i], error);
+        status = sim_put_tensor(device, &op->inputs[i], is_prepared(op, i),
+                                &c->tensors[c->outputs + i], error);
     put_arguments(op, c);
-    return status;
+    return status == DVP_OK ? sim_put_parameters(device, op, c, error) : status;
 }
 
 dvp_status sim_execute(dvp_device *device, dvp_stream *stream, const dvp_kernel *kernel,
@@ -219,6 +222,65 @@ static int64_t tiles(int64_t size)
     return (size + SIM_TILE - 1) / SIM_TILE;
 }
 
+/* The second factor of a product may lie in tiles: how many bytes those take, 0: it may not. */
+static uint64_t tiled_bytes(const dvp_op *op, uint32_t input)
+{
+    int32_t kernel = 0, variant = 0;
+    const dvp_tensor *t = &op->inputs[input];
+    if (sim_judge(op, &kernel, &variant) != NULL || kernel != SIM_matmul ||
+        input + 1 != op->input_count || t->ndim != 2 || t->shape[0] <= 0 || t->shape[1] <= 0 ||
+        t->shape[0] > INT32_MAX || t->shape[1] > INT32_MAX)
+        return 0;
+    return (uint64_t)tiles(t->shape[0]) * (uint64_t)tiles(t->shape[1]) * SIM_TILE * SIM_TILE *
+           4;
+}
+
+/* The tiles as bytes for a file: the same that the device makes by itself. */
+dvp_status sim_constant_pack(dvp_device *device, const dvp_op *op, uint32_t input,
+                             const void **packed, uint64_t *bytes, dvp_error *error)
+{
+    (void)device;
+    *packed = NULL;
+    *bytes = tiled_bytes(op, input);
+    dvp_status status = sim_fault(SIM_AT_constant_pack, error);
+    if (status != DVP_OK || *bytes == 0)
+        return status;
+    const dvp_tensor *t = &op->inputs[input];
+    const float *from = (const float *)(const void *)((const char *)t->data + t->byte_offset);
+    float *to = calloc(1, *bytes);
+    if (to == NULL)
+        return sim_fail(error, DVP_NO_MEMORY, "no memory for tiles");
+    for (int64_t i = 0; i < t->shape[0]; i++)
+        for (int64_t j = 0; j < t->shape[1]; j++) {
+            int64_t tile = i / SIM_TILE * tiles(t->shape[1]) + j / SIM_TILE;
+            to[(tile * SIM_TILE + i % SIM_TILE) * SIM_TILE + j % SIM_TILE] =
+                from[i * t->strides[0] + j * t->strides[1]];
+        }
+    *packed = to;
+    return DVP_OK;
+}
+
+void sim_packed_free(dvp_device *device, const void *packed)
+{
+    (void)device;
+    free((void *)(uintptr_t)packed);
+}
+
+dvp_status sim_constant_accept(dvp_device *device, const dvp_op *op, uint32_t input,
+                               const void *packed, uint64_t bytes, dvp_error *error)
+{
+    (void)device;
+    (void)packed; /* any numbers will do */
+    dvp_status status = sim_fault(SIM_AT_constant_accept, error);
+    if (status != DVP_OK)
+        return status;
+    uint64_t wanted = tiled_bytes(op, input);
+    if (wanted == 0 || bytes != wanted)
+        return sim_fail(error, DVP_INVALID, "%llu bytes of tiles, expected %llu",
+                        (unsigned long long)bytes, (unsigned long long)wanted);
+    return DVP_OK;
+}
+
 /* The second factor of a product, if it is a constant: cut into tiles, padded with zeros. */
 dvp_status sim_constant_prepare(dvp_device *device, dvp_stream *stream, const dvp_op *op,
                                 uint32_t input, void **memory, dvp_error *error)
@@ -227,16 +289,14 @@ dvp_status sim_constant_prepare(dvp_device *device, dvp_stream *stream, const dv
     dvp_status status = sim_fault(SIM_AT_constant_prepare, error);
     sim_command command = {.kind = SIM_PREPARE};
     const dvp_tensor *t = &op->inputs[input];
-    int32_t kernel = 0, variant = 0;
-    if (status != DVP_OK || sim_judge(op, &kernel, &variant) != NULL || kernel != SIM_matmul ||
-        input + 1 != op->input_count || t->ndim != 2 || t->shape[0] == 0 || t->shape[1] == 0)
+    uint64_t bytes = tiled_bytes(op, input);
+    if (status != DVP_OK || bytes == 0)
         return status;
-    int64_t bytes = tiles(t->shape[0]) * tiles(t->shape[1]) * SIM_TILE * SIM_TILE * 4;
-    status = sim_buffer_alloc(device, (uint64_t)bytes, memory, error);
+    status = sim_buffer_alloc(device, bytes, memory, error);
     if (status != DVP_OK)
         return status;
     command.inputs = command.outputs = 1;
-    status = put_tensor(device, t, false, &command.tensors[1], error);
+    status = sim_put_tensor(device, t, false, &command.tensors[1], error);
     if (status == DVP_OK) {
         command.tensors[0] = command.tensors[1];
         status = sim_place(device, *memory, 0, &command.tensors[0].address,

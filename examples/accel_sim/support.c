@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-enum rule { FLOATS, COMPARED, MOVED, CHOSEN, LOOKED_UP, PLACED, POOLED };
+enum rule { FLOATS, COMPARED, MOVED, CHOSEN, LOOKED_UP, PLACED, POOLED, CONVERTED };
 
 static const struct {
     const char *op;
@@ -73,6 +73,12 @@ static const struct {
     {"aten.full.default", SIM_fill, 0, 0, 0, FLOATS},
     {"aten.scalar_tensor.default", SIM_fill, 0, 0, 0, FLOATS},
     {"aten.split_with_sizes.default", SIM_split, 0, 1, 1, FLOATS},
+    {"quantized_decomposed.quantize_per_tensor.default", SIM_convert, 0, 1, 1, CONVERTED},
+    {"quantized_decomposed.dequantize_per_tensor.default", SIM_convert, 0, 1, 1, CONVERTED},
+    {"quantized_decomposed.quantize_per_channel.default", SIM_convert, 0, 3, 3, CONVERTED},
+    {"quantized_decomposed.dequantize_per_channel.default", SIM_convert, 0, 3, 3, CONVERTED},
+    {"quantized_decomposed.dequantize_per_channel_group.default", SIM_convert, 0, 3, 3,
+     CONVERTED},
 };
 
 const dvp_attribute *sim_attribute_of(const dvp_op *op, const char *name)
@@ -124,6 +130,8 @@ static bool dtypes_fit(enum rule rule, const dvp_op *op)
         return is_float(in) && is_dtype(in + 1, DVP_INT, 64) && is_float(in + 2);
     case POOLED:
         return is_float(in);
+    case CONVERTED:
+        return sim_judge_conversion(op) == NULL;
     case FLOATS:
         break;
     }
@@ -214,11 +222,18 @@ const char *sim_judge(const dvp_op *op, int32_t *kernel, int32_t *variant)
         *variant = OPS[i].variant;
         if (op->input_count < OPS[i].least || op->input_count > OPS[i].most)
             return "it takes another number of tensors";
-        bool optional = *kernel == SIM_layer_norm || *kernel == SIM_convolution;
+        bool optional =
+            *kernel == SIM_layer_norm || *kernel == SIM_convolution || *kernel == SIM_convert;
         for (uint32_t k = 0; k < op->input_count; k++)
             if (op->inputs[k].ndim > SIM_RANK ||
                 (op->inputs[k].ndim < 0 && !(optional && k > 0)))
                 return "an operand is missing, or has more than 6 dimensions";
+        if (*kernel == SIM_matmul && sim_is_quantized(op)) {
+            *kernel = SIM_quantized_matmul;
+            return sim_judge_quantized(op);
+        }
+        if (sim_is_quantized(op))
+            return "it does not compute with quantised tensors";
         if (!dtypes_fit(OPS[i].rule, op))
             return "an element type that the kernel does not compute with";
         return object(op, *kernel);

@@ -36,8 +36,14 @@ typedef struct {
     uint64_t address; /* in the device's own memory */
     uint64_t room;    /* bytes of the buffer from there on */
     int32_t rank;     /* -1: not given */
-    uint8_t code, bits, prepared, unused;
+    uint8_t code, bits, prepared, quantized;
     int64_t shape[SIM_RANK], strides[SIM_RANK];
+    /* Of a quantised one: neighbours that share a scale (0: all), and what is the same for all;
+     * tensors of the command that hold a scale and a zero point for each block, or -1. */
+    int64_t block[SIM_RANK];
+    double scale;
+    int64_t zero, least, greatest;
+    int32_t scales, zeros;
 } sim_tensor;
 
 typedef struct {
@@ -46,8 +52,8 @@ typedef struct {
     uint32_t stream, upto;               /* SIM_WAIT */
     uint64_t destination, source, bytes; /* copies; the host's side is the driver's business */
     int32_t fault;                       /* enum sim_fault */
-    uint32_t inputs, outputs;
-    sim_tensor tensors[SIM_TENSORS]; /* outputs, then inputs */
+    uint32_t inputs, outputs, scales;
+    sim_tensor tensors[SIM_TENSORS]; /* outputs, inputs, and tensors of scales */
     int64_t ints[SIM_INTS];          /* arguments, in an order of each kernel's own */
     double floats[SIM_FLOATS];
 } sim_command;
@@ -99,7 +105,7 @@ static inline bool sim_reached(uint32_t count, uint32_t place)
 #define SIM_KERNELS(X) \
     X(unary) X(binary) X(compare) X(where) X(copy) X(reduce) X(matmul) X(softmax) \
     X(layer_norm) X(embedding) X(convolution) X(max_pool) X(avg_pool) X(cat) X(index_copy) \
-    X(slice_scatter) X(gather) X(fill) X(split)
+    X(slice_scatter) X(gather) X(fill) X(split) X(convert) X(quantized_matmul)
 /* clang-format on */
 
 enum {

@@ -66,8 +66,16 @@ FAILING(event_record,
 FAILING(event_wait,
         (dvp_device * device, dvp_stream *stream, dvp_event *event, dvp_error *error),
         (device, stream, event, error))
-FAILING(query_op, (dvp_device * device, const dvp_op *op, dvp_answer *answer, dvp_error *error),
-        (device, op, answer, error))
+static void look_at_operands(const dvp_op *op);
+
+static dvp_status failing_query_op(dvp_device *device, const dvp_op *op, dvp_answer *answer,
+                                   dvp_error *error)
+{
+    dvp_status status;
+    look_at_operands(op);
+    return fails(device, &status, error) ? status
+                                         : of(device)->query_op(device, op, answer, error);
+}
 FAILING(find_kernel,
         (dvp_device * device, const char *name, uint32_t least, uint32_t greatest,
          const dvp_kernel **kernel, uint32_t *version, dvp_error *error),
@@ -129,6 +137,42 @@ static dvp_status failing_buffer_alloc(dvp_device *device, uint64_t size, void *
     return status;
 }
 
+/* What no plug-in of the fuzzer has: it says yes to what others packed. */
+static dvp_status failing_constant_accept(dvp_device *device, const dvp_op *op, uint32_t input,
+                                          const void *packed, uint64_t size, dvp_error *error)
+{
+    dvp_status status;
+    const uint8_t *bytes = packed;
+    uint8_t sum = 0;
+    for (uint64_t i = 0; i < size; i++) /* all of it can be read */
+        sum ^= bytes[i];
+    if (op->input_flags == NULL || !(op->input_flags[input] & DVP_OPERAND_PREPARED))
+        finding("a packed constant is not marked");
+    (void)sum;
+    return fails(device, &status, error) ? status : DVP_OK;
+}
+
+/* What a plug-in is told of quantised operands holds together. */
+static void look_at_operands(const dvp_op *op)
+{
+    if (op->quantization == NULL)
+        return;
+    for (uint32_t i = 0; i < op->input_count + op->output_count; i++) {
+        const dvp_quantization *q = op->quantization[i];
+        const dvp_tensor *t =
+            i < op->input_count ? &op->inputs[i] : &op->outputs[i - op->input_count];
+        if (q == NULL)
+            continue;
+        if (t->ndim < 0 || q->least > q->greatest || (q->scales == NULL && !(q->scale > 0)))
+            finding("a quantised operand makes no sense");
+        for (int32_t d = 0; d < t->ndim; d++)
+            if (q->block[d] < 0 || (q->block[d] > 0 && t->shape[d] % q->block[d] != 0) ||
+                (q->scales != NULL && q->block[d] > 0 &&
+                 q->scales->shape[d] != t->shape[d] / q->block[d]))
+                finding("a quantised operand has not a scale for each block");
+    }
+}
+
 void devices_wrap(void)
 {
     for (size_t i = 0; i < plugin_count; i++) {
@@ -145,6 +189,8 @@ void devices_wrap(void)
         api->query_op = failing_query_op;
         api->find_kernel = failing_find_kernel;
         api->execute = failing_execute;
+        api->constant_accept = failing_constant_accept;
+        plugins[i]->info.flags |= DVP_QUANTIZED_OPERATIONS;
         if (api->blob_check == NULL)
             continue;
         api->blob_check = failing_blob_check;

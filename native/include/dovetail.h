@@ -84,7 +84,7 @@ DVT_API const char *dvt_version_text(void);
 
 /* The file format this build writes and reads: the same major, this minor or an older one. */
 #define DVT_FORMAT_MAJOR 1
-#define DVT_FORMAT_MINOR 5
+#define DVT_FORMAT_MINOR 6
 
 typedef int32_t dvt_status;
 enum {

@@ -43,7 +43,7 @@ extern "C" {
 
 /* The host loads plug-ins of its own major version. A new minor only appends. */
 #define DVP_ABI_MAJOR 1u
-#define DVP_ABI_MINOR 2u
+#define DVP_ABI_MINOR 3u
 #define DVP_ABI       (DVP_ABI_MAJOR << 16 | DVP_ABI_MINOR)
 
 #if defined(_WIN32)
@@ -107,6 +107,27 @@ typedef struct {
 
 #define DVP_DYNAMIC INT64_MIN
 
+/* Elements of four bits (1.3; DVP_INT and DVP_UINT of 4 bits) lie two in a byte, the first in
+ * its low half; shapes and strides count elements.
+ *
+ * What the numbers of a quantised tensor stand for (1.3): (number - zero point) * scale. Blocks
+ * of neighbours share both: `block` has their length along each dimension, 0 for all of it (one
+ * for the whole tensor: 0 everywhere; one a channel: 1 along the channels). Where there are
+ * several blocks, or the host does not know the numbers, they are tensors of the tensor's rank:
+ * the scale of element i lies at the sum of i[d] / block[d] * strides[d] over all d whose block
+ * is not 0. Their memory is the device's, like that of inputs. Scales are of a floating-point
+ * type, zero points of an integer type. */
+typedef struct {
+    uint32_t struct_size;
+    dvp_dtype real;          /* of what the numbers stand for: a floating-point type */
+    const int64_t *block;    /* as many as the tensor has dimensions */
+    double scale;            /* of all elements, where `scales` is NULL; finite and above 0 */
+    int64_t zero_point;      /* likewise */
+    int64_t least, greatest; /* the numbers lie between, both included */
+    const dvp_tensor *scales;
+    const dvp_tensor *zero_points;
+} dvp_quantization;
+
 /* ---- Operations ----
  *
  * An operation is one of PyTorch's, by its full name: "aten.addmm.default". Its tensor
@@ -164,6 +185,10 @@ typedef struct {
     const dvp_attribute *attributes;
     const uint8_t *attribute_types; /* 1.1: DVP_TYPE_..., one an attribute; NULL: not known */
     const uint8_t *input_flags;     /* 1.1: DVP_OPERAND_..., one an input; NULL: none */
+    /* 1.3: one an input, then one an output, NULL for what is not quantised; NULL: none is. An
+     * operation on quantised tensors computes what it would of the numbers that they stand for,
+     * and rounds its result to the nearest that its own can stand for, ties to even. */
+    const dvp_quantization *const *quantization;
 } dvp_op;
 
 /* query_op's answer. The host zeroes it, and sets struct_size to how much it can take. */
@@ -189,7 +214,15 @@ typedef struct {
     uint32_t device_count; /* 1.1: how many device_open can open; 0: one */
 } dvp_info;
 
-enum { DVP_PARALLEL_STREAMS = 1 }; /* the threading rule of each function holds, see above */
+enum {
+    DVP_PARALLEL_STREAMS = 1, /* the threading rule of each function holds, see above */
+    /* 1.3: */
+    DVP_DYNAMIC_SEGMENTS = 2, /* segment_compile takes sizes that differ from call to call */
+    DVP_CONSTANT_DATA = 4,    /* ... and uses the contents of constants, where it gets them */
+    DVP_IMPORTED_CONSTANTS =
+        8, /* constants of files stay in the host's memory: memory_import */
+    DVP_QUANTIZED_OPERATIONS = 16 /* query_op knows `quantization` of operations */
+};
 
 /* What a device says of itself before it is opened (1.1); filled in like dvp_info. */
 typedef struct {
@@ -259,6 +292,16 @@ enum {
     DVP_BLOB_UNSUPPORTED = 3
 };
 
+/* A size that differs from call to call (1.3), by itself a symbol or a sum or product of them.
+ */
+typedef struct {
+    uint32_t struct_size;
+    uint32_t reserved;
+    const char *text;        /* "s0", "2*s0 + 1": the same text is the same size */
+    int64_t least, greatest; /* both included; INT64_MAX: any */
+    int64_t multiple;        /* it is a multiple of this; 1: of nothing in particular */
+} dvp_size;
+
 /* A piece of a graph: operations in an order in which they can run. Where they take and leave
  * tensors stands beside each: indices into `tensors` (-1: not given). A tensor may be a view of
  * another, its base, `byte_offset` into it; -1 in `bases`: it has memory of its own. */
@@ -272,6 +315,22 @@ typedef struct {
     const int32_t *bases;
     const int32_t *inputs;
     const int32_t *outputs;
+
+    /* 1.3: one a tensor, NULL for what is not quantised; NULL: none is. */
+    const dvp_quantization *const *quantization;
+    /* Contents of constants, in the layout of their tensors: one a tensor, NULL where they are
+     * not known. For plug-ins with DVP_CONSTANT_DATA. */
+    const void *const *data;
+    /* One a tensor: the compiler writes a 1 for an input whose contents it was given and has
+     * put into its code, in whatever layout it likes. The host then keeps no copy of that
+     * input, and passes it with no memory (`data` NULL, ndim -1) to program_run. */
+    uint8_t *absorbed;
+    /* With DVP_DYNAMIC_SEGMENTS: the sizes that are DVP_DYNAMIC in `tensors`, and which of them
+     * each is: shape, then strides, -1 for one that is a number. The code runs with all sizes
+     * in their ranges, which program_run gets as numbers. */
+    uint32_t size_count, reserved_sizes;
+    const dvp_size *sizes;
+    const int32_t *const *dims;
 } dvp_segment;
 
 /* Operations lie `struct_size` of the first apart, which need not be this header's sizeof (the
@@ -400,6 +459,20 @@ typedef struct {
      * host copies it then. [memory] */
     dvp_status (*memory_import)(dvp_device *device, void *address, uint64_t bytes,
                                 void **memory, dvp_error *error);
+
+    /* ---- 1.3, (optional), all three or none ---- */
+
+    /* The device's own layout of a constant operand as bytes, which a file then holds in the
+     * tensor's place: op->inputs[input].data is the host's memory, laid out as described. NULL
+     * in *packed: it stays as it is. Else, when the file is loaded, constant_accept judges
+     * bytes that claim to be such a layout (a file may say anything), they are sent to memory
+     * of the device, and that is passed to execute with DVP_OPERAND_PREPARED. [memory]; accept:
+     * [any] */
+    dvp_status (*constant_pack)(dvp_device *device, const dvp_op *op, uint32_t input,
+                                const void **packed, uint64_t *bytes, dvp_error *error);
+    void (*packed_free)(dvp_device *device, const void *packed);
+    dvp_status (*constant_accept)(dvp_device *device, const dvp_op *op, uint32_t input,
+                                  const void *packed, uint64_t bytes, dvp_error *error);
 } dvp_plugin;
 
 /* What every table must hold: all before the first optional group. */
@@ -426,8 +499,14 @@ DVP_STATIC_ASSERT(sizeof(dvp_attribute) == 24 && offsetof(dvp_attribute, value) 
                   "dvp_attribute");
 DVP_STATIC_ASSERT(sizeof(dvp_op) >= 64 && offsetof(dvp_op, name) == 16 &&
                       offsetof(dvp_op, attributes) == 40 &&
-                      offsetof(dvp_op, attribute_types) == 48,
+                      offsetof(dvp_op, attribute_types) == 48 &&
+                      offsetof(dvp_op, input_flags) == 56 &&
+                      offsetof(dvp_op, quantization) == 64,
                   "dvp_op");
+DVP_STATIC_ASSERT(sizeof(dvp_quantization) >= 64 && offsetof(dvp_quantization, scale) == 16 &&
+                      offsetof(dvp_quantization, scales) == 48,
+                  "dvp_quantization");
+DVP_STATIC_ASSERT(sizeof(dvp_size) >= 40 && offsetof(dvp_size, multiple) == 32, "dvp_size");
 DVP_STATIC_ASSERT(sizeof(dvp_answer) >= 40 && offsetof(dvp_answer, cost) == 8 &&
                       offsetof(dvp_answer, reason) == 32,
                   "dvp_answer");
@@ -439,7 +518,9 @@ DVP_STATIC_ASSERT(sizeof(dvp_host) >= 72 && offsetof(dvp_host, log) == 16 &&
                       offsetof(dvp_host, alloc) == 24 && offsetof(dvp_host, progress) == 64,
                   "dvp_host");
 DVP_STATIC_ASSERT(sizeof(dvp_copy) >= 48 && offsetof(dvp_copy, bytes) == 40, "dvp_copy");
-DVP_STATIC_ASSERT(sizeof(dvp_segment) >= 80 && offsetof(dvp_segment, outputs) == 72,
+DVP_STATIC_ASSERT(sizeof(dvp_segment) >= 128 && offsetof(dvp_segment, outputs) == 72 &&
+                      offsetof(dvp_segment, quantization) == 80 &&
+                      offsetof(dvp_segment, dims) == 120,
                   "dvp_segment");
 DVP_STATIC_ASSERT(offsetof(dvp_plugin, get_info) == 8 &&
                       offsetof(dvp_plugin, buffer_alloc) == 48 &&
@@ -449,7 +530,8 @@ DVP_STATIC_ASSERT(offsetof(dvp_plugin, get_info) == 8 &&
                       offsetof(dvp_plugin, device_describe) == 200 &&
                       offsetof(dvp_plugin, constant_prepare) == 224 &&
                       offsetof(dvp_plugin, event_sync) == 232 &&
-                      offsetof(dvp_plugin, memory_alloc) == 240 && sizeof(dvp_plugin) >= 256,
+                      offsetof(dvp_plugin, memory_alloc) == 240 &&
+                      offsetof(dvp_plugin, constant_pack) == 256 && sizeof(dvp_plugin) >= 280,
                   "dvp_plugin");
 
 #ifdef __cplusplus

@@ -77,7 +77,8 @@ static PyObject *plugin_info(PyObject *object, PyObject *unused)
 {
     (void)unused;
     const dvp_info *info = &((Plugin *)object)->plugin->info;
-    return Py_BuildValue("(sssI)", info->name, info->version, info->device, info->abi);
+    return Py_BuildValue("(sssII)", info->name, info->version, info->device, info->abi,
+                         info->flags);
 }
 
 static PyObject *answer_tuple(const dvp_answer *a)
@@ -403,7 +404,7 @@ PyType_Spec device_buffer_spec = {
 };
 
 static PyMethodDef plugin_methods[] = {
-    {"info", plugin_info, METH_NOARGS, "info() -> (name, version, device, abi)"},
+    {"info", plugin_info, METH_NOARGS, "info() -> (name, version, device, abi, flags)"},
     {"query", plugin_query, METH_VARARGS,
      "query(op, inputs, outputs, attributes) -> (supported, cost, kernel, min, max, reason)"},
     {"get", plugin_get_attribute, METH_VARARGS, "get(name) -> an attribute of the device"},
@@ -414,6 +415,8 @@ static PyMethodDef plugin_methods[] = {
     {"describe", plugin_describe_device, METH_NOARGS, "describe() -> the device, in a dict"},
     {"compile", plugin_compile_segment, METH_VARARGS,
      "compile(tensors, bases, ops, inputs, outputs) -> bytes, or None: kernel by kernel"},
+    {"pack", plugin_pack_constant, METH_VARARGS,
+     "pack(description, input, data, offset) -> bytes, or None: it stays as it is"},
     {"blob_state", plugin_blob_state, METH_VARARGS,
      "blob_state(blob) -> 0 optimal, 1 usable, 2 better recompiled, 3 unsupported"},
     {"counters", plugin_count, METH_NOARGS, "counters() -> what crossed the interface so far"},

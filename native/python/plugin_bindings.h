@@ -19,9 +19,12 @@ typedef struct pool {
 void *pool_take(pool **p, size_t count, size_t size);
 void pool_drop(pool **p);
 
-/* Reads (op, inputs, outputs, attributes) into step->op. A tensor is None or (code, bits,
- * shape, strides, slot, offset), an attribute (name, value, type). 0, or -1 with an exception
- * set. */
+/* Reads (op, inputs, outputs, attributes[, hidden, quantization]) into step->op. A tensor is
+ * None or (code, bits, shape, strides, slot, offset), an attribute (name, value, type). The
+ * last `hidden` inputs are scales and zero points. A quantised operand is (its place among
+ * inputs, then outputs; block, scale, zero point, the places of scales and of zero points among
+ * the inputs or -1, least, greatest, code and bits of the real type). 0, or -1 with an
+ * exception set. */
 int read_op(pool **p, PyObject *given, plugin_step *step);
 
 PyObject *raise_plugin(const plugin_error *error);
@@ -30,6 +33,7 @@ extern PyTypeObject *plugin_type, *device_buffer_type;
 
 /* compile(tensors, bases, ops, inputs, outputs) and blob_state(blob) of Plugin. */
 PyObject *plugin_compile_segment(PyObject *object, PyObject *args);
+PyObject *plugin_pack_constant(PyObject *object, PyObject *args);
 PyObject *plugin_blob_state(PyObject *object, PyObject *args);
 
 /* Memory of a DeviceBuffer. */

@@ -118,3 +118,49 @@ PyObject *plugin_blob_state(PyObject *object, PyObject *args)
     Py_END_ALLOW_THREADS;
     return failed < 0 ? raise_plugin(&error) : PyLong_FromLong(state);
 }
+
+/* pack(op, inputs, outputs, attributes, hidden, quantization, input, data, offset) of Plugin.
+ */
+PyObject *plugin_pack_constant(PyObject *object, PyObject *args)
+{
+    plugin *p = ((Plugin *)object)->plugin;
+    PyObject *description;
+    unsigned int input;
+    const char *data;
+    Py_ssize_t size;
+    unsigned long long offset;
+    pool *memory = NULL;
+    plugin_step step = {0};
+    plugin_error error = {0};
+    const void *packed = NULL;
+    uint64_t bytes = 0;
+    PyObject *result = NULL;
+    if (!PyArg_ParseTuple(args, "O!Iy#K", &PyTuple_Type, &description, &input, &data, &size,
+                          &offset))
+        return NULL;
+    if (read_op(&memory, description, &step) == 0 && input < step.op.input_count) {
+        step.inputs[input].data = (void *)(uintptr_t)data;
+        step.inputs[input].byte_offset = offset;
+        step.inputs[input].device.type = DVP_HOST_MEMORY;
+        step.input_flags[input] = DVP_OPERAND_CONSTANT;
+        int failed;
+        Py_BEGIN_ALLOW_THREADS;
+        dvt_lock_take(&p->lock);
+        failed = plugin_pack(p, &step.op, input, &packed, &bytes, &error);
+        dvt_lock_give(&p->lock);
+        Py_END_ALLOW_THREADS;
+        if (failed == 0) {
+            result = PyBytes_FromStringAndSize(packed, (Py_ssize_t)bytes);
+            Py_BEGIN_ALLOW_THREADS;
+            dvt_lock_take(&p->lock);
+            plugin_free_packed(p, packed);
+            dvt_lock_give(&p->lock);
+            Py_END_ALLOW_THREADS;
+        } else {
+            result = failed > 0 ? Py_NewRef(Py_None) : raise_plugin(&error);
+        }
+    } else if (!PyErr_Occurred())
+        PyErr_SetString(PyExc_ValueError, "the operation has no such input");
+    pool_drop(&memory);
+    return result;
+}

@@ -53,7 +53,7 @@ static int check_slots(const plugin_program *program)
     bool fit = program->kept_at <= program->slot_count;
     for (size_t i = 0; i < program->step_count; i++) {
         const plugin_step *step = &program->steps[i];
-        fit = fit && in_slots(step->input_slots, step->op.input_count, program->slot_count) &&
+        fit = fit && in_slots(step->input_slots, plugin_reads(step), program->slot_count) &&
               in_slots(step->output_slots, step->op.output_count, program->slot_count);
     }
     for (size_t i = 0; i < program->download_count; i++)

@@ -143,11 +143,72 @@ static int read_attribute(pool **p, PyObject *given, dvp_attribute *attribute, u
     return PyErr_Occurred() ? -1 : 0;
 }
 
+/* ---- what quantised operands stand for ---- */
+
+static const dvp_tensor *hidden_input(const plugin_step *step, int place)
+{
+    bool there = place >= (int)step->op.input_count && (uint32_t)place < plugin_reads(step);
+    return there ? &step->inputs[place] : NULL;
+}
+
+static int read_quantization(pool **p, PyObject *given, const plugin_step *step,
+                             dvp_quantization **operands)
+{
+    uint32_t operand;
+    int scales, zeros, code, bits;
+    PyObject *block;
+    long long zero, least, greatest;
+    double scale;
+    if (!PyArg_ParseTuple(given, "IO!dLiiLLii", &operand, &PyTuple_Type, &block, &scale, &zero,
+                          &scales, &zeros, &least, &greatest, &code, &bits))
+        return -1;
+    uint32_t inputs = step->op.input_count, count = inputs + step->op.output_count;
+    const dvp_tensor *t = operand < inputs  ? &step->inputs[operand]
+                          : operand < count ? &step->outputs[operand - inputs]
+                                            : NULL;
+    if (t == NULL || t->ndim != (int32_t)PyTuple_Size(block) ||
+        (scales >= 0 && hidden_input(step, scales) == NULL) ||
+        (zeros >= 0 && hidden_input(step, zeros) == NULL)) {
+        PyErr_SetString(PyExc_ValueError,
+                        "a quantization is of no operand, or of another rank");
+        return -1;
+    }
+    dvp_quantization *made = pool_take(p, 1, sizeof *made);
+    const int64_t *blocks = made == NULL ? NULL : read_ints(p, block);
+    if (blocks == NULL)
+        return -1;
+    *made = (dvp_quantization){.struct_size = sizeof *made,
+                               .real = {(uint8_t)code, (uint8_t)bits, 1},
+                               .block = blocks,
+                               .scale = scale,
+                               .zero_point = zero,
+                               .least = least,
+                               .greatest = greatest,
+                               .scales = hidden_input(step, scales),
+                               .zero_points = hidden_input(step, zeros)};
+    operands[operand] = made;
+    return 0;
+}
+
+static int read_quantizations(pool **p, PyObject *given, plugin_step *step)
+{
+    if (given == NULL || PyTuple_Size(given) == 0)
+        return 0;
+    dvp_quantization **operands =
+        pool_take(p, step->op.input_count + step->op.output_count, sizeof *operands);
+    for (Py_ssize_t i = 0; operands != NULL && i < PyTuple_Size(given); i++)
+        if (read_quantization(p, PyTuple_GetItem(given, i), step, operands) != 0)
+            return -1;
+    step->op.quantization = (const dvp_quantization *const *)operands;
+    return operands == NULL ? -1 : 0;
+}
+
 int read_op(pool **p, PyObject *given, plugin_step *step)
 {
-    PyObject *name, *inputs, *outputs, *attributes;
-    if (!PyArg_ParseTuple(given, "UO!O!O!", &name, &PyTuple_Type, &inputs, &PyTuple_Type,
-                          &outputs, &PyTuple_Type, &attributes))
+    PyObject *name, *inputs, *outputs, *attributes, *quantization = NULL;
+    if (!PyArg_ParseTuple(given, "UO!O!O!|IO!", &name, &PyTuple_Type, &inputs, &PyTuple_Type,
+                          &outputs, &PyTuple_Type, &attributes, &step->hidden, &PyTuple_Type,
+                          &quantization))
         return -1;
     dvp_op *op = &step->op;
     op->struct_size = sizeof *op;
@@ -175,5 +236,10 @@ int read_op(pool **p, PyObject *given, plugin_step *step)
     op->outputs = step->outputs;
     op->attributes = list;
     op->attribute_types = types;
-    return 0;
+    if (step->hidden > op->input_count) {
+        PyErr_SetString(PyExc_ValueError, "more scales than inputs");
+        return -1;
+    }
+    op->input_count -= step->hidden;
+    return read_quantizations(p, quantization, step);
 }

@@ -253,6 +253,9 @@ static struct device_frame *new_frame(dvt_artifact *a)
     d->arenas = calloc(p->table->device_count + 1u, sizeof *d->arenas);
     d->launches = calloc(p->launch_count + 1u, sizeof *d->launches);
     d->tensors = calloc(p->pointer_count + 1, sizeof *d->tensors);
+    d->quantizations = calloc(p->table->operand_count + 1u, sizeof *d->quantizations);
+    d->quantized = calloc(p->pointer_count + 1, sizeof *d->quantized);
+    d->flags = calloc(p->pointer_count + 1, sizeof *d->flags);
     d->attributes = calloc(p->table->argument_count + 1u, sizeof *d->attributes);
     d->inputs = calloc(p->input_count + 1u, sizeof *d->inputs);
     d->outputs = calloc(p->output_count + 1u, sizeof *d->outputs);
@@ -275,6 +278,9 @@ void dvt_devices_unbind(frame *f)
     free(d->arenas);
     free(d->launches);
     free(d->tensors);
+    free(d->quantizations);
+    free((void *)d->quantized);
+    free(d->flags);
     free(d->attributes);
     free(d->inputs);
     free(d->outputs);
@@ -320,7 +326,8 @@ static void describe_operand(const frame *f, uint32_t buffer, dvp_tensor *t)
     t->data = NULL;
 }
 
-static void describe_launch(const dvt_artifact *a, frame *f, const instruction *in)
+static dvt_status describe_launch(const dvt_artifact *a, frame *f, const instruction *in,
+                                  dvt_error *error)
 {
     const device_table *t = a->program.table;
     launch *l = &f->devices->launches[in->launch_at];
@@ -337,13 +344,14 @@ static void describe_launch(const dvt_artifact *a, frame *f, const instruction *
                      .inputs = tensors + in->output_count,
                      .outputs = tensors};
     if (in->opcode != OP_LAUNCH)
-        return;
+        return DVT_OK;
     const operation_record *o = &t->operations[in->index];
     l->op.name = o->op;
     l->kernel_name = o->kernel;
     l->least = o->least;
     l->greatest = o->greatest;
     describe_attributes(t, f, l);
+    return dvt_operands_describe(a, f, l, error);
 }
 
 /* The plug-in judges an operation with its sizes: a file may say anything. Where it would run
@@ -381,12 +389,14 @@ dvt_status dvt_devices_bind(dvt_artifact *a, frame *f, dvt_error *error)
         const instruction *in = &p->instructions[i];
         if (in->device == 0 || in->opcode == OP_COPY)
             continue;
-        describe_launch(a, f, in);
-        if (in->opcode != OP_LAUNCH)
+        status = describe_launch(a, f, in, error);
+        if (in->opcode != OP_LAUNCH || status != DVT_OK)
             continue;
         plugin *owner = a->devices[in->device - 1].plugin;
         dvt_lock_take(&owner->lock);
         status = ask(owner, &f->devices->launches[in->launch_at], error);
+        if (status == DVT_OK)
+            status = dvt_operands_accept(a, owner, &f->devices->launches[in->launch_at], error);
         dvt_lock_give(&owner->lock);
     }
     return status;
@@ -398,7 +408,7 @@ dvt_status dvt_devices_prepare(dvt_artifact *a, frame *f, dvt_error *error)
         return DVT_OK;
     struct device_frame *d = f->devices = new_frame(a);
     if (d == NULL || !d->arenas || !d->launches || !d->tensors || !d->attributes ||
-        !d->inputs || !d->outputs)
+        !d->quantizations || !d->quantized || !d->flags || !d->inputs || !d->outputs)
         return dvt_fail(error, DVT_ERROR_MEMORY, "out of memory");
     return DVT_OK;
 }

@@ -28,7 +28,22 @@ typedef struct {
     const char *op, *kernel;
     uint32_t least, greatest;
     uint32_t argument_at, argument_count;
+    uint32_t hidden; /* inputs at the end that are scales and zero points */
+    uint32_t operand_at, operand_count;
 } operation_record;
+
+/* An operand that is more than its buffer says; inputs are counted first, then outputs. */
+typedef struct {
+    uint32_t place;
+    bool quantized, described, prepared;
+    bool accepted; /* by the plug-in whose layout it claims to have */
+    dvt_dtype dtype, real;
+    uint32_t rank;
+    uint32_t scales, zeros; /* inputs; DVT_NONE: one number holds for all */
+    double scale;
+    int64_t zero_point, least, greatest;
+    const int64_t *block, *shape, *strides;
+} operand_record;
 
 typedef struct {
     const char *name;
@@ -51,6 +66,8 @@ struct device_table {
     operation_record *operations;
     argument_record *arguments;
     blob_record *blobs;
+    operand_record *operands;
+    uint32_t operand_count;
     uint32_t device_count, need_count, operation_count, argument_count, blob_count;
     uint32_t launched; /* operations that instructions have taken so far */
 };
@@ -97,6 +114,9 @@ struct device_frame {
     launch *launches;
     dvp_tensor *tensors; /* as many as there are operands: outputs, then inputs */
     dvp_attribute *attributes;
+    dvp_quantization *quantizations;    /* one a record of an operand */
+    const dvp_quantization **quantized; /* one a tensor, as operations point at them */
+    uint8_t *flags;                     /* likewise */
     /* The work of the last run, which nobody has waited for yet: on a lane NULL: none. */
     plugin_lane *flies_on;
     uint64_t turn, generation;
@@ -105,6 +125,14 @@ struct device_frame {
 
 /* Points the launches on a device at the memory of their operands. */
 void dvt_device_place_launches(frame *f, uint32_t device);
+
+/* Operands that are more than their buffers say (device_operands.c): read, checked against an
+ * instruction (what is wrong, or NULL), described to the plug-in once sizes are known, and
+ * accepted by it where they are in its own layout. */
+dvt_status dvt_operands_decode(const dvt_file *file, struct device_table *t, dvt_error *error);
+const char *dvt_operands_check(const program *p, const instruction *in);
+dvt_status dvt_operands_describe(const dvt_artifact *a, frame *f, launch *l, dvt_error *error);
+dvt_status dvt_operands_accept(dvt_artifact *a, plugin *p, const launch *l, dvt_error *error);
 
 /* A plug-in's error as ours. */
 dvt_status dvt_plugin_failed(const plugin_error *from, dvt_error *error);

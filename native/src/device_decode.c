@@ -85,7 +85,10 @@ static const char *read_operations(device_table *t, const uint8_t *at, const nam
                                 word(at, 3),
                                 word(at, 4),
                                 word(at, 5),
-                                word(at, 6)};
+                                word(at, 6),
+                                0,
+                                0,
+                                0};
         if (o->device >= t->device_count || o->op == NULL || o->kernel == NULL ||
             word(at, 7) != 0)
             return "an operation has no device or no name";
@@ -191,6 +194,8 @@ dvt_status dvt_devices_decode(const dvt_file *file, program *p, dvt_error *error
     dvt_status status = DVT_OK;
     if (devices.data != NULL)
         status = read_section(devices, p->table, error);
+    if (status == DVT_OK)
+        status = dvt_operands_decode(file, p->table, error);
     p->device_count = p->table->device_count;
     if (status == DVT_OK && file->sections[DVT_BLOBS].data != NULL)
         status = read_blobs(file, p->table, error);
@@ -206,6 +211,7 @@ void dvt_devices_drop(program *p)
     free(p->table->operations);
     free(p->table->arguments);
     free(p->table->blobs);
+    free(p->table->operands);
     free(p->table);
 }
 
@@ -269,7 +275,8 @@ static const char *place(program *p, instruction *in)
         if (in->index != p->table->launched++) /* so that no two share their arguments */
             return "launches an operation out of order";
         in->device = t->operations[in->index].device;
-        return check_arguments(t, in);
+        const char *problem = check_arguments(t, in);
+        return problem != NULL ? problem : dvt_operands_check(p, in);
     }
     if (in->opcode == OP_BLOB) {
         in->device = t->blobs[in->index].device;

@@ -35,7 +35,8 @@ enum {
     DVT_KERNEL_IR = 14,
     DVT_DEVICES = 15,
     DVT_LAYOUTS = 16,
-    DVT_KINDS = 17,
+    DVT_OPERANDS = 17,
+    DVT_KINDS = 18,
 };
 
 /* What a reader must know to run a file; an unknown bit is refused. */

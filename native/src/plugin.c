@@ -144,6 +144,15 @@ static void drop_partial_compiler(dvp_plugin *api)
     api->segment_compile = NULL;
 }
 
+/* So does packing constants. */
+static void drop_partial_packing(dvp_plugin *api)
+{
+    if (api->constant_pack && api->packed_free && api->constant_accept)
+        return;
+    api->constant_pack = NULL;
+    api->constant_accept = NULL;
+}
+
 static int read_info(const char *path, plugin *p, plugin_error *error)
 {
     plugin_guarded g;
@@ -180,6 +189,7 @@ static int query(const char *path, dvp_query ask, plugin *p, plugin_error *error
     size_t known = table->struct_size < sizeof p->api ? table->struct_size : sizeof p->api;
     memcpy(&p->api, table, known);
     drop_partial_compiler(&p->api);
+    drop_partial_packing(&p->api);
     return check_functions(path, &p->api, error) || read_info(path, p, error) ? -1 : 0;
 }
 

@@ -96,6 +96,7 @@ typedef struct {
     int32_t *input_slots, *output_slots; /* -1: in the arena */
     uint8_t *input_flags;                /* what op points at, writable */
     struct plugin_prepared *prepared;    /* one an input: the plug-in's layout of a constant */
+    uint32_t hidden; /* scales and zero points, behind the operation's own inputs */
     const char *kernel_name;
     uint32_t min_version, max_version;
     const dvp_kernel *kernel;
@@ -106,6 +107,12 @@ typedef struct plugin_prepared {
     uint64_t number; /* of the buffer that it was made from; 0: none */
     plugin_buffer buffer;
 } plugin_prepared;
+
+/* How many tensors a step reads, scales and zero points of its operands among them. */
+static inline uint32_t plugin_reads(const plugin_step *step)
+{
+    return step->op.input_count + step->hidden;
+}
 
 typedef struct {
     uint64_t offset, bytes;
@@ -234,6 +241,15 @@ int plugin_compile(plugin *p, const dvp_segment *segment, const void **blob, uin
 int plugin_check_blob(plugin *p, const void *blob, uint64_t bytes, int32_t *state,
                       plugin_error *error);
 void plugin_free_blob(plugin *p, const void *blob);
+
+/* A constant operand in the plug-in's own layout, as bytes, which plugin_free_packed frees. 1:
+ * it stays as it is. */
+int plugin_pack(plugin *p, const dvp_op *op, uint32_t input, const void **packed,
+                uint64_t *bytes, plugin_error *error);
+void plugin_free_packed(plugin *p, const void *packed);
+/* Whether bytes are such a layout. */
+int plugin_accept(plugin *p, const dvp_op *op, uint32_t input, const void *packed,
+                  uint64_t bytes, plugin_error *error);
 
 /* Fills in an error from a plug-in's status; a device that is lost is closed. Returns -1. */
 int plugin_fail(plugin *p, dvp_status status, const char *what, const dvp_error *said,

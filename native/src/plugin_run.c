@@ -79,7 +79,7 @@ static void place_in_arena(plugin_program *program)
 {
     for (size_t i = 0; i < program->step_count; i++) {
         plugin_step *step = &program->steps[i];
-        for (uint32_t k = 0; k < step->op.input_count; k++)
+        for (uint32_t k = 0; k < plugin_reads(step); k++)
             if (step->input_slots[k] < 0 && step->inputs[k].ndim >= 0)
                 step->inputs[k].data = program->arena.memory;
         for (uint32_t k = 0; k < step->op.output_count; k++)
@@ -116,7 +116,7 @@ static int prepare(plugin *p, plugin_program *program, plugin_error *error)
         return 0;
     program->arena.memory = NULL;
     for (size_t i = 0; i < program->step_count; i++)
-        for (uint32_t k = 0; k < program->steps[i].op.input_count; k++)
+        for (uint32_t k = 0; k < plugin_reads(&program->steps[i]); k++)
             program->steps[i].prepared[k] = (plugin_prepared){0};
     int failed = program->blob ? plugin_load_blob(p, program->blob, program->blob_bytes,
                                                   &program->compiled, error)
@@ -187,13 +187,13 @@ static int place_slots(plugin_lane *lane, plugin_program *program, plugin_step *
     for (uint32_t k = 0; k < step->op.output_count; k++)
         if (step->output_slots[k] >= 0)
             step->outputs[k].data = slots[step->output_slots[k]]->memory;
-    for (uint32_t k = 0; k < step->op.input_count; k++) {
+    for (uint32_t k = 0; k < plugin_reads(step); k++) {
         if (step->input_slots[k] < 0)
             continue;
         const plugin_buffer *from = slots[step->input_slots[k]];
         step->inputs[k].data = from->memory;
         step->input_flags[k] = 0;
-        if (from->constant && program->blob == NULL &&
+        if (from->constant && program->blob == NULL && k < step->op.input_count &&
             prepare_constant(lane, step, k, from, error) != 0)
             return -1;
     }
@@ -276,7 +276,7 @@ void plugin_free_program(plugin *p, plugin_program *program)
     program->compiled = NULL;
     for (size_t i = 0; program->steps != NULL && i < program->step_count; i++) {
         plugin_step *step = &program->steps[i]; /* half read where the program was refused */
-        for (uint32_t k = 0; step->prepared != NULL && k < step->op.input_count; k++)
+        for (uint32_t k = 0; step->prepared != NULL && k < plugin_reads(step); k++)
             plugin_free(p, &step->prepared[k].buffer);
     }
     plugin_free(p, &program->arena);
@@ -329,4 +329,50 @@ int plugin_check_blob(plugin *p, const void *blob, uint64_t bytes, int32_t *stat
     if (*state < DVP_BLOB_OPTIMAL || *state > DVP_BLOB_UNSUPPORTED)
         *state = DVP_BLOB_UNSUPPORTED; /* an answer of a later version */
     return 0;
+}
+
+/* ---- constants in the plug-in's own layout, as bytes ---- */
+
+int plugin_pack(plugin *p, const dvp_op *op, uint32_t input, const void **packed,
+                uint64_t *bytes, plugin_error *error)
+{
+    dvp_error said;
+    plugin_clear(&said);
+    *packed = NULL;
+    *bytes = 0;
+    if (p->api.constant_pack == NULL)
+        return 1;
+    if (plugin_ready(p, error) != 0)
+        return -1;
+    dvt_lock_take(&p->memory);
+    dvp_status status = p->api.constant_pack(p->device, op, input, packed, bytes, &said);
+    dvt_lock_give(&p->memory);
+    if (status == DVP_OK)
+        return *packed == NULL;
+    return plugin_fail(p, status, "constant_pack", &said, error);
+}
+
+void plugin_free_packed(plugin *p, const void *packed)
+{
+    dvt_lock_take(&p->memory);
+    if (p->device != NULL)
+        p->api.packed_free(p->device, packed);
+    dvt_lock_give(&p->memory);
+}
+
+int plugin_accept(plugin *p, const dvp_op *op, uint32_t input, const void *packed,
+                  uint64_t bytes, plugin_error *error)
+{
+    dvp_error said;
+    plugin_clear(&said);
+    if (p->api.constant_accept == NULL)
+        return plugin_problem_is(error, PLUGIN_INCOMPATIBLE,
+                                 "the plug-in '%s' (version '%s') has no layout of its own for "
+                                 "constants, and the artifact holds one for %s: export the "
+                                 "model again, or use the plug-in that it was made with",
+                                 p->info.name, p->info.version, op->name);
+    if (plugin_ready(p, error) != 0)
+        return -1;
+    dvp_status status = p->api.constant_accept(p->device, op, input, packed, bytes, &said);
+    return status == DVP_OK ? 0 : plugin_fail(p, status, "constant_accept", &said, error);
 }

@@ -232,6 +232,16 @@ class WrongOutputs(DovetailError, RuntimeError):
         super().__init__(f"the executable of backend {backend!r} returned {problem}")
 
 
+class MisdescribedNumbers(DovetailError, ValueError):
+    """A quantised tensor holds numbers outside the range that its graph gives."""
+
+    def __init__(self, dtype: str, least: int, greatest: int) -> None:
+        super().__init__(
+            f"a constant that the graph dequantizes as {dtype} holds numbers from {least} to "
+            f"{greatest}: give quant_min and quant_max that hold all of them"
+        )
+
+
 class WrongResult(DovetailError, ArithmeticError):
     """Under option ``check``: a backend's result differs from PyTorch's."""
 

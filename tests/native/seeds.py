@@ -153,6 +153,48 @@ copy %y = %n
 return %y
 """
 
+# Operands that are more than their buffers say: quantised, of four bits, in the device's layout.
+OPERANDS = """\
+program @operands
+device accel_c {"version": "1.0", "abi": "1.3", "needs": {}}
+symbol s0 = %x[0] in 1..8
+input %x: int8[s0, 4]
+constant %w: uint8[8] on accel_c
+constant %s: float32[4] on accel_c
+constant %z: int32[4] on accel_c
+constant %p: uint8[64] on accel_c
+constant %f: uint8[16] on accel_c
+temporary %d: int8[s0, 4] on accel_c
+temporary %q: int8[s0, 4] on accel_c
+temporary %r: float32[2, 2] on accel_c
+output %y: float32[2, 2]
+output %v: int8[s0, 4]
+copy %d = %x
+launch %r = accel_c:relu@1 aten.relu.default(%f) {} with {"hidden": 0, "operands": \
+[{"place": 0, "as": ["float32", [2, 2], [1, 2]]}]}
+launch %q = accel_c:matmul@1 aten.mm.default(%d, %w, %s, %z) {} with {"hidden": 2, "operands": \
+[{"place": 0, "quantization": {"block": [0, 0], "scale": 0.5, "zero_point": -3, \
+"range": [-128, 127], "real": "float32", "axes": []}}, \
+{"place": 1, "as": ["int4", [4, 4], [1, 4]], "quantization": {"block": [0, 1], \
+"scale": {"ref": ["s"]}, "zero_point": {"ref": ["z"]}, "range": [-8, 7], "real": "float32", \
+"axes": [1]}}, {"place": 2, "as": ["float32", [1, 4], [0, 1]]}, \
+{"place": 3, "as": ["int32", [1, 4], [0, 1]]}, \
+{"place": 4, "quantization": {"block": [0, 0], "scale": 0.25, "zero_point": 1, \
+"range": [-128, 127], "real": "float32", "axes": []}}]}
+launch %q = accel_c:matmul@1 aten.mm.default(%d, %p) {} with {"hidden": 0, "operands": \
+[{"place": 1, "as": ["float32", [4, 4], [4, 1]], "prepared": true}]}
+copy %y = %r
+copy %v = %q
+return %y, %v
+"""
+OPERAND_BYTES = {
+    "w": bytes(range(8)),
+    "s": floats(1, 2, 3, 4),
+    "z": struct.pack("<4i", 0, 1, -2, 3),
+    "p": bytes(64),
+    "f": floats(-1, 2, -3, 4),
+}
+
 BLOBS = """\
 program @blobs
 device small {"version": "1", "abi": "1.0", "needs": {}}
@@ -341,6 +383,7 @@ def seeds():
         "into": file_bytes(INTO),
         "launches": file_bytes(LAUNCHES, {"w": floats(*range(16)), "b": floats(1, 2, 3, 4)}),
         "norm": file_bytes(NORM),
+        "operands": file_bytes(OPERANDS, OPERAND_BYTES),
         "blobs": file_bytes(BLOBS, blobs={"relus": SMALL_CODE, "other": b"anything"}),
         "interpreted": kernel_file(INTERPRETED, generated_kernels(), {"w": bytes(10)}),
         "values": file_bytes(programs.VALUES),

@@ -278,7 +278,7 @@ def test_attributes_come_in_the_schemas_order_with_their_types():
 
     x = Ref("x", TensorDesc("float32", (2,), (1,), "cpu"))
     call = OpCall("y", "aten._to_copy.default", (x,), {"dtype": Attr("dtype", "bfloat16")})
-    _, _, _, attributes = describe(call)
+    _, _, _, attributes, *_ = describe(call)
     assert [(name, kind) for name, _, kind in attributes] == [
         ("dtype", 2),
         ("layout", 4),

@@ -159,6 +159,7 @@ class _Packer:
         self.model = model
         self.part, self.given = _graph_inputs(model, linked)
         self.lowering = DeviceLowering(lambda _: without_torch)
+        self.lowering.held = self._held
         self.inliner = Inliner(self.lowering)
         self.programs = {s.compiled.name: p for s in self.part.segments if (p := _program_of(s))}
         if without_torch:
@@ -182,7 +183,7 @@ class _Packer:
                 raise CannotSave("a write of something that is no tensor")
             self.lowering.store(self.state[key] if kind == "state" else self.users[int(key)], value)
         descs = {held: self.lowering.buffers[held].desc for held in self.tensors}
-        self.lowering.drop_unused_constants()
+        self.lowering.drop_unused_constants(results)
         guards = tuple(self.inliner.guards)
         lowered = self.lowering.program(self.model.name, results, symbols, guards)
         contents: dict[str, bytes | memoryview] = {
@@ -191,6 +192,7 @@ class _Packer:
         contents |= {n: scalar_bytes(*scalar) for n, scalar in lowered.scalars.items()}
         contents |= self.inliner.contents
         contents |= {n: contents[held] for n, held in self.lowering.shared.items()}
+        contents |= self.lowering.packed
         contents = {n: data for n, data in contents.items() if n in lowered.program.by_name}
         return Package(
             lowered.program,
@@ -232,6 +234,10 @@ class _Packer:
         for constant, value in part.constants.items():
             self._graph_constant(constant, value)
         return self._symbols()
+
+    def _held(self, name: str) -> bytes:
+        """The bytes of a constant."""
+        return bytes(tensor_bytes(self.tensors[name], self.lowering.buffers[name].desc))
 
     def _number(self, name: str, desc: ScalarDesc) -> str:
         """An argument that is a number and varies: its value is a symbol."""

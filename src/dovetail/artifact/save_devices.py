@@ -6,41 +6,47 @@ device reads is a constant of that device, which a reader uploads once and keeps
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+import torch
+
 from dovetail.backends.plugin.backend import PluginBackend, code_of
-from dovetail.backends.plugin.call import describe, is_view, results
+from dovetail.backends.plugin.call import Description, describe, is_view, results
 from dovetail.backends.plugin.segment import PluginSegment
 from dovetail.errors import CannotSave
 from dovetail.ir.affine import add
 from dovetail.ir.call import Arg, OpCall, Ref
+from dovetail.ir.dtypes import item_bytes
 from dovetail.ir.program import (
     BlobCall,
     Buffer,
     Copy,
     KernelCall,
     Launch,
+    Operand,
     PluginDevice,
     reads,
     writes,
 )
-from dovetail.ir.size import Size
+from dovetail.ir.quantization import Quantization
+from dovetail.ir.size import Dim, Size
 from dovetail.ir.strides import contiguous_strides
 from dovetail.ir.tensor import TensorDesc
 from dovetail.lower.to_program import Key, Lowering
 from dovetail.lower.views import view_offsets
+from dovetail.runtime.sized import PACKED, packed_numbers
 
 if TYPE_CHECKING:
     from dovetail.backend import Backend
     from dovetail.compiled import CompiledSegment
     from dovetail.ir.segment import Segment
-    from dovetail.runtime.plugins import Library
 
 HOST = "cpu"
-# Plug-in ABI 1.0 has all that a program with kernels asks of a plug-in.
-LEAST_ABI = 1 << 16
+# Plug-in ABI 1.0 has all that a program with kernels asks of a plug-in, 1.3 what operands are
+# beside what their buffers say.
+LEAST_ABI, OPERANDS_ABI = 1 << 16, 1 << 16 | 3
 
 
 @dataclass
@@ -50,11 +56,14 @@ class DeviceLowering(Lowering):
     copies: dict[tuple[str, str], str] = field(default_factory=dict)  # (buffer, device) → buffer
     shared: dict[str, str] = field(default_factory=dict)  # constant of a device → the host's
     blobs: dict[str, bytes] = field(default_factory=dict)
+    held: Callable[[str], bytes] | None = None  # the bytes of a constant of the host
+    packed: dict[str, bytes] = field(default_factory=dict)  # those of constants of devices
+    replaced: set[str] = field(default_factory=set)  # constants that such were made of
 
     def segment(self, compiled: CompiledSegment, backend: Backend) -> None:
         """Append a segment that a backend compiled for an accelerator."""
         if isinstance(backend, PluginBackend):
-            _PluginLowering(self, backend.opened).segment(compiled)
+            _PluginLowering(self, backend).segment(compiled)
         else:
             self._vendor(backend, compiled)
 
@@ -149,11 +158,15 @@ class DeviceLowering(Lowering):
         self.blobs[name] = data
         return name
 
-    def drop_unused_constants(self) -> None:
+    def drop_unused_constants(self, results: Iterable[object]) -> None:
         """Forget the host's copy of constants that only devices read."""
         used = {n for i in self.instructions for n in (*reads(i), *writes(i))}
+        used |= {name for name in results if isinstance(name, str)}
+        for buffer in list(self.buffers.values()):
+            if buffer.kind == "view" and buffer.of in self.replaced and buffer.name not in used:
+                self.buffers.pop(buffer.name)
         used |= {buffer.of for buffer in self.buffers.values()}
-        for name in self.shared.values():
+        for name in {*self.shared.values(), *self.replaced}:
             if name not in used:
                 self.buffers.pop(name, None)
 
@@ -161,15 +174,16 @@ class DeviceLowering(Lowering):
 class _PluginLowering:
     """One segment on a plug-in's device."""
 
-    def __init__(self, lowering: DeviceLowering, library: Library) -> None:
-        self.lowering, self.library = lowering, library
-        self.device = library.name
+    def __init__(self, lowering: DeviceLowering, backend: PluginBackend) -> None:
+        self.lowering, self.backend, self.library = lowering, backend, backend.opened
+        self.device = self.library.name
+        self.bases: dict[Key, Ref] = {}  # constants of four bits, by views of them
         if self.device not in {d.name for d in lowering.devices}:
-            lowering.devices.append(PluginDevice(self.device, library.version, LEAST_ABI))
+            lowering.devices.append(PluginDevice(self.device, self.library.version, LEAST_ABI))
 
     def segment(self, compiled: CompiledSegment) -> None:
         """Kernel by kernel, or as the bytes that the plug-in compiled."""
-        segment = compiled.segment
+        segment = self.backend.folded(compiled.segment)
         code = code_of(compiled.blob)
         if code is not None:
             self._whole(segment, PluginSegment(self.library, segment, code), code)
@@ -186,6 +200,9 @@ class _PluginLowering:
         given = call.args[0]
         if offsets is None or not isinstance(given, Ref) or not isinstance(call.output, TensorDesc):
             raise CannotSave(f"{call.op} looks at memory in a way that a file cannot express")
+        if call.output.dtype in PACKED:
+            self.bases[call.name, ()] = self.bases.get((given.name, given.path), given)
+            return
         lowering = self.lowering
         base = lowering.buffers[lowering.place_of(given)]
         self._window(call, base, call.output, offsets[0])
@@ -201,16 +218,101 @@ class _PluginLowering:
         supported, _, kernel, least, most, reason = self.library.native.query(*describe(call))
         if not supported or kernel is None:
             raise CannotSave(f"the plug-in {self.device!r} refuses {call.op}: {reason}")
-        _, inputs, _, attributes = describe(call, self._operand, lambda size: size, ())
+        refs: list[Ref | None] = []
+
+        def operand(ref: Ref) -> str:
+            refs.append(ref)
+            return ""
+
+        given = describe(call, operand, lambda size: size, ())
+        held = iter(refs)
+        inputs = [None if name is None else next(held) for name in given[1]]
+        names, operands = self._operands(call, inputs, given)
         outputs = tuple(self._result(call, path, desc) for path, desc in results(call.output))
         versions = f"{least}-{most}" if most else f"{least}"
-        given = tuple(name or "" for name in inputs)
-        plain = tuple((name, value) for name, value, _ in attributes)
-        launch = Launch(self.device, f"{kernel}@{versions}", call.op, outputs, given, plain)
-        self.lowering.emit(launch)
+        plain = tuple((name, value) for name, value, _ in given[3])
+        what = f"{kernel}@{versions}", call.op, outputs, names, plain
+        self.lowering.emit(Launch(self.device, *what, operands, given[4]))
 
     def _operand(self, ref: Ref) -> str:
         return self.lowering.bring(self.lowering.place_of(ref), self.device)
+
+    # ---- operands that are more than their buffers say -------------------------------------
+
+    def _operands(
+        self, call: OpCall, refs: Sequence[Ref | None], given: Description
+    ) -> tuple[tuple[str, ...], tuple[Operand, ...]]:
+        """The buffers of a launch's inputs, and what those are beside what their buffers say."""
+        hidden = len(refs) - given[4]
+        packed = {n: self._packed(call, n, ref) for n, ref in enumerate(refs[:hidden]) if ref}
+        names = [
+            "" if ref is None else made[0] if (made := packed.get(n)) else self._operand(ref)
+            for n, ref in enumerate(refs)
+        ]
+        found = {n: made[1] for n, made in packed.items() if made is not None}
+        descs = [ref.desc if ref is not None else None for ref in refs[:hidden]]
+        all_descs = (*descs, *(desc for _, desc in results(call.output)))
+        for operand, *_, scales, zeros, _, _, _, _ in given[5]:
+            desc = all_descs[operand]
+            assert isinstance(desc, TensorDesc)
+            for place in (scales, zeros):
+                if place >= 0:
+                    found[place] = self._blocks(names[place], place, desc)
+            at = operand if operand < hidden else operand + given[4]
+            held = _with_buffers(desc, names[scales], names[zeros])
+            found[at] = replace(found.get(at, Operand(at)), quantization=held)
+        if found:
+            self._require_operands()
+        return tuple(names), tuple(found[place] for place in sorted(found))
+
+    def _require_operands(self) -> None:
+        devices = self.lowering.devices
+        for n, device in enumerate(devices):
+            if device.name == self.device:
+                devices[n] = replace(device, abi=OPERANDS_ABI)
+
+    def _blocks(self, name: str, place: int, desc: TensorDesc) -> Operand:
+        """Scales as a tensor of the rank of the one that they are of."""
+        assert desc.quantization is not None
+        held = self.lowering.buffers[name].desc
+        sizes = tuple(d if isinstance(d, int) else 1 for d in desc.shape)
+        strides = [int(s) for s in held.strides if isinstance(s, int)]
+        return Operand(place, held.dtype, *desc.quantization.spread(sizes, strides))
+
+    def _packed(self, call: OpCall, place: int, ref: Ref) -> tuple[str, Operand] | None:
+        """A constant as a file holds it for this device; None where it is as PyTorch has it."""
+        desc = ref.desc
+        if not isinstance(desc, TensorDesc) or not desc.is_static:
+            return None
+        base = self.lowering.place_of(self.bases.get((ref.name, ref.path), ref))
+        view = self.lowering.buffers[base]
+        root = self.lowering.buffers[view.of] if view.kind == "view" else view
+        if self.lowering.held is None or root.kind != "constant" or root.desc.device != HOST:
+            return None
+        data = self.lowering.held(root.name)
+        shape, strides = _numbers(desc.shape), _numbers(desc.strides)
+        if desc.dtype in PACKED:
+            numbers = torch.frombuffer(bytearray(data), dtype=getattr(torch, root.desc.dtype))
+            data, start = packed_numbers(numbers, desc.dtype).numpy().tobytes(), 0
+        else:
+            start = sum(_numbers((view.offset,))) * item_bytes(desc.dtype)
+        own = self.library.native.pack(describe(call), place, data, start)
+        if own is None and desc.dtype not in PACKED:
+            return None
+        self.lowering.replaced.add(root.name)
+        name = self._bytes(root.name, data if own is None else own)
+        return name, Operand(place, desc.dtype, shape, strides, own is not None)
+
+    def _bytes(self, name: str, data: bytes) -> str:
+        """A constant of the device that is bytes, each contents once."""
+        lowering = self.lowering
+        desc = TensorDesc("uint8", (len(data),), (1,), self.device)
+        for known, held in lowering.packed.items():
+            if held == data and lowering.buffers[known].desc == desc:
+                return known
+        made = lowering.declare(f"{_on(name, self.device)}_packed", "constant", desc)
+        lowering.packed[made] = data
+        return made
 
     def _result(self, call: OpCall, path: tuple[int, ...], desc: object) -> str:
         if desc is None:
@@ -246,6 +348,20 @@ class _PluginLowering:
         for call in segment.calls:
             if is_view(call) and (call.args[0].name, call.args[0].path) in self.lowering.values:
                 self._view(call)
+
+
+def _numbers(dims: Sequence[Dim]) -> tuple[int, ...]:
+    """Sizes of a constant, which are known."""
+    return tuple(d for d in dims if isinstance(d, int))
+
+
+def _with_buffers(desc: TensorDesc, scales: str, zeros: str) -> Quantization:
+    """What a tensor stands for, with the buffers of its scales."""
+    given = desc.quantization
+    assert given is not None
+    scale = Ref(scales) if isinstance(given.scale, Ref) else given.scale
+    zero = Ref(zeros) if isinstance(given.zero_point, Ref) else given.zero_point
+    return replace(given, scale=scale, zero_point=zero)
 
 
 def _owners(segment: Segment, fetched: Sequence[Arg]) -> list[Key]:

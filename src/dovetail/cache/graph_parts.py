@@ -25,7 +25,9 @@ from dovetail.capture.ops import HigherOrderOperator, OpOverload, OpOverloadPack
 from dovetail.sources import Unidentified, identity, known_name
 
 # Operators that are part of PyTorch: its version tells what they do.
-_OWN_OPERATORS = frozenset({"aten", "prims", "prim", "inductor", "quantized", "_quantized"})
+_OWN_OPERATORS = frozenset(
+    {"aten", "prims", "prim", "inductor", "quantized", "_quantized", "quantized_decomposed"}
+)
 # Higher-order operators whose arguments say all that they do.
 _OPEN = frozenset(
     [

@@ -16,6 +16,7 @@ from dovetail.capture._torch.decompositions import (
     lstm_layer,
     named_decompositions,
 )
+from dovetail.capture._torch.quantized import quantized_rules
 from dovetail.capture.from_fx import describe
 from dovetail.capture.ops import OpOverload, is_random, op_name, resolve_op
 from dovetail.errors import UnsupportedGraph
@@ -27,12 +28,17 @@ Rule = Callable[..., Any]
 Opinion = tuple[Mapping[Any, Rule], Claims]
 
 
-@functools.cache
 def core_decompositions() -> Mapping[Any, Rule]:
     """PyTorch's core ATen decompositions, less those of random operators.
 
     A decomposed random operator would draw other numbers than eager for the same seed.
     """
+    rules, quantized = _core_decompositions(), quantized_rules()
+    return {**rules, **quantized} if quantized else rules
+
+
+@functools.cache
+def _core_decompositions() -> Mapping[Any, Rule]:
     table = core_aten_decompositions()
     whole = set(map(resolve_op, _WHOLE))
     rules = {op: rule for op, rule in table.items() if not is_random(op) and op not in whole}

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 
 from dovetail.capture._torch.operators import operator_types, schema_of
+from dovetail.capture._torch.quantized import NAMESPACE, define_quantized
 from dovetail.errors import UnsupportedGraph
 
 if TYPE_CHECKING:
@@ -101,6 +102,8 @@ def resolve_op(name: str) -> Callable[..., Any]:
     if prefix == "python" and rest in _PYTHON:
         return _PYTHON[rest]
     parts = name.split(".")
+    if prefix == NAMESPACE:
+        define_quantized()
     target: Any = torch.ops
     if all(part.isidentifier() for part in parts):
         for part in parts:
@@ -122,7 +125,7 @@ def is_random(target: Any) -> bool:
 
 # PyTorch's own operators do what their schemas say. Others may print, send, or draw random numbers
 # without saying so: their tags are easily forgotten.
-_OWN_NAMESPACES = frozenset({"aten", "prims"})
+_OWN_NAMESPACES = frozenset({"aten", "prims", NAMESPACE})
 
 
 def keeps_its_word(target: Any) -> bool:

@@ -14,7 +14,7 @@ from typing import BinaryIO, NamedTuple
 from dovetail.errors import ArtifactNotFound, InvalidArtifact
 
 MAGIC = b"\x89DVT\r\n\x1a\n"
-MAJOR, MINOR = 1, 5
+MAJOR, MINOR = 1, 6
 HEADER = struct.Struct("<8sHHIQIIQQ32s32s16s")
 ENTRY = struct.Struct("<IIQQ32sQ")
 ALIGNMENT, PAGE = 64, 4096
@@ -22,7 +22,8 @@ LEAF = 65536  # bytes of the constants that one leaf of their digest covers
 _TREES_SINCE = (1, 3)  # before, the digest of the constants was as that of any section
 
 MANIFEST, STRINGS, SIZES, BUFFERS, PROGRAM, GUARDS, KERNELS = range(1, 8)
-HOST_CALLS, CODE, BLOBS, CONSTANTS, DEBUG, SIGNATURE, KERNEL_IR, DEVICES, LAYOUTS = range(8, 17)
+HOST_CALLS, CODE, BLOBS, CONSTANTS, DEBUG, SIGNATURE, KERNEL_IR, DEVICES = range(8, 16)
+LAYOUTS, OPERANDS = range(16, 18)
 SECTION_NAMES = {
     MANIFEST: "manifest",
     STRINGS: "strings",
@@ -40,11 +41,13 @@ SECTION_NAMES = {
     KERNEL_IR: "kernel IR",
     DEVICES: "devices",
     LAYOUTS: "layouts",
+    OPERANDS: "operands",
 }
 FEATURE_HOST, FEATURE_CODE, FEATURE_DEVICES, FEATURE_BACKENDS = 1, 2, 4, 8
 _OPTIONAL = (MANIFEST, DEBUG, SIGNATURE, KERNEL_IR, LAYOUTS)
 # What comes last in a file: constants, which are large, so that the rest is one small read.
-_ORDER = (*range(MANIFEST, CONSTANTS), KERNEL_IR, DEVICES, LAYOUTS, DEBUG, SIGNATURE, CONSTANTS)
+_DEVICES = (DEVICES, LAYOUTS, OPERANDS)
+_ORDER = (*range(MANIFEST, CONSTANTS), KERNEL_IR, *_DEVICES, DEBUG, SIGNATURE, CONSTANTS)
 
 
 class Section(NamedTuple):

@@ -169,7 +169,7 @@ class _Encoder:
         dims += [self.size(d) for d in (*desc.shape, *desc.strides)]
         start, size = self.place(buffer)
         base = self.index[buffer.of] if buffer.of else NONE
-        if desc.dtype not in DTYPES:
+        if desc.dtype not in DTYPES or DTYPES[desc.dtype].bits < 8:
             raise CannotSave(f"{buffer.name} is of dtype {desc.dtype}, which no file holds")
         code, bits = DTYPES[desc.dtype].dlpack, DTYPES[desc.dtype].bits
         fixed = struct.pack(

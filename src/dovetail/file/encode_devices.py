@@ -11,9 +11,11 @@ from dovetail.errors import InvalidProgram
 from dovetail.file import container
 from dovetail.file.container import Section
 from dovetail.ir.call import Arg, Attr, Ref
-from dovetail.ir.program import Attribute, BlobCall, Launch, Program
+from dovetail.ir.dtypes import DTYPES
+from dovetail.ir.program import Attribute, BlobCall, Launch, Operand, Program
 from dovetail.ir.size import Size
 
+NONE = 0xFFFFFFFF
 # DLPack's device types: the host, and a device that only its own library knows.
 HOST_DEVICE, EXTENSION_DEVICE = 1, 12
 # DVP_ATTR_... of dovetail_plugin.h.
@@ -36,6 +38,9 @@ class DeviceTables:
         self.operations: list[bytes] = []
         self.arguments: list[bytes] = []
         self.calls: list[tuple[BlobCall, str]] = []
+        self.launches: list[bytes] = []  # those with operands that are more than their buffers say
+        self.operands: list[bytes] = []
+        self.numbers: list[int] = []
 
     def place(self, device: str) -> tuple[int, int]:
         """A buffer's device: DLPack's type, and the index in the table of devices."""
@@ -64,8 +69,47 @@ class DeviceTables:
             len(launch.attributes),
             0,
         )
+        if launch.operands:
+            self._operands(launch)
         self.operations.append(row)
         return len(self.operations) - 1, numbers
+
+    def _operands(self, launch: Launch) -> None:
+        """What operands are beside what their buffers say."""
+        row = len(self.operations), launch.hidden, len(launch.operands), 0
+        self.launches.append(struct.pack("<4I", *row))
+        hidden = len(launch.inputs) - launch.hidden
+        places = {name: n for n, name in enumerate(launch.inputs) if n >= hidden}
+        for operand in launch.operands:
+            self.operands.append(self._operand(operand, places))
+
+    def _operand(self, operand: Operand, places: Mapping[str, int]) -> bytes:
+        given, held = operand.quantization, DTYPES.get(operand.dtype)
+        first = len(self.numbers)
+        rank = len(operand.shape) if held else len(given.block) if given else 0
+        flags = (given is not None) | 2 * (held is not None) | 4 * operand.prepared
+        scale, zero, real = 0.0, 0, None
+        least = greatest = 0
+        scales = zeros = NONE
+        if given is not None:
+            self.numbers += given.block
+            real, least, greatest = DTYPES[given.real], given.least, given.greatest
+            if isinstance(given.scale, Ref):
+                scales = places[given.scale.name]
+            else:
+                scale = given.scale
+            if isinstance(given.zero_point, Ref):
+                zeros = places[given.zero_point.name]
+            else:
+                zero = given.zero_point
+        if held is not None:
+            self.numbers += (*operand.shape, *operand.strides)
+        types = [n for row in (held, real) for n in ((row.dlpack, row.bits) if row else (0, 0))]
+        return struct.pack(
+            "<2I4B2BH2Id3q2I",
+            operand.place, flags, *types[:2], rank, 0, *types[2:], 0, scales, zeros,
+            scale, zero, least, greatest, first, 0,
+        )  # fmt: skip
 
     def _argument(self, name: str, value: Arg, numbers: list[Attribute]) -> bytes:
         def row(kind: int, count: int, place: int) -> bytes:
@@ -125,6 +169,12 @@ class DeviceTables:
     def sections(self) -> list[Section]:
         """The sections, none for a program that knows only the host."""
         made = [Section(container.DEVICES, [self._devices()])] if self.program.devices else []
+        if self.launches:
+            counts = len(self.launches), len(self.operands), len(self.numbers), 0
+            rows = b"".join((*self.launches, *self.operands))
+            numbers = struct.pack(f"<{len(self.numbers)}q", *self.numbers)
+            data = struct.pack("<4I", *counts) + rows + numbers
+            made.append(Section(container.OPERANDS, [data]))
         if self.calls:
             made.append(Section(container.BLOBS, self._blobs()))
         return made

@@ -98,6 +98,9 @@ class OpCall:
         """Every argument, lists flattened."""
         yield from leaves(self.args)
         yield from leaves(tuple(self.kwargs.values()))
+        for _, desc in tensors(self.output):
+            if desc.quantization is not None:
+                yield from desc.quantization.refs()
 
     def symbols(self) -> frozenset[str]:
         """The symbols its arguments need at run time."""
@@ -126,6 +129,9 @@ def leaves(arg: Arg) -> Iterator[Arg]:
     else:
         yield arg
         yield from getattr(arg, "captures", ())  # a subgraph uses what it captures
+        quantization = getattr(getattr(arg, "desc", None), "quantization", None)
+        if quantization is not None:  # a quantised operand needs its scales
+            yield from quantization.refs()
 
 
 def resolve(arg: Arg, values: Mapping[str, Any]) -> Any:

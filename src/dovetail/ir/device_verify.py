@@ -3,10 +3,22 @@
 from __future__ import annotations
 
 import re
+from itertools import pairwise
 
 from dovetail.errors import InvalidProgram
-from dovetail.ir.program import BlobCall, Copy, Instruction, Launch, Program, reads, writes
+from dovetail.ir.program import (
+    BlobCall,
+    Copy,
+    Instruction,
+    Launch,
+    Operand,
+    Program,
+    reads,
+    writes,
+)
+from dovetail.ir.quantization import InvalidQuantization, verify_quantization
 from dovetail.ir.strides import same_dims
+from dovetail.ir.tensor import TensorDesc
 from dovetail.ir.verify import requirement
 
 HOST = "cpu"
@@ -56,6 +68,35 @@ def _verify_launch(program: Program, launch: Launch) -> None:
     _require(launch.device in program.device_names, f"there is no device {launch.device!r}")
     _require(bool(_KERNEL.match(launch.kernel)), "a kernel is launched as name@version")
     _require(any(launch.outputs), "a kernel without an output")
+    _require(0 <= launch.hidden <= len(launch.inputs), "a launch has more scales than inputs")
+    names = (*launch.inputs, *launch.outputs)
+    places = [operand.place for operand in launch.operands]
+    ordered = all(a < b for a, b in pairwise(places))
+    _require(ordered, "operands of a launch are out of order")
+    for operand in launch.operands:
+        there = 0 <= operand.place < len(names) and names[operand.place]
+        _require(bool(there), "a launch describes an operand that is not there")
+        _verify_operand(program, launch, operand)
+
+
+def _verify_operand(program: Program, launch: Launch, operand: Operand) -> None:
+    buffer = program.by_name[(*launch.inputs, *launch.outputs)[operand.place]]
+    desc = buffer.desc
+    if operand.dtype:
+        whole = operand.place < len(launch.inputs) and buffer.kind != "view"
+        _require(whole, "a launch describes a result, or a view")
+        _require(len(operand.shape) == len(operand.strides), "an operand has not as many strides")
+        desc = TensorDesc(operand.dtype, operand.shape, operand.strides)
+    _require(not operand.prepared or buffer.kind == "constant", "what is prepared is a constant")
+    if operand.quantization is None:
+        return
+    try:
+        verify_quantization(operand.quantization, desc)
+    except InvalidQuantization as error:
+        raise InvalidProgram(f"%{buffer.name}: {error}") from None
+    scales = launch.inputs[len(launch.inputs) - launch.hidden :]
+    for ref in operand.quantization.refs():
+        _require(ref.name in scales, f"%{ref.name} is none of the launch's scales")
 
 
 def _verify_copy(program: Program, copy: Copy) -> None:

@@ -52,6 +52,9 @@ _ROWS = (
     DType("uint16", "uint", 16, 1),
     DType("uint32", "uint", 32, 1),
     DType("uint64", "uint", 64, 1),
+    # Two in a byte, the first in its low half; of devices alone, PyTorch's have no values.
+    DType("int4", "int", 4, 0, "i4"),
+    DType("uint4", "uint", 4, 1, "u4"),
     DType("float8_e4m3fn", "float", 8, 10),
     DType("float8_e4m3fnuz", "float", 8, 11),
     DType("float8_e5m2", "float", 8, 12),
@@ -81,9 +84,15 @@ LIMITS = {
 _DIGITS = re.compile(r"\d+$")
 
 
+def bytes_of(dtype: str, elements: int) -> int:
+    """The size of so many elements in a row; those of 4 bits lie two in a byte."""
+    row = DTYPES.get(dtype)
+    return elements * item_bytes(dtype) if row is None else -(-elements * row.bits // 8)
+
+
 def item_bytes(dtype: str) -> int:
-    """The size of one element of ``dtype``, also of one that only PyTorch knows."""
+    """The bytes that hold one element of ``dtype``, also of one that only PyTorch knows."""
     if dtype in DTYPES:
-        return DTYPES[dtype].bits // 8
+        return -(-DTYPES[dtype].bits // 8)
     bits = _DIGITS.search(dtype.split("_")[0])  # float4_e2m1fn_x2 is a kind of float4
     return max(int(bits[0]) // 8, 1) if bits else 1

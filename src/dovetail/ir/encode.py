@@ -10,6 +10,7 @@ from dovetail.errors import SizeError, UnsupportedGraph
 from dovetail.ir import argument_json
 from dovetail.ir.argument_json import arg_from_json
 from dovetail.ir.call import Arg, OpCall, Ref, Table
+from dovetail.ir.quantization import quantization_from_json, quantization_to_json
 from dovetail.ir.segment import Input, Segment
 from dovetail.ir.size import Dim, Size, parse_size
 from dovetail.ir.tensor import Desc, ScalarDesc, TensorDesc
@@ -116,10 +117,18 @@ class SegmentWriter:
                 "strides": [self.dim(d) for d in desc.strides],
                 "device": desc.device,
                 **({} if desc.layout is None else {"layout": self.layout(desc.layout)}),
+                **self.quantization(desc),
             }
         if isinstance(desc, ScalarDesc):
             return {"scalar": desc.kind, "size": None if desc.size is None else self.dim(desc.size)}
         return None if desc is None else [self.desc(d) for d in desc]
+
+    def quantization(self, desc: TensorDesc) -> dict[str, Any]:
+        """What a quantised tensor stands for; nothing of others."""
+        if desc.quantization is None:
+            return {}
+        made = quantization_to_json(desc.quantization, lambda r: [self.name(r.name), *r.path])
+        return {"quantization": made}
 
     def layout(self, layout: Layout) -> dict[str, Any]:
         """What a tensor is the memory of; how many steps there are is its own shape."""
@@ -181,6 +190,8 @@ class _SegmentReader:
             return ScalarDesc(data["scalar"], None if size is None else self.dim(size))
         shape, strides = (tuple(map(self.dim, data[key])) for key in ("shape", "strides"))
         made = TensorDesc(str(data["dtype"]), shape, strides, str(data["device"]))
+        if "quantization" in data:
+            made = replace(made, quantization=quantization_from_json(data["quantization"], _named))
         return self.with_layout(made, data["layout"]) if "layout" in data else made
 
     def with_layout(self, memory: TensorDesc, data: Any) -> TensorDesc:
@@ -192,6 +203,11 @@ class _SegmentReader:
 
     def dim(self, data: int | str) -> Dim:
         return parse_size(data) if isinstance(data, str) else int(data)
+
+
+def _named(data: Any) -> Ref:
+    """The value of a scale; it may be defined behind the tensor that it is of."""
+    return Ref(str(data[0]), None, tuple(map(int, data[1:])))
 
 
 class _Unbound(_SegmentReader):

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from dovetail.ir.call import Arg, Ref, leaves
+from dovetail.ir.quantization import Quantization
 from dovetail.ir.size import VALUE as VALUE
 from dovetail.ir.size import Dim, Size
 from dovetail.ir.tensor import TensorDesc
@@ -99,12 +100,30 @@ class Copy:
 
 
 @dataclass(frozen=True, slots=True)
+class Operand:
+    """What an operand of a launch is beside what its buffer says.
+
+    ``place`` counts inputs, then outputs. With a ``dtype`` it is a tensor of that description in
+    the bytes of its buffer: of four bits, scales by blocks, or ``prepared``: a constant in the
+    device's own layout. ``quantization`` names the buffers of scales.
+    """
+
+    place: int
+    dtype: str = ""
+    shape: tuple[int, ...] = ()
+    strides: tuple[int, ...] = ()
+    prepared: bool = False
+    quantization: Quantization | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Launch:
     """A kernel of a plug-in's device, called through the plug-in ABI.
 
     ``kernel`` is ``name@least`` or ``name@least-greatest``: the versions that would do. Inputs and
     attributes are those of the operator ``op``, as ``dovetail_plugin.h`` passes them; an empty
-    name is an optional tensor that is not there.
+    name is an optional tensor that is not there. The last ``hidden`` inputs are scales and zero
+    points of ``operands``.
     """
 
     device: str
@@ -113,6 +132,8 @@ class Launch:
     outputs: tuple[str, ...]
     inputs: tuple[str, ...]
     attributes: tuple[tuple[str, Arg], ...] = ()
+    operands: tuple[Operand, ...] = ()
+    hidden: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,6 +24,7 @@ plug-in's device does is written likewise::
     temporary %d: float32[s0, 4] on accel
     copy %d = %x
     launch %h = accel:relu@1 aten.relu.default(%d) {}
+    launch %y = accel:mm@1 aten.mm.default(%a, %b) {} with {"hidden": 0, "operands": [...]}
     blob %z = accel:segment_0 [{"buffer": "h"}]
 """
 
@@ -36,7 +37,7 @@ from typing import Any, cast
 
 from dovetail.errors import InvalidProgram, SizeError
 from dovetail.ir.argument_json import arg_from_json, arg_to_json
-from dovetail.ir.call import Arg
+from dovetail.ir.call import Arg, Ref
 from dovetail.ir.layout import parse_layout
 from dovetail.ir.program import (
     KINDS,
@@ -50,11 +51,13 @@ from dovetail.ir.program import (
     Instruction,
     KernelCall,
     Launch,
+    Operand,
     PluginDevice,
     Program,
     Result,
     Symbol,
 )
+from dovetail.ir.quantization import quantization_from_json, quantization_to_json
 from dovetail.ir.size import Dim, parse_size, split_top
 from dovetail.ir.strides import contiguous_strides
 from dovetail.ir.tensor import TensorDesc
@@ -70,7 +73,8 @@ _HOST = re.compile(r"call (.*?) ?= ([\w.]+) (\[.*\]) (\{.*\})$")
 _COPY = re.compile(rf"copy {_NAME} = {_NAME}$")
 _DEVICE = re.compile(r"device ([\w.-]+) (\{.*\})$")
 _LAUNCH = re.compile(
-    r"launch (.*?) ?= ([\w.-]+):([^\s@]+@\d+(?:-\d+)?) ([\w.]+)\((.*?)\) (\{.*\})$"
+    r"launch (.*?) ?= ([\w.-]+):([^\s@]+@\d+(?:-\d+)?) ([\w.]+)\((.*?)\) (\{.*?\})"
+    r"(?: with (\{.*\}))?$"
 )
 _BLOB = re.compile(r"blob (.*?) ?= ([\w.-]+):([\w.]+) (\[.*\])$")
 
@@ -133,13 +137,28 @@ def print_instruction(instruction: Instruction) -> str:
         inputs = ", ".join(f"%{n}" if n else "_" for n in instruction.inputs)
         values = json.dumps({name: arg_to_json(v) for name, v in instruction.attributes})
         place = f"{instruction.device}:{instruction.kernel}"
-        return f"launch {outputs} = {place} {instruction.op}({inputs}) {values}"
+        text = f"launch {outputs} = {place} {instruction.op}({inputs}) {values}"
+        return text + (f" with {_print_operands(instruction)}" if instruction.operands else "")
     if isinstance(instruction, BlobCall):
         given = json.dumps([arg_to_json(a) for a in instruction.args])
         return f"blob {outputs} = {instruction.owner}:{instruction.blob} {given}"
     args = json.dumps([arg_to_json(a) for a in instruction.args])
     kwargs = json.dumps({k: arg_to_json(v) for k, v in instruction.kwargs.items()})
     return f"call {outputs} = {instruction.op} {args} {kwargs}"
+
+
+def _print_operands(launch: Launch) -> str:
+    rows: list[dict[str, Any]] = []
+    for operand in launch.operands:
+        row: dict[str, Any] = {"place": operand.place}
+        if operand.dtype:
+            row["as"] = [operand.dtype, list(operand.shape), list(operand.strides)]
+        if operand.prepared:
+            row["prepared"] = True
+        if operand.quantization is not None:
+            row["quantization"] = quantization_to_json(operand.quantization, lambda r: [r.name])
+        rows.append(row)
+    return json.dumps({"hidden": launch.hidden, "operands": rows})
 
 
 def _print_attribute(value: Attribute) -> str:
@@ -261,9 +280,20 @@ def _parse_copy(line: str) -> Copy:
 
 
 def _parse_launch(line: str) -> Launch:
-    outputs, device, kernel, op, inputs, values = _match(_LAUNCH, line)
+    outputs, device, kernel, op, inputs, values, more = _match(_LAUNCH, line)
     attributes = tuple((k, arg_from_json(v)) for k, v in json.loads(values).items())
-    return Launch(device, kernel, op, _parse_names(outputs), _parse_names(inputs), attributes)
+    found: dict[str, Any] = json.loads(more) if more else {"operands": [], "hidden": 0}
+    operands = tuple(map(_parse_operand, found["operands"]))
+    names = _parse_names(outputs), _parse_names(inputs)
+    return Launch(device, kernel, op, *names, attributes, operands, int(found["hidden"]))
+
+
+def _parse_operand(row: dict[str, Any]) -> Operand:
+    dtype, shape, strides = row.get("as", ["", [], []])
+    given = row.get("quantization")
+    held = None if given is None else quantization_from_json(given, lambda data: Ref(str(data[0])))
+    sizes = tuple(map(int, shape)), tuple(map(int, strides))
+    return Operand(int(row["place"]), str(dtype), *sizes, bool(row.get("prepared", False)), held)
 
 
 def _parse_blob(line: str) -> BlobCall:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dovetail.errors import InvalidLayout, UnsupportedGraph
 from dovetail.ir.call import Arg, Ref, leaves, tensors
 from dovetail.ir.layout import verify_memory
+from dovetail.ir.quantization import InvalidQuantization, verify_quantization
 from dovetail.ir.segment import Segment
 from dovetail.ir.size import Size
 from dovetail.ir.tensor import Desc
@@ -45,6 +46,11 @@ def verify_segment(segment: Segment) -> Segment:
 
 def _verify_layouts(desc: Desc, name: str) -> None:
     for _, tensor in tensors(desc):
+        if tensor.quantization is not None:
+            try:
+                verify_quantization(tensor.quantization, tensor)
+            except InvalidQuantization as error:
+                raise InvalidSegment(f"{name}: {error}") from None
         if tensor.layout is not None:
             try:
                 verify_memory(tensor, tensor.layout)
@@ -66,4 +72,5 @@ def _verify_use(arg: Arg, known: dict[str, Desc], symbols: set[str], user: str) 
         _require(fits, f"{user} uses {arg}, which {arg.name} does not have")
         assert isinstance(desc, tuple)
         desc = desc[index]
-    _require(arg.desc == desc, f"{user} takes {arg} for {arg.desc}, which is {desc}")
+    fits = arg.desc == desc or arg.desc is None  # of a scale nothing is said where it is used
+    _require(fits, f"{user} takes {arg} for {arg.desc}, which is {desc}")

@@ -13,6 +13,7 @@ from dovetail.ir.strides import is_row_major
 
 if TYPE_CHECKING:
     from dovetail.ir.layout import Layout
+    from dovetail.ir.quantization import Quantization
 
 _SHORT = {name: row.short for name, row in DTYPES.items() if row.short}
 
@@ -22,7 +23,8 @@ class TensorDesc:
     """A tensor's dtype, shape, strides (in elements) and device; dimensions may be symbolic.
 
     Where it is the memory of another tensor, packed or with a halo, ``layout`` says of which: its
-    parts are the dimensions here. Who changes the dimensions drops it.
+    parts are the dimensions here. Who changes the dimensions drops it. What the numbers of a
+    quantised tensor stand for, ``quantization`` says.
     """
 
     dtype: str
@@ -30,6 +32,7 @@ class TensorDesc:
     strides: tuple[Dim, ...]
     device: str = "cpu"
     layout: Layout | None = None
+    quantization: Quantization | None = None
 
     @property
     def rank(self) -> int:
@@ -71,7 +74,7 @@ class TensorDesc:
     def __str__(self) -> str:
         device = "" if self.device == "cpu" else f"@{self.device}"
         held = self.layout or f"[{', '.join(map(str, self.shape))}]"
-        return f"{_SHORT.get(self.dtype, self.dtype)}{held}{device}"
+        return f"{_SHORT.get(self.dtype, self.dtype)}{held}{device}{self.quantization or ''}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,6 +24,9 @@ from dovetail.passes.graphs import escaping, is_pure, is_repeatable, value_of, w
 FOLD_LIMIT = 1 << 20  # bytes; larger values cost more to keep than to make
 CONSTANT = "dovetail_constant"  # mark in an input's metadata
 
+# A backend that keeps these calls whole computes with the quantised constants.
+_WHOLE = "quantized_decomposed.dequantize_"
+
 aten = torch.ops.aten
 
 
@@ -123,6 +126,8 @@ def _is_foldable(node: fx.Node) -> bool:
     if not is_repeatable(node) or node.meta.get("unbacked_bindings"):
         return False
     if node.target is not operator.getitem and not isinstance(node.target, OpOverload):
+        return False
+    if str(node.target).startswith(_WHOLE):
         return False
     value = value_of(node)
     if isinstance(value, torch.Tensor):

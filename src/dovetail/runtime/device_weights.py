@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     from dovetail import _native
     from dovetail.runtime.plugins import Library
 
-Key = tuple[int, int]  # address, bytes
+Key = tuple[int, int]  # address, bytes (their complement where it was packed)
 
 
 @dataclass(slots=True)
@@ -65,23 +66,33 @@ class Weights:
         held = self._held.get((tensor.data_ptr(), size))
         return held is not None and held.is_current(tensor)
 
-    def get(self, tensor: Any, size: int, *, constant: bool = False) -> _native.DeviceBuffer:
+    def get(
+        self,
+        tensor: Any,
+        size: int,
+        *,
+        constant: bool = False,
+        pack: Callable[[Any], Any] | None = None,
+    ) -> _native.DeviceBuffer:
         """The tensor's copy on the device, sent there if it is missing or out of date.
 
-        Of a ``constant`` the plug-in may make a copy in a layout of its own.
+        Of a ``constant`` the plug-in may make a copy in a layout of its own. ``pack`` makes of the
+        tensor what is sent.
         """
         address = tensor.data_ptr()
-        held = self._held.get((address, size))
+        key = address, size if pack is None else ~size
+        held = self._held.get(key)
         if held is not None and held.is_current(tensor):
             return held.buffer
         how, forgotten = writes.how_to_read((tensor,)), self._forgotten
         state = writes.state((tensor,), how)
-        buffer = self._native.upload(address, size, constant)
+        sent = tensor if pack is None else pack(tensor)
+        buffer = self._native.upload(sent.data_ptr(), size, constant)
         if forgotten == self._forgotten:  # else written to while it was sent
-            drop = _Drop(self._held, (address, size))
+            drop = _Drop(self._held, key)
             storage = weakref.ref(tensor.untyped_storage(), drop)
             begins = writes.storage_address(tensor)
-            self._held[address, size] = _Held(buffer, storage, begins, how, state)
+            self._held[key] = _Held(buffer, storage, begins, how, state)
         return buffer
 
     def forget(self, addresses: Addresses) -> None:

@@ -47,7 +47,7 @@ class Library:
             if self._file >= 0:
                 os.close(self._file)
             raise
-        self.name, self.version, self.device, self.abi = self.native.info()
+        self.name, self.version, self.device, self.abi, self.flags = self.native.info()
         self.kept: Clearable | None = None  # weights of models that torch.compile runs on it
 
     @cached_property

@@ -8,13 +8,15 @@ from typing import Any
 
 import torch
 
-from dovetail.errors import SizeError, UnsupportedGraph, WrongOutputs
+from dovetail.errors import MisdescribedNumbers, SizeError, UnsupportedGraph, WrongOutputs
 from dovetail.ir import Segment, TensorDesc
-from dovetail.ir.dtypes import item_bytes
+from dovetail.ir.dtypes import bytes_of, item_bytes
 from dovetail.ir.size import Dim, evaluate
 from dovetail.runtime.layouts import with_strides
 
 Number = Callable[[Dim], int]
+# The least and the greatest number of types whose elements lie two in a byte.
+PACKED = {"int4": (-8, 7), "uint4": (0, 15)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,12 +38,17 @@ class TensorLayout:
         return item_bytes(self.dtype)
 
     @property
+    def is_packed(self) -> bool:
+        """Whether elements lie two in a byte, where PyTorch has them in one each."""
+        return self.dtype in PACKED
+
+    @property
     def bytes(self) -> int:
         """Bytes from the first element to the end of the last."""
         if 0 in self.shape:
             return 0
         last = sum((size - 1) * step for size, step in zip(self.shape, self.strides, strict=True))
-        return (last + 1) * self.item
+        return bytes_of(self.dtype, last + 1)
 
 
 def layout_of(desc: TensorDesc, number: Number) -> TensorLayout:
@@ -58,6 +65,16 @@ def fitted(tensor: Any, layout: TensorLayout) -> Any:
     if tensor.is_conj() or tensor.is_neg():
         tensor = tensor.resolve_conj().resolve_neg()
     return with_strides(tensor, layout.strides)
+
+
+def packed_numbers(tensor: Any, dtype: str) -> Any:
+    """The numbers of a tensor two in a byte, the first in its low half."""
+    least, greatest = PACKED[dtype]
+    flat = tensor.reshape(-1)
+    if flat.numel() and not least <= int(flat.min()) <= int(flat.max()) <= greatest:
+        raise MisdescribedNumbers(dtype, int(flat.min()), int(flat.max()))
+    numbers = torch.nn.functional.pad(flat, (0, flat.numel() % 2)).to(torch.uint8) & 0xF
+    return numbers[::2] | numbers[1::2] << 4
 
 
 def bind_sizes(segment: Segment, values: Sequence[Any]) -> Number:

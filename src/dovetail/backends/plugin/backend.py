@@ -142,10 +142,19 @@ class PluginBackend(Backend):
         """
         from dovetail.backends.plugin.segment import PluginSegment
 
+        segment = self.folded(segment)
         text = segment_to_bytes(segment)
         code = PluginSegment(self.opened, segment).compile()
         head = _HEAD.pack(_MAGIC, code is not None, len(text))
         return Blob(head + text + (code or b""))
+
+    def folded(self, segment: Segment) -> Segment:
+        """The segment with operations on quantised tensors, where the library has such."""
+        from dovetail.backends.plugin.quantized import fold_quantized
+
+        if not self.opened.flags & _QUANTIZED_OPERATIONS:
+            return segment
+        return fold_quantized(segment, lambda call: bool(self.supports(call)))
 
     def load(self, blob: Blob) -> Executable:
         """A program on the device; code that is not for this device is compiled again."""
@@ -162,6 +171,7 @@ class PluginBackend(Backend):
 _HEAD = struct.Struct("<8s?xxxI")  # magic, whether code follows, bytes of the segment
 _MAGIC = b"dvplugin"
 _PREFER_RECOMPILING = 2  # DVP_BLOB_PREFER_RECOMPILING
+_QUANTIZED_OPERATIONS = 16  # DVP_QUANTIZED_OPERATIONS
 
 
 def code_of(blob: Blob) -> bytes | None:

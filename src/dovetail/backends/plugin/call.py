@@ -11,6 +11,7 @@ from dovetail.capture.ops import OpOverload, is_random, is_write, resolve_op
 from dovetail.errors import UnsupportedGraph
 from dovetail.ir import Arg, Attr, OpCall, Ref, Size, TensorDesc
 from dovetail.ir.dtypes import DTYPES
+from dovetail.ir.quantization import Quantization
 from dovetail.ir.tensor import Desc
 
 DYNAMIC = -(2**63)  # DVP_DYNAMIC
@@ -18,7 +19,9 @@ DYNAMIC = -(2**63)  # DVP_DYNAMIC
 PLUGIN_DTYPES: Mapping[str, tuple[int, int]] = {
     name: (row.dlpack, row.bits)
     for name, row in DTYPES.items()
-    if row.compute or row.kind == "complex" or name in ("float8_e4m3fn", "float8_e5m2")
+    if row.compute
+    or row.kind == "complex"
+    or name in ("float8_e4m3fn", "float8_e5m2", "int4", "uint4")
 }
 # Operators whose result is its argument's memory, seen differently.
 _VIEWS = frozenset(
@@ -46,7 +49,16 @@ Tensor = tuple[int, int, tuple[int, ...], tuple[int, ...], int, int]
 # How a value and a number of a call are given; the two differ between asking and running.
 GiveTensor = Callable[[Ref], Any]
 GiveNumber = Callable[[Size], Any]
-Description = tuple[str, tuple[Any, ...], tuple[Any, ...], tuple[tuple[str, Any, int], ...]]
+# The last are how many inputs are scales and zero points, and what each quantised operand stands
+# for, as _native reads it.
+Description = tuple[
+    str,
+    tuple[Any, ...],
+    tuple[Any, ...],
+    tuple[tuple[str, Any, int], ...],
+    int,
+    tuple[tuple[Any, ...], ...],
+]
 # DVP_TYPE_...: what an attribute is in PyTorch's schema, beside how it is written.
 _ATTRIBUTE_TYPES = {
     "bool": 1,
@@ -105,10 +117,11 @@ def describe(
     give = _Describer(tensor or _undetermined, number or (lambda _: DYNAMIC))
     for name, kind, value in _arguments(call):
         give.argument(name, kind, value)
-    if outputs is None:
-        known = call.output is not None  # it is not while operators are being taken apart
-        outputs = tuple(_output(desc) for _, desc in results(call.output)) if known else ()
-    return call.op, tuple(give.inputs), outputs, tuple(give.attributes)
+    made = [desc for _, desc in results(call.output)] if call.output is not None else []
+    if outputs is None:  # nothing is known while operators are being taken apart
+        outputs = tuple(map(_output, made))
+    hidden, quantization = give.quantization(call.op, made)
+    return call.op, tuple(give.inputs), outputs, tuple(give.attributes), hidden, quantization
 
 
 class _Describer:
@@ -116,24 +129,61 @@ class _Describer:
         self.tensor, self.number = tensor, number
         self.inputs: list[Tensor | None] = []
         self.attributes: list[tuple[str, Any, int]] = []
+        self.descs: list[Desc] = []  # of the inputs
 
     def argument(self, name: str, kind: str, value: Arg) -> None:
         if isinstance(value, Ref):
-            self.inputs.append(self._input(value))
+            self._input(value)
         elif value is None and kind == "Optional[Tensor]":
-            self.inputs.append(None)
+            self._input(None)
         elif kind in ("List[Tensor]", "List[Optional[Tensor]]"):
-            self.inputs += [None if v is None else self._input(v) for v in value]
+            for item in value:
+                self._input(item)
             self.attributes.append((name, len(value), 0))
         else:
             declared = kind.removeprefix("Optional[").removesuffix("]")
             number = _ATTRIBUTE_TYPES.get(declared, 0)
             self.attributes.append((name, self._attribute(name, value), number))
 
-    def _input(self, ref: Ref) -> Any:
-        if not isinstance(ref.desc, TensorDesc):
+    def _input(self, ref: Ref | None) -> None:
+        if ref is not None and not isinstance(ref.desc, TensorDesc):
             raise UnsupportedGraph("a number that is computed at run time is an argument")
-        return self.tensor(ref)
+        self.inputs.append(None if ref is None else self.tensor(ref))
+        self.descs.append(None if ref is None else ref.desc)
+
+    def quantization(
+        self, op: str, made: Sequence[Desc]
+    ) -> tuple[int, tuple[tuple[Any, ...], ...]]:
+        """How many scales are added to the inputs, and what each quantised operand stands for.
+
+        Conversions between real and quantised numbers have all of it as arguments.
+        """
+        found, first = [], len(self.inputs)
+        if not op.startswith("quantized_decomposed."):
+            for operand, desc in enumerate((*self.descs, *made)):
+                if isinstance(desc, TensorDesc) and desc.quantization is not None:
+                    found.append(self._quantized(operand, desc, desc.quantization))
+        return len(self.inputs) - first, tuple(found)
+
+    def _quantized(self, operand: int, desc: TensorDesc, given: Quantization) -> tuple[Any, ...]:
+        scale, scales = self._blocks(given.scale, desc, given)
+        zero, zeros = self._blocks(given.zero_point, desc, given)
+        limits = given.least, given.greatest
+        real = PLUGIN_DTYPES[given.real]
+        return (operand, given.block, float(scale), int(zero), scales, zeros, *limits, *real)
+
+    def _blocks(
+        self, value: float | Ref, desc: TensorDesc, given: Quantization
+    ) -> tuple[float, int]:
+        """One number for all elements, or the place of the tensor that has one for each block."""
+        if not isinstance(value, Ref):
+            return value, -1
+        tensor = self.tensor(value)
+        if isinstance(tensor, tuple):  # else it is its name or number among the segment's values
+            sizes = tuple(d if isinstance(d, int) else DYNAMIC for d in desc.shape)
+            tensor = (*tensor[:2], *given.spread(sizes, tensor[3]), *tensor[4:])
+        self.inputs.append(tensor)
+        return 0, len(self.inputs) - 1
 
     def _attribute(self, name: str, value: Arg) -> Any:
         if value is None or isinstance(value, bool | int | float | str):
@@ -203,7 +253,8 @@ def _undetermined(ref: Ref) -> Tensor:
 def _described(desc: TensorDesc) -> Tensor:
     if desc.device != "cpu":
         raise UnsupportedGraph(f"a tensor is on {desc.device}, and only host memory is sent")
-    if not _is_plain(desc):
+    narrow = desc.dtype in ("int4", "uint4") and desc.quantization is None  # PyTorch's own
+    if narrow or not _is_plain(desc):
         raise UnsupportedGraph(f"a tensor is {desc}, which has no description in the interface")
     shape = tuple(d if isinstance(d, int) else DYNAMIC for d in desc.shape)
     strides = tuple(d if isinstance(d, int) else DYNAMIC for d in desc.strides)

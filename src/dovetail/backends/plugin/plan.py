@@ -17,6 +17,7 @@ from dovetail.backends.plugin.call import (
 )
 from dovetail.errors import PluginFailed
 from dovetail.ir import Arg, OpCall, Ref, Segment, TensorDesc
+from dovetail.ir.dtypes import bytes_of
 from dovetail.ir.memory import Lifetime, aligned, plan_lifetimes
 from dovetail.runtime.sized import Number, TensorLayout, layout_of
 
@@ -113,7 +114,7 @@ class Flow:
         assert isinstance(call.output, TensorDesc)
         layout = layout_of(call.output, self.number)
         offset = view_offset(call, base.layout.shape, base.layout.strides, self.number)
-        return _Value(layout, base.block, base.start + offset * layout.item)
+        return _Value(layout, base.block, base.start + bytes_of(layout.dtype, offset))
 
 
 class PluginPlan:
@@ -238,7 +239,7 @@ def compile_whole(
 
 def _indexed(flow: Flow, call: OpCall, index: Mapping[Key, int]) -> tuple[Any, ...]:
     """An operation, and where it takes and leaves tensors."""
-    _, taken, _, _ = describe(call, lambda ref: index[ref.name, ref.path], flow.number, ())
+    _, taken, *_ = describe(call, lambda ref: index[ref.name, ref.path], flow.number, ())
     given = (index.get((call.name, path), -1) for path, _ in results(call.output))
     return flow.describe(call), tuple(-1 if n is None else n for n in taken), tuple(given)
 
@@ -247,7 +248,7 @@ def _whole(flow: Flow, sized: SizedInputs, fetched: Sequence[_Value]) -> tuple[A
     """The one step of a compiled segment: its inputs and outputs, as compile_whole orders them."""
     inputs = tuple(flow.values[block.owner].tensor() for block in _input_blocks(flow, sized))
     outputs = tuple(flow.values[key].tensor() for key in _owners(fetched))
-    return (flow.segment.name, inputs, outputs, ()), "compiled segment", 0, 0
+    return (flow.segment.name, inputs, outputs, (), 0, ()), "compiled segment", 0, 0
 
 
 def _input_blocks(flow: Flow, sized: SizedInputs) -> list[_Block]:

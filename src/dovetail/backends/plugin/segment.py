@@ -8,6 +8,7 @@ same device read, and state, stay there (``keep``).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -20,7 +21,7 @@ from dovetail.ir.size import symbols_of
 from dovetail.runtime.device_weights import weights_of
 from dovetail.runtime.interpreter import Interpreter
 from dovetail.runtime.resident import Resident, on_host
-from dovetail.runtime.sized import bind_sizes, fitted, layout_of
+from dovetail.runtime.sized import bind_sizes, fitted, layout_of, packed_numbers
 
 if TYPE_CHECKING:
     from dovetail.runtime.plugins import Library
@@ -133,10 +134,11 @@ class PluginSegment(Executable):
                     continue
                 value = value.fetch()
             tensor = fitted(value, layout)
+            pack = partial(packed_numbers, dtype=layout.dtype) if layout.is_packed else None
             if tensor is value and weights.keeps(tensor, layout.bytes, constant=constant):
-                slots[n] = weights.get(tensor, layout.bytes, constant=constant), 0
+                slots[n] = weights.get(tensor, layout.bytes, constant=constant, pack=pack), 0
             else:
-                tensors[n] = tensor
+                tensors[n] = tensor if pack is None else pack(tensor)
         return slots, tensors
 
     def _sized(self, values: Sequence[Any]) -> _Sized:
