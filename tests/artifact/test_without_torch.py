@@ -11,6 +11,7 @@ from torch import nn
 from torch.export import Dim
 
 import dovetail
+from dovetail.artifact.save import pack
 from tests.differential import needs_code
 
 F = nn.functional
@@ -126,3 +127,15 @@ def test_the_same_as_eager(results, name):
     found, expected = results[name].astype(numpy.float64), expected.double().numpy()
     assert found.shape == exact.shape
     assert abs(found - exact).max() <= 2 * abs(expected - exact).max() + 1e-6
+
+
+def test_convolutions_of_few_channels_are_done_in_tiles(tmp_path):
+    """A library is called for a first layer, whose weights nobody has laid out for a kernel."""
+    model, x = nn.Conv2d(3, 16, 3, 2, 1).eval(), data(1, 3, 224, 224)
+    with torch.no_grad():
+        artifact = dovetail.export(model, (x,), options={"freeze": True})
+        artifact.save(tmp_path / "model.dvt", without_torch=True)
+        found, expected = dovetail.load(tmp_path / "model.dvt", trust=True)(x), model(x)
+        program = pack(artifact.interface, artifact.linked, without_torch=True).program
+    assert any("packed" in buffer.name for buffer in program.buffers)
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)

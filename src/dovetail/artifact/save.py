@@ -297,7 +297,8 @@ class _Packer:
             name, segment = linked.compiled.name, linked.compiled.segment
             program = self.programs.get(name)
             if program is not None and any(isinstance(match(c), str) for c in program.host_calls()):
-                blob = linked.backend.alone().compile(segment)
+                alone = linked.backend.alone()
+                blob = alone.compile(alone.lay_out(segment, frozenset()))
                 if blob.data.startswith(container.MAGIC):
                     self.programs[name] = SegmentProgram(segment, blob.data)
 

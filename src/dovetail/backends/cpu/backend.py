@@ -82,10 +82,10 @@ class CpuBackend(LoweringBackend):
         from dovetail.schedule.cpu.packing import pack_products
         from dovetail.schedule.layout import assign_layouts
 
-        target = target_here()
-        segment = pack_convolutions(
-            assign_layouts(segment, target, once), target, once, self.convolution_error
-        )
+        target, error = target_here(), self.convolution_error
+        if not self.libraries:  # laid out before, but for what was left to one
+            return pack_convolutions(segment, target, once, error, libraries=False)
+        segment = pack_convolutions(assign_layouts(segment, target, once), target, once, error)
         return pack_products(segment, target, once)
 
     def prepare(self) -> None:

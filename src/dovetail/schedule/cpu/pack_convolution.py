@@ -169,13 +169,19 @@ def winograd_choice(found: Convolution, target: Target, error: float) -> tuple[f
 
 
 def pack_convolutions(
-    segment: Segment, target: Target, once: frozenset[str], error: float = 0.0
+    segment: Segment,
+    target: Target,
+    once: frozenset[str],
+    error: float = 0.0,
+    *,
+    libraries: bool = True,
 ) -> Segment:
     """The segment with weights laid out for the convolutions that are ours.
 
     Winograd's algorithm may be used where its ``error`` is no more than this (WINOGRAD_ERRORS).
+    Without ``libraries`` there is nobody to be faster.
     """
-    packer = _WeightPacker(segment, target, once, error)
+    packer = _WeightPacker(segment, target, once, error, libraries)
     calls = [made for call in segment.calls for made in packer.rewritten(call)]
     if not packer.packed:
         return segment
@@ -191,6 +197,7 @@ class _WeightPacker:
     target: Target
     once: frozenset[str]
     error: float = 0.0
+    libraries: bool = True
     packed: dict[tuple[Ref, int], Ref] = field(default_factory=dict)
     transformed: dict[tuple[Ref, int], Ref] = field(default_factory=dict)
 
@@ -246,7 +253,7 @@ class _WeightPacker:
         constant = self.sources.get(weight.name, weight).name in self.once
         seconds = own_choice(call, self.target, constant=constant, error=self.error)
         known = library_seconds(call, constant=constant)
-        if seconds is None or known is None or seconds > known[1]:
+        if seconds is None or known is None or (self.libraries and seconds > known[1]):
             return False
         desc = replace(found.weight, strides=packed)
         there = replace(call, args=(call.args[0], replace(weight, desc=desc), *call.args[2:]))
