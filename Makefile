@@ -165,7 +165,7 @@ native/build/sanitized/%.o: native/src/%.c $(wildcard native/src/*.h native/incl
 	@mkdir -p $(@D)
 	@$(CC) $(CFLAGS) $(SANITIZE) -Inative/include -c -o $@ $<
 
-native/build/%: native/tests/%.c native/tests/check.h $(SANITIZED)
+native/build/%: native/tests/%.c native/tests/check.h native/tests/device_model.h $(SANITIZED)
 	@$(CC) $(CFLAGS) $(SANITIZE) -Inative/include -Inative/src -o $@ $< $(SANITIZED) -lm
 
 # The simulator, driver and device both, with the sanitizers.
@@ -173,6 +173,7 @@ native/build/sim/libaccel_sim.so: $(wildcard examples/accel_sim/*) native/includ
 	@mkdir -p $(@D)
 	@CFLAGS="-O1 $(SANITIZE)" $(MAKE) -s -B -C examples/accel_sim FOLDER=$(abspath $(@D))
 native/build/test_device_faults: native/build/sim/libaccel_sim.so
+native/build/test_graphs: native/build/sim/libaccel_sim.so native/build/mixed.dvt
 native/build/test_streams: native/build/sim/libaccel_sim.so native/build/libaccel_c.so \
     native/build/mixed.dvt
 native/build/mixed.dvt: tests/native/streams_file.py $(INSTALLED)
@@ -262,7 +263,7 @@ native/build/tsan/%.o: native/src/%.c $(wildcard native/src/*.h native/include/*
 native/build/tsan_runtime: native/tests/tsan_runtime.c $(RACING)
 	@$(CC) $(RACES) -Inative/include -Inative/src -o $@ $< $(RACING) -lm -ldl
 
-native/build/tsan_streams: native/tests/test_streams.c $(RACING) native/build/plain/mixed.dvt \
+native/build/tsan_streams: native/tests/test_streams.c native/tests/device_model.h $(RACING) native/build/plain/mixed.dvt \
     native/build/plain/sim/libaccel_sim.so native/build/plain/libaccel_c.so
 	@$(CC) $(RACES) -DFOLDER='"native/build/plain/"' -Inative/include -Inative/src -o $@ $< \
 	    $(RACING) -lm

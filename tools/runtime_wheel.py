@@ -33,6 +33,7 @@ ROOTS = [
     "dovetail",
     "dovetail.artifact.load",
     "dovetail.ir.size",
+    "dovetail.runtime.device",
     "dovetail.runtime.loaded",
     "dovetail.runtime.plugins",
     "dovetail.runtime.trust",

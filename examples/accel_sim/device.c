@@ -27,6 +27,12 @@ static const sim_run RUN[] = {
 #undef X
 };
 
+/* What was noted, to be carried out in one go: its number, and its commands. */
+static struct {
+    sim_command *commands;
+    uint32_t count, room;
+} graphs[SIM_GRAPHS + 1];
+
 static void ring(void)
 {
     atomic_fetch_add(&shared->bell, 1);
@@ -182,6 +188,34 @@ static const char *carry_out(sim_stream *s, const sim_command *c)
     return NULL;
 }
 
+static const char *note(const sim_command *c)
+{
+    if (c->graph > SIM_GRAPHS || c->place > graphs[c->graph].room)
+        return "a graph that cannot be noted";
+    if (c->place == graphs[c->graph].room) {
+        uint32_t room = 2 * c->place + 8;
+        sim_command *grown = realloc(graphs[c->graph].commands, room * sizeof *grown);
+        if (grown == NULL)
+            return "no memory for a graph";
+        graphs[c->graph].commands = grown;
+        graphs[c->graph].room = room;
+    }
+    graphs[c->graph].commands[c->place] = *c;
+    graphs[c->graph].count = c->place + 1;
+    return NULL;
+}
+
+static const char *replay(sim_stream *s, const sim_command *c)
+{
+    const char *problem = c->graph == 0 || c->graph > SIM_GRAPHS ? "no such graph" : NULL;
+    for (uint32_t i = 0; problem == NULL && i < graphs[c->graph].count; i++) {
+        sim_command one = graphs[c->graph].commands[i];
+        one.fault = i == c->place || c->fault == SIM_SLOW ? c->fault : SIM_SOUND;
+        problem = carry_out(s, &one);
+    }
+    return problem;
+}
+
 static void *serve(void *argument)
 {
     sim_stream *s = argument;
@@ -190,8 +224,11 @@ static void *serve(void *argument)
             sim_sleep(&s->given, done, LONG);
         const sim_command *c = &s->slots[(done + 1) % SIM_SLOTS];
         const char *problem = NULL;
-        if (atomic_load(&s->failed) == DVP_OK || c->kind == SIM_WAIT)
-            problem = carry_out(s, c);
+        atomic_fetch_add(&shared->messages, 1);
+        if (c->kind != SIM_REPLAY && c->graph != 0)
+            problem = note(c);
+        else if (atomic_load(&s->failed) == DVP_OK || c->kind == SIM_WAIT)
+            problem = c->kind == SIM_REPLAY ? replay(s, c) : carry_out(s, c);
         if (problem != NULL) {
             snprintf(s->message, sizeof s->message, "%s", problem);
             atomic_store(&s->failed, DVP_FAILED);

@@ -2,9 +2,9 @@
  *
  * ACCEL_SIM_MEMORY=n gives a device n bytes (256 MiB unless told), ACCEL_SIM_DEVICE names the
  * program that is the device. The attributes "bytes.in", "bytes.out", "bytes.between",
- * "launched", "prepared" and "overlap" count what the device itself saw; setting "reset" sets
- * them to 0, "memory.limit" gives it less memory, "kill" ends its process, "slow" has every
- * kernel take 200 ms, and "fault.NAME" breaks what faults.c lists.
+ * "launched", "prepared", "messages" and "overlap" count what the device itself saw; setting
+ * "reset" sets them to 0, "memory.limit" gives it less memory, "kill" ends its process, "slow"
+ * has every kernel take 200 ms, and "fault.NAME" breaks what faults.c lists.
  */
 #define _GNU_SOURCE
 #include "driver.h"
@@ -138,6 +138,27 @@ static dvp_status start(dvp_device *device, dvp_error *error)
     return status;
 }
 
+/* ---- what is open, for the vendor's own library ---- */
+
+static dvp_device *all_open[DEVICES]; /* the last that was opened of each number */
+static pthread_mutex_t all_open_lock = PTHREAD_MUTEX_INITIALIZER;
+
+static void set_open(int32_t index, const dvp_device *was, dvp_device *is)
+{
+    pthread_mutex_lock(&all_open_lock);
+    if (was == NULL || all_open[index] == was)
+        all_open[index] = is;
+    pthread_mutex_unlock(&all_open_lock);
+}
+
+dvp_device *sim_open_device(int32_t index)
+{
+    pthread_mutex_lock(&all_open_lock);
+    dvp_device *found = index >= 0 && index < DEVICES ? all_open[index] : NULL;
+    pthread_mutex_unlock(&all_open_lock);
+    return found;
+}
+
 static dvp_status device_open(int32_t index, dvp_device **opened, dvp_error *error)
 {
     dvp_status status = sim_fault(SIM_AT_device_open, error);
@@ -160,11 +181,13 @@ static dvp_status device_open(int32_t index, dvp_device **opened, dvp_error *err
     snprintf(said, sizeof said, "device %d is process %d", index, (int)device->process);
     sim_host->log(sim_host->context, 10, said);
     *opened = device;
+    set_open(index, NULL, device);
     return DVP_OK;
 }
 
 static void device_close(dvp_device *device)
 {
+    set_open(device->index, device, NULL);
     if (!device->gone) {
         kill(device->process,
              SIGKILL); /* it may be hung; there is nothing that it could save */
@@ -172,6 +195,12 @@ static void device_close(dvp_device *device)
     }
     for (uint32_t i = 0; i < SIM_STREAMS; i++)
         sim_drop_pending(device, i);
+    sim_free_graphs(device);
+    while (device->streams != NULL) { /* the vendor's own */
+        dvp_stream *next = device->streams->next;
+        free(device->streams);
+        device->streams = next;
+    }
     munmap(device->shared, SIM_HEAD + SIM_HEAP);
     pthread_mutex_destroy(&device->lock);
     free(device->blocks);
@@ -213,6 +242,7 @@ static dvp_status device_get(dvp_device *device, const char *name, int64_t *valu
         {"bytes.between", (int64_t)atomic_load(&s->bytes_between)},
         {"launched", (int64_t)atomic_load(&s->launched)},
         {"prepared", (int64_t)atomic_load(&s->prepared)},
+        {"messages", (int64_t)atomic_load(&s->messages)},
         {"overlap", (int64_t)atomic_load(&s->most_busy)},
         {"process", (int64_t)device->process},
         {"index", device->index},
@@ -232,6 +262,7 @@ static void reset_counters(sim_shared *s)
     atomic_store(&s->bytes_between, 0);
     atomic_store(&s->launched, 0);
     atomic_store(&s->prepared, 0);
+    atomic_store(&s->messages, 0);
     atomic_store(&s->most_busy, 0);
 }
 
@@ -281,6 +312,12 @@ static const dvp_plugin TABLE = {
     .constant_pack = sim_constant_pack,
     .packed_free = sim_packed_free,
     .constant_accept = sim_constant_accept,
+    .stream_import = sim_stream_import,
+    .stream_native = sim_stream_native,
+    .capture_begin = sim_capture_begin,
+    .capture_end = sim_capture_end,
+    .graph_launch = sim_graph_launch,
+    .graph_free = sim_graph_free,
 };
 
 dvp_status dovetail_plugin_query(uint32_t host_abi, const dvp_host *host,

@@ -37,6 +37,8 @@ struct dvp_device {
     int64_t used, limit, heap_used;
     bool taken[SIM_STREAMS];
     sim_pending *first[SIM_STREAMS], *last[SIM_STREAMS];
+    dvp_stream *streams; /* all that are open, by which native handles are known again */
+    dvp_graph *graphs[SIM_GRAPHS + 1]; /* by their numbers, from 1 */
     int64_t kernels; /* that were launched, counted from the last device_set of a fault */
 };
 
@@ -44,6 +46,20 @@ struct dvp_stream {
     dvp_device *device;
     uint32_t number;
     sim_stream *wire;
+    dvp_graph *capture; /* NULL: what it is given is done */
+    bool imported;      /* the queue is another's */
+    dvp_stream *next;
+};
+
+/* Commands that are noted; the device has them once they were launched. */
+struct dvp_graph {
+    dvp_device *device;
+    uint32_t number; /* 1 to SIM_GRAPHS */
+    sim_command *commands;
+    uint32_t count, room;
+    bool broken; /* it was given something that cannot be noted */
+    bool sent;   /* on this stream, by the command of this number: */
+    uint32_t stream, upto;
 };
 
 struct dvp_event {
@@ -69,6 +85,7 @@ dvp_status sim_fail(dvp_error *error, dvp_status status, const char *format, ...
 #define SIM_FAULTS(X) \
     X(device_open) X(device_get) X(buffer_alloc) X(memory_alloc) X(memory_import) X(copy_in) X(copy_out) X(copy_between) \
     X(stream_create) X(stream_sync) X(event_create) X(event_record) X(event_wait) X(event_sync) \
+    X(stream_import) X(capture_begin) X(capture_end) X(graph_launch) \
     X(query_op) X(find_kernel) X(execute) X(constant_prepare) X(constant_pack) X(constant_accept) \
     X(kernel_fails) X(kernel_hangs) X(kernel_dies) X(kernel_lies) X(kernel_slow) \
     X(copy_fails) X(copy_hangs) X(copy_dies)
@@ -121,12 +138,33 @@ dvp_status sim_event_sync(dvp_device *device, dvp_event *event, uint64_t nanosec
                           dvp_error *error);
 dvp_status sim_event_wait(dvp_device *device, dvp_stream *stream, dvp_event *event,
                           dvp_error *error);
+/* A new struct for a queue; the lock is held. */
+dvp_stream *sim_stream_of(dvp_device *device, uint32_t number);
 /* Give the device a command; `pending` is its host side, or NULL, and is freed in the end. */
 dvp_status sim_submit(dvp_stream *stream, const sim_command *command, sim_pending *pending,
                       dvp_error *error);
 /* Whether the device's process still runs. */
 dvp_status sim_alive(dvp_device *device, dvp_error *error);
 void sim_drop_pending(dvp_device *device, uint32_t stream);
+
+/* ---- graphs, and streams of the vendor's own (graph.c) ---- */
+
+dvp_status sim_stream_import(dvp_device *device, void *native, dvp_stream **stream,
+                             dvp_error *error);
+dvp_status sim_stream_native(dvp_device *device, dvp_stream *stream, void **native,
+                             dvp_error *error);
+dvp_status sim_capture_begin(dvp_device *device, dvp_stream *stream, dvp_error *error);
+dvp_status sim_capture_end(dvp_device *device, dvp_stream *stream, dvp_graph **graph,
+                           dvp_error *error);
+dvp_status sim_graph_launch(dvp_device *device, dvp_stream *stream, dvp_graph *graph,
+                            dvp_error *error);
+void sim_graph_free(dvp_device *device, dvp_graph *graph);
+void sim_free_graphs(dvp_device *device);
+/* Notes a command instead of sending it. */
+dvp_status sim_note(dvp_stream *stream, const sim_command *command, sim_pending *pending,
+                    dvp_error *error);
+/* The open device of a number, for the vendor's own library; NULL: it is not open. */
+dvp_device *sim_open_device(int32_t index);
 
 /* ---- operations (ops.c) ---- */
 

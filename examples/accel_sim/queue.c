@@ -100,6 +100,8 @@ dvp_status sim_submit(dvp_stream *stream, const sim_command *command, sim_pendin
     dvp_device *device = stream->device;
     sim_stream *wire = stream->wire;
     uint32_t number = atomic_load(&wire->given) + 1;
+    if (stream->capture != NULL)
+        return sim_note(stream, command, pending, error);
     dvp_status status = wait_for(stream, number - SIM_SLOTS, now() + FULL, error);
     if (status == DVP_TIMEOUT)
         status = sim_fail(error, DVP_DEVICE_LOST, "a stream's queue stays full");
@@ -133,30 +135,46 @@ dvp_status sim_stream_create(dvp_device *device, dvp_stream **stream, dvp_error 
         status = sim_alive(device, error);
     if (status != DVP_OK)
         return status;
-    dvp_stream *made = calloc(1, sizeof *made);
     uint32_t number = 0;
     pthread_mutex_lock(&device->lock);
     while (number < SIM_STREAMS && device->taken[number])
         number++;
-    if (made != NULL && number < SIM_STREAMS)
+    *stream = number < SIM_STREAMS ? sim_stream_of(device, number) : NULL;
+    if (*stream != NULL)
         device->taken[number] = true;
     pthread_mutex_unlock(&device->lock);
-    if (made == NULL || number == SIM_STREAMS) {
-        free(made);
-        return sim_fail(error, DVP_NO_MEMORY, "there are %d streams", SIM_STREAMS);
-    }
-    *made = (dvp_stream){device, number, &device->shared->streams[number]};
-    *stream = made;
-    return DVP_OK;
+    return *stream != NULL
+               ? DVP_OK
+               : sim_fail(error, DVP_NO_MEMORY, "there are %d streams", SIM_STREAMS);
+}
+
+dvp_stream *sim_stream_of(dvp_device *device, uint32_t number)
+{
+    dvp_stream *made = calloc(1, sizeof *made);
+    if (made == NULL)
+        return NULL;
+    *made = (dvp_stream){.device = device,
+                         .number = number,
+                         .wire = &device->shared->streams[number],
+                         .next = device->streams};
+    device->streams = made;
+    return made;
 }
 
 void sim_stream_destroy(dvp_device *device, dvp_stream *stream)
 {
     pthread_mutex_lock(&device->lock);
-    sim_drop_pending(device, stream->number);
-    /* One that still has work, which nobody waits for any more, is not given out again. */
-    device->taken[stream->number] =
-        !sim_reached(atomic_load(&stream->wire->done), atomic_load(&stream->wire->given));
+    for (dvp_stream **at = &device->streams; *at != NULL; at = &(*at)->next)
+        if (*at == stream) {
+            *at = stream->next;
+            break;
+        }
+    if (!stream->imported) {
+        sim_drop_pending(device, stream->number);
+        /* One that still has work, which nobody waits for any more, is not given out again. */
+        device->taken[stream->number] =
+            !sim_reached(atomic_load(&stream->wire->done), atomic_load(&stream->wire->given));
+    }
     pthread_mutex_unlock(&device->lock);
     free(stream);
 }
@@ -219,6 +237,8 @@ dvp_status sim_event_record(dvp_device *device, dvp_event *event, dvp_stream *st
                             dvp_error *error)
 {
     dvp_status status = sim_fault(SIM_AT_event_record, error);
+    if (status == DVP_OK && stream->capture != NULL)
+        status = sim_fail(error, DVP_UNSUPPORTED, "events cannot be noted");
     if (status != DVP_OK)
         return status;
     event->stream = stream;

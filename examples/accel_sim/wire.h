@@ -17,6 +17,7 @@ enum {
     SIM_FLOATS = 4,
     SIM_TILE = 16, /* rows and columns of a tile of a prepared matrix */
     SIM_ALIGN = 64,
+    SIM_GRAPHS = 64,
     SIM_PAGE = 64 << 10,
     SIM_HEAP = 16 << 20 /* bytes that host and device both see, behind sim_shared */
 };
@@ -29,7 +30,8 @@ enum sim_command_kind {
     SIM_WRITE_HOST,
     SIM_WAIT,
     SIM_KERNEL,
-    SIM_PREPARE
+    SIM_PREPARE,
+    SIM_REPLAY /* all that was noted in a graph */
 };
 
 typedef struct {
@@ -49,7 +51,10 @@ typedef struct {
 typedef struct {
     int32_t kind; /* enum sim_command_kind */
     int32_t kernel, variant;
-    uint32_t stream, upto;               /* SIM_WAIT */
+    uint32_t stream, upto; /* SIM_WAIT */
+    /* Not 0: the command is noted there, at `place`; of SIM_REPLAY, which has its fault there.
+     */
+    uint32_t graph, place;
     uint64_t destination, source, bytes; /* copies; the host's side is the driver's business */
     int32_t fault;                       /* enum sim_fault */
     uint32_t inputs, outputs, scales;
@@ -81,7 +86,7 @@ typedef struct {
     uint64_t heap_at; /* behind them, as the device counts: what both see */
     uint64_t probe;   /* an address of the host's, which the device tries to read */
     _Atomic uint32_t reads_host;
-    _Atomic uint64_t bytes_in, bytes_out, bytes_between, launched, prepared;
+    _Atomic uint64_t bytes_in, bytes_out, bytes_between, launched, prepared, messages;
     _Atomic uint32_t busy, most_busy; /* kernels that run at once */
     sim_stream streams[SIM_STREAMS];
 } sim_shared;

@@ -33,7 +33,8 @@
  *     dvt_run_named dvt_run_batch dvt_state_count dvt_state_at dvt_state_new
  *     dvt_own_state dvt_state_reset dvt_state_read dvt_state_write dvt_plugin_attribute
  *     dvt_memory_kinds dvt_buffer_new dvt_buffer_import dvt_buffer_host
- *     dvt_buffer_bytes dvt_buffer_write dvt_buffer_read dvt_stream_new
+ *     dvt_buffer_bytes dvt_buffer_handle dvt_buffer_borrow dvt_buffer_write dvt_buffer_read
+ *     dvt_input_plugin dvt_output_plugin dvt_stream_new dvt_stream_import dvt_stream_native
  *     dvt_stream_wait dvt_stream_follow dvt_event_new dvt_event_wait dvt_size_verify
  *     dvt_size_run dvt_sha256 dvt_ed25519_verify dvt_ed25519_public dvt_ed25519_sign
  *
@@ -276,7 +277,9 @@ DVT_API int64_t dvt_close_plugin(dvt_plugin *plugin);
  * A tensor on the device has a dvt_buffer in `data`, device {DVT_DEVICE_BUFFER, 0}, and starts
  * `byte_offset` in it. Inputs that a program only copies to that device, and results that it
  * only copies from there, may be such tensors, laid out as the program has them: they are never
- * on the host. The library lets a run wait for what other streams compute in its inputs and in
+ * on the host. Kernels use them where they lie (in memory of the device's or unified, at a
+ * multiple of 64 bytes, inputs that nothing writes to); else they are copied within the device.
+ * The library lets a run wait for what other streams compute in its inputs and in
  * its state; all else that two streams do with one buffer the caller orders by events.
  *
  * All of them belong to one plug-in and are freed before it is closed; buffers and streams once
@@ -310,6 +313,14 @@ DVT_API dvt_status dvt_buffer_import(dvt_plugin *plugin, void *memory, uint64_t 
 /* Waits for streams that may still use imported memory. */
 DVT_API void dvt_buffer_free(dvt_buffer *buffer);
 DVT_API uint64_t dvt_buffer_bytes(const dvt_buffer *buffer);
+/* What the plug-in calls the buffer's memory, for kernels of the caller's own; NULL: it is
+ * lost. Work that uses it and that the library did not give to the device is the caller's to
+ * order, and to wait for before the buffer is freed. */
+DVT_API void *dvt_buffer_handle(const dvt_buffer *buffer);
+/* Memory that the vendor's own library made, by what the plug-in calls it. It is the caller's
+ * and stays until the buffer is freed and nothing that was given to the device uses it. */
+DVT_API dvt_status dvt_buffer_borrow(dvt_plugin *plugin, void *handle, uint64_t bytes,
+                                     dvt_buffer **buffer, dvt_error *error);
 /* Where the host uses the buffer; NULL: nowhere, or the buffer is lost. What is there is copied
  * to and from the device faster than other memory. */
 DVT_API void *dvt_buffer_host(const dvt_buffer *buffer);
@@ -319,8 +330,21 @@ DVT_API dvt_status dvt_buffer_write(dvt_buffer *buffer, dvt_stream *stream, uint
 DVT_API dvt_status dvt_buffer_read(dvt_buffer *buffer, dvt_stream *stream, uint64_t offset,
                                    void *to, uint64_t bytes, dvt_error *error);
 
+/* The plug-in on whose device an input or a result may lie; NULL: it is the host's. */
+DVT_API dvt_plugin *dvt_input_plugin(const dvt_artifact *artifact, size_t index);
+DVT_API dvt_plugin *dvt_output_plugin(const dvt_artifact *artifact, size_t index);
+
 /* A device has 8 streams at most; calls of one stream wait for each other. */
 DVT_API dvt_status dvt_stream_new(dvt_plugin *plugin, dvt_stream **stream, dvt_error *error);
+/* One that the vendor's own library made, by what that calls it (as a cudaStream_t): runs come
+ * after what the caller gave it and before what he gives it next, and nobody waits. It stays
+ * his, until after dvt_stream_free; where its device is lost it is lost, too.
+ * DVT_ERROR_UNSUPPORTED: the plug-in takes none. */
+DVT_API dvt_status dvt_stream_import(dvt_plugin *plugin, void *native, dvt_stream **stream,
+                                     dvt_error *error);
+/* What the vendor's own library calls a stream, to give it work of the caller's own.
+ * DVT_ERROR_UNSUPPORTED: the plug-in does not tell. */
+DVT_API dvt_status dvt_stream_native(dvt_stream *stream, void **native, dvt_error *error);
 /* Waits for all that the stream was given, at most so many nanoseconds: DVT_ERROR_NOT_YET. */
 DVT_API dvt_status dvt_stream_wait(dvt_stream *stream, uint64_t nanoseconds, dvt_error *error);
 /* Has what the stream is given from now on wait for an event; the caller does not wait. */
@@ -641,7 +665,8 @@ typedef struct {
     void (*trace)(void *context, uint32_t instruction, int begins);
     void *trace_context;
     /* Memory for outputs, one tensor for each: those with data are written there and their
-     * place among the outputs is set to NULL; those without are made as ever. Shape and dtype
+     * place among the outputs is set to NULL; those without are made as ever, on the device
+     * where theirs is DVT_DEVICE_BUFFER (and freed by their deleter). Shape and dtype
      * must be the output's (dvt_output_shape); the layout may be any, and may be that of an
      * input's memory; what has gaps, or overlaps an input, is filled by a copy at the end.
      * After a run that failed the contents are undefined. NULL: every output is made. */

@@ -212,6 +212,10 @@ typedef struct {
     const char *device;    /* the kind of device, in words */
     uint32_t flags;        /* 1.1: DVP_PARALLEL_STREAMS */
     uint32_t device_count; /* 1.1: how many device_open can open; 0: one */
+    /* 1.3: the device of PyTorch's ("privateuseone", or what it was renamed to) whose tensors'
+     * memory is this plug-in's: any address in there is a handle of memory, as buffer_alloc's
+     * are. NULL: there is none. */
+    const char *torch_device;
 } dvp_info;
 
 enum {
@@ -270,6 +274,7 @@ typedef struct dvp_stream dvp_stream;
 typedef struct dvp_event dvp_event;
 typedef struct dvp_kernel dvp_kernel;
 typedef struct dvp_program dvp_program;
+typedef struct dvp_graph dvp_graph;
 
 enum { DVP_HOST_TO_DEVICE = 1, DVP_DEVICE_TO_HOST = 2, DVP_DEVICE_TO_DEVICE = 3 };
 
@@ -473,6 +478,35 @@ typedef struct {
     void (*packed_free)(dvp_device *device, const void *packed);
     dvp_status (*constant_accept)(dvp_device *device, const dvp_op *op, uint32_t input,
                                   const void *packed, uint64_t bytes, dvp_error *error);
+
+    /* The others of 1.3, each of them (optional). */
+
+    /* A stream that the vendor's own library made (`native` is what it calls a stream, as a
+     * cudaStream_t) as one of the interface's. Work that either side gives it happens in order.
+     * stream_destroy lets go of it and leaves the native one as it is. The caller keeps that
+     * until then. [memory] */
+    dvp_status (*stream_import)(dvp_device *device, void *native, dvp_stream **stream,
+                                dvp_error *error);
+    /* What the vendor's own library calls a stream of stream_create. It lives as long as that
+     * one. [any] */
+    dvp_status (*stream_native)(dvp_device *device, dvp_stream *stream, void **native,
+                                dvp_error *error);
+
+    /* (all four or none) Between capture_begin and capture_end what the stream is given is
+     * noted, not done: calls of `execute` and program_run, and copies within the device. The
+     * host gives it nothing else meanwhile, and no call of another stream concerns it. One that
+     * cannot be noted fails with DVP_UNSUPPORTED; the host then ends the capture, whose graph
+     * it frees or which fails too, and gives the work as ever. graph_launch does all that was
+     * noted, in order, on any stream of the device, with the memory that the calls named; a
+     * graph may run many times, not beside itself. The host frees it when no launch of it is
+     * under way. Attributes and shapes of the calls are the host's again when they return.
+     * begin, end and launch: [stream]; free: [memory] */
+    dvp_status (*capture_begin)(dvp_device *device, dvp_stream *stream, dvp_error *error);
+    dvp_status (*capture_end)(dvp_device *device, dvp_stream *stream, dvp_graph **graph,
+                              dvp_error *error);
+    dvp_status (*graph_launch)(dvp_device *device, dvp_stream *stream, dvp_graph *graph,
+                               dvp_error *error);
+    void (*graph_free)(dvp_device *device, dvp_graph *graph);
 } dvp_plugin;
 
 /* What every table must hold: all before the first optional group. */
@@ -510,8 +544,8 @@ DVP_STATIC_ASSERT(sizeof(dvp_size) >= 40 && offsetof(dvp_size, multiple) == 32, 
 DVP_STATIC_ASSERT(sizeof(dvp_answer) >= 40 && offsetof(dvp_answer, cost) == 8 &&
                       offsetof(dvp_answer, reason) == 32,
                   "dvp_answer");
-DVP_STATIC_ASSERT(sizeof(dvp_info) >= 40 && offsetof(dvp_info, device) == 24 &&
-                      offsetof(dvp_info, flags) == 32,
+DVP_STATIC_ASSERT(sizeof(dvp_info) >= 48 && offsetof(dvp_info, device) == 24 &&
+                      offsetof(dvp_info, flags) == 32 && offsetof(dvp_info, torch_device) == 40,
                   "dvp_info");
 DVP_STATIC_ASSERT(sizeof(dvp_device_info) >= 24, "dvp_device_info");
 DVP_STATIC_ASSERT(sizeof(dvp_host) >= 72 && offsetof(dvp_host, log) == 16 &&
@@ -531,7 +565,9 @@ DVP_STATIC_ASSERT(offsetof(dvp_plugin, get_info) == 8 &&
                       offsetof(dvp_plugin, constant_prepare) == 224 &&
                       offsetof(dvp_plugin, event_sync) == 232 &&
                       offsetof(dvp_plugin, memory_alloc) == 240 &&
-                      offsetof(dvp_plugin, constant_pack) == 256 && sizeof(dvp_plugin) >= 280,
+                      offsetof(dvp_plugin, constant_pack) == 256 &&
+                      offsetof(dvp_plugin, stream_import) == 280 &&
+                      offsetof(dvp_plugin, capture_begin) == 296 && sizeof(dvp_plugin) >= 328,
                   "dvp_plugin");
 
 #ifdef __cplusplus

@@ -153,6 +153,10 @@ static PyObject *artifact_host_counts(PyObject *object, PyObject *unused)
 static PyMethodDef artifact_methods[] = {
     {"run", (PyCFunction)(void (*)(void))artifact_run, METH_FASTCALL,
      "run(*tensors) -> list of tensors: a call, a little faster"},
+    {"run_on", artifact_run_on, METH_VARARGS,
+     "run_on(tensors, stream or None, event or None) -> results; those that can lie on a "
+     "device as (memory, code, bits, shape, strides)"},
+    {"plugins", artifact_plugins, METH_NOARGS, "plugins() -> the plug-ins it was opened with"},
     {"plan_host", artifact_plan_host, METH_O,
      "plan_host(descriptions): which host calls go to libtorch; None: through Python"},
     {"host_counts", artifact_host_counts, METH_NOARGS,

@@ -23,6 +23,20 @@ static inline host_binding *host_of(Artifact *self)
 /* ---- artifact_call.c ---- */
 PyObject *artifact_run(PyObject *self, PyObject *const *args, Py_ssize_t given);
 PyObject *artifact_call(PyObject *self, PyObject *args, PyObject *kwargs);
+/* Where results are made, and the stream that a run goes to. */
+typedef struct {
+    const dvt_tensor *results;
+    dvt_stream *stream;
+    dvt_event *done;
+} run_place;
+/* A run with the interpreter lock released; `place` may be NULL. */
+dvt_status artifact_run_native(Artifact *self, const dvt_tensor *tensors, size_t given,
+                               dvt_managed **outputs, size_t results, const run_place *place,
+                               dvt_error *error);
+
+/* ---- stream.c ---- */
+PyObject *artifact_run_on(PyObject *self, PyObject *args);
+PyObject *artifact_plugins(PyObject *self, PyObject *unused);
 
 /* ---- artifact_state.c ---- */
 PyObject *artifact_clone(PyObject *self, PyObject *unused);

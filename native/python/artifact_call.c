@@ -97,41 +97,54 @@ static int check_signals(void *context)
     return raised;
 }
 
+dvt_status artifact_run_native(Artifact *self, const dvt_tensor *tensors, size_t given,
+                               dvt_managed **outputs, size_t results, const run_place *place,
+                               dvt_error *error)
+{
+    PyThreadState *released;
+    host_binding *host = host_of(self);
+    dvt_run_options options = {.struct_size = sizeof options,
+                               .host = host->call ? host_call : NULL,
+                               .host_context = host,
+                               .poll = check_signals,
+                               .poll_context = &released,
+                               .state = self->state};
+    if (place != NULL) {
+        options.results = place->results;
+        options.stream = place->stream;
+        options.done = place->done;
+    }
+    tracing trace = {self->artifact, &released, NULL};
+    if (profiler_runs()) {
+        options.trace = trace_instruction;
+        options.trace_context = &trace;
+    }
+    error->status = DVT_OK;
+    error->message[0] = 0;
+    released = PyEval_SaveThread();
+    if (host->follows_torch)
+        options.threads = aten_threads();
+    bool gradients = host->plan_count > 0 && aten_grad_off();
+    dvt_status status =
+        dvt_run(self->artifact, &options, tensors, given, outputs, results, error);
+    aten_grad_on(gradients);
+    PyEval_RestoreThread(released);
+    trace_end(&trace);
+    return status;
+}
+
 static PyObject *run_call(Artifact *self, PyObject *const *args, size_t given, size_t results,
                           call_state *s)
 {
     dvt_error error;
     PyObject *made = NULL;
-    host_binding *host = host_of(self);
+    const host_binding *host = host_of(self);
     size_t read = read_arguments(self, args, given, s);
     if (given == 0 && host->plan_count > 0)
         s->api = host->api; /* nothing says what kind of tensors are wanted: the host's */
     if (!s->failed) {
-        PyThreadState *released;
-        dvt_run_options options = {.struct_size = sizeof options,
-                                   .host = host->call ? host_call : NULL,
-                                   .host_context = host,
-                                   .poll = check_signals,
-                                   .poll_context = &released,
-                                   .state = self->state};
-        tracing trace = {self->artifact, &released, NULL};
-        if (profiler_runs()) {
-            options.trace = trace_instruction;
-            options.trace_context = &trace;
-        }
-        dvt_status status;
-        error.status = DVT_OK;
-        error.message[0] = 0;
-        released = PyEval_SaveThread();
-        if (host->follows_torch)
-            options.threads = aten_threads();
-        bool gradients = host->plan_count > 0 && aten_grad_off();
-        status =
-            dvt_run(self->artifact, &options, s->tensors, given, s->outputs, results, &error);
-        aten_grad_on(gradients);
-        PyEval_RestoreThread(released);
-        trace_end(&trace);
-        if (status == DVT_OK)
+        if (artifact_run_native(self, s->tensors, given, s->outputs, results, NULL, &error) ==
+            DVT_OK)
             made = collect(s->outputs, results, s->api, s->as_array);
         else
             raise_error(&error); /* not where a signal handler has raised */

@@ -53,6 +53,11 @@ void release_argument(argument *a);
 /* A dovetail tensor that owns `managed` (which is released on failure too). */
 PyObject *wrap_managed(dvt_managed *managed);
 extern PyType_Spec tensor_spec, artifact_spec, source_spec;
+/* stream.c: what callers have of a device. */
+extern PyType_Spec memory_spec, stream_spec, event_spec;
+extern PyTypeObject *memory_type, *stream_type, *event_type;
+/* read_dlpack(capsule), see stream_dlpack.c */
+PyObject *read_dlpack(PyObject *module, PyObject *capsule);
 extern PyTypeObject *tensor_type, *source_type;
 
 /* The source that a Source object holds, or NULL if it is none; no exception is set. */

@@ -170,6 +170,9 @@ static int module_exec(PyObject *module)
                    add_type(module, &artifact_spec, "Artifact", NULL) ||
                    add_type(module, &plugin_spec, "Plugin", &plugin_type) ||
                    add_type(module, &device_buffer_spec, "DeviceBuffer", &device_buffer_type) ||
+                   add_type(module, &memory_spec, "Memory", &memory_type) ||
+                   add_type(module, &stream_spec, "Stream", &stream_type) ||
+                   add_type(module, &event_spec, "Event", &event_type) ||
                    add_type(module, &plugin_program_spec, "PluginProgram", NULL) ||
                    add_type(module, &gpu_program_spec, "GpuProgram", NULL)
                ? -1
@@ -327,6 +330,9 @@ static PyMethodDef functions[] = {
      "unchanged(tensors, how, kept) -> whether states(tensors, how) is what it was"},
     {"listen", plugin_set_listener, METH_VARARGS,
      "listen(log, begin, end, progress): who hears of what plug-ins say"},
+    {"read_dlpack", read_dlpack, METH_O,
+     "read_dlpack(capsule) -> (device type, number, address, code, bits, lanes, shape, "
+     "strides, offset, owner): the tensor is taken over and lives as long as its owner"},
     {"hold", hold_tensor, METH_O,
      "hold(tensor) -> Tensor of the same memory, which programs read faster as an argument"},
     {"gpu_products", gpu_products, METH_O,

@@ -152,6 +152,21 @@ static PyObject *plugin_set_timeout(PyObject *object, PyObject *args)
     return Py_NewRef(Py_None);
 }
 
+static PyObject *plugin_set_graphs(PyObject *object, PyObject *wanted)
+{
+    int records = PyObject_IsTrue(wanted);
+    if (records < 0)
+        return NULL;
+    ((Plugin *)object)->plugin->records = records;
+    return Py_NewRef(Py_None);
+}
+
+static PyObject *plugin_torch_device(PyObject *object, PyObject *unused)
+{
+    (void)unused;
+    return Py_BuildValue("z", ((Plugin *)object)->plugin->info.torch_device);
+}
+
 static PyObject *plugin_open_device(PyObject *object, PyObject *unused)
 {
     (void)unused;
@@ -183,10 +198,11 @@ static PyObject *plugin_count(PyObject *object, PyObject *unused)
 {
     (void)unused;
     const plugin_counters *c = &((Plugin *)object)->plugin->counters;
-    return Py_BuildValue("{sKsKsKsKsKsKsKsK}", "uploads", c->uploads, "upload_bytes",
-                         c->upload_bytes, "downloads", c->downloads, "download_bytes",
-                         c->download_bytes, "kernels", c->kernels, "buffers", c->buffers,
-                         "peer_copies", c->peer_copies, "peer_bytes", c->peer_bytes);
+    return Py_BuildValue("{sKsKsKsKsKsKsKsKsKsK}", "recorded", c->recorded, "replayed",
+                         c->replayed, "uploads", c->uploads, "upload_bytes", c->upload_bytes,
+                         "downloads", c->downloads, "download_bytes", c->download_bytes,
+                         "kernels", c->kernels, "buffers", c->buffers, "peer_copies",
+                         c->peer_copies, "peer_bytes", c->peer_bytes);
 }
 
 /* ---- DeviceBuffer ---- */
@@ -422,6 +438,10 @@ static PyMethodDef plugin_methods[] = {
     {"counters", plugin_count, METH_NOARGS, "counters() -> what crossed the interface so far"},
     {"set_timeout", plugin_set_timeout, METH_VARARGS,
      "set_timeout(seconds) that a stream is waited for; 0: for ever"},
+    {"torch_device", plugin_torch_device, METH_NOARGS,
+     "torch_device() -> PyTorch's device whose memory is this one's, or None"},
+    {"set_graphs", plugin_set_graphs, METH_O,
+     "set_graphs(wanted): whether work that comes again is recorded and replayed"},
     {"open", plugin_open_device, METH_NOARGS, "open() the device if it is not open"},
     {"close", plugin_close_device, METH_NOARGS,
      "close() -> bytes leaked; the next use opens the device again"},

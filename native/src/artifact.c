@@ -230,6 +230,10 @@ static dvt_status prepare(dvt_artifact *a, const dvt_open_options *options, dvt_
         status = dvt_residents_plan(a, error);
     if (status == DVT_OK && !a->inspect_only)
         status = dvt_device_tensors_plan(a, error);
+    if (status == DVT_OK && !a->inspect_only)
+        status = dvt_device_shown_plan(a, error);
+    if (status == DVT_OK && !a->inspect_only)
+        status = dvt_device_marks_plan(a, error);
     if (status == DVT_OK)
         status = check_constants(a, options->flags, error);
     if (status == DVT_OK && !a->inspect_only)
@@ -302,6 +306,8 @@ void dvt_close(dvt_artifact *a)
     dvt_own_state_free(a);
     free(a->residents);
     free(a->tensor_devices);
+    free(a->shown);
+    free(a->marked);
     free(a->fixed_sizes);
     free(a->times);
     free(a->infos);

@@ -259,6 +259,9 @@ static struct device_frame *new_frame(dvt_artifact *a)
     d->attributes = calloc(p->table->argument_count + 1u, sizeof *d->attributes);
     d->inputs = calloc(p->input_count + 1u, sizeof *d->inputs);
     d->outputs = calloc(p->output_count + 1u, sizeof *d->outputs);
+    d->shown = calloc(p->input_count + p->output_count + 1u, sizeof *d->shown);
+    d->graphs = calloc(p->instruction_count + 1u, sizeof *d->graphs);
+    d->key = calloc(2 * (size_t)p->pointer_count + 1, sizeof *d->key);
     return d;
 }
 
@@ -272,6 +275,9 @@ void dvt_devices_unbind(frame *f)
         plugin *p = a->devices[i].plugin;
         dvt_lock_take(&p->lock);
         plugin_free(p, &d->arenas[i].memory);
+        for (uint32_t n = 0; d->graphs != NULL && n < a->program.instruction_count; n++)
+            if (a->program.instructions[n].device == i + 1)
+                plugin_free_graphs(p, &d->graphs[n]);
         plugin_sweep(p);
         dvt_lock_give(&p->lock);
     }
@@ -284,6 +290,9 @@ void dvt_devices_unbind(frame *f)
     free(d->attributes);
     free(d->inputs);
     free(d->outputs);
+    free(d->shown);
+    free(d->graphs);
+    free(d->key);
     free(d);
     f->devices = NULL;
 }
@@ -385,6 +394,7 @@ dvt_status dvt_devices_bind(dvt_artifact *a, frame *f, dvt_error *error)
     for (uint32_t i = 0; i < p->buffer_count; i++)
         if (p->buffers[i].device != 0 && p->buffers[p->buffers[i].root].kind == KIND_CONSTANT)
             f->tensors[i].byte_offset = f->offsets[i];
+    dvt_device_shown_start(f);
     for (uint32_t i = 0; status == DVT_OK && i < p->instruction_count; i++) {
         const instruction *in = &p->instructions[i];
         if (in->device == 0 || in->opcode == OP_COPY)
@@ -408,7 +418,8 @@ dvt_status dvt_devices_prepare(dvt_artifact *a, frame *f, dvt_error *error)
         return DVT_OK;
     struct device_frame *d = f->devices = new_frame(a);
     if (d == NULL || !d->arenas || !d->launches || !d->tensors || !d->attributes ||
-        !d->quantizations || !d->quantized || !d->flags || !d->inputs || !d->outputs)
+        !d->quantizations || !d->quantized || !d->flags || !d->inputs || !d->outputs ||
+        !d->shown || !d->graphs || !d->key)
         return dvt_fail(error, DVT_ERROR_MEMORY, "out of memory");
     return DVT_OK;
 }

@@ -106,7 +106,15 @@ typedef struct {
 typedef struct {
     struct dvt_buffer *buffer;
     uint64_t offset;
+    bool in_place; /* the temporary that would be its copy is its memory, in this call */
 } device_tensor;
+
+/* Where the temporary is that an input or output can be: in the arena, or `memory` of a
+ * caller's, NULL while that is not so. */
+typedef struct {
+    uint64_t arena_offset, offset;
+    void *memory;
+} shown_place;
 
 struct device_frame {
     dvt_artifact *artifact;
@@ -121,7 +129,27 @@ struct device_frame {
     plugin_lane *flies_on;
     uint64_t turn, generation;
     device_tensor *inputs, *outputs; /* one each: those of this call that are on a device */
+    shown_place *shown;              /* one an input, then one an output */
+    plugin_graphs *graphs;           /* one an instruction, of use where a group begins */
+    uint64_t *key;                   /* room for what they tell runs apart by */
 };
+
+/* Notes where temporaries lie in the arena, which is planned. */
+void dvt_device_shown_start(frame *f);
+/* Points temporaries that a call's inputs and results can be at those, and the others at the
+ * arena. `fresh`: all of them point there. True: something has moved. */
+bool dvt_device_show(frame *f, uint32_t device, bool fresh);
+
+/* ---- device_graph.c: launches that are recorded once and replayed ---- */
+/* Gives a device an instruction that is no copy, with those after it that can go with it. */
+int dvt_device_launch(frame *f, uint32_t at, const instruction *in, device_turn *turn,
+                      plugin_error *error);
+/* Whether a copy gives the device nothing to do: its two sides are one memory. */
+bool dvt_device_copy_is_free(const frame *f, const instruction *in);
+
+/* ---- device_pending.c ---- */
+void dvt_device_note_pending(const frame *f, uint32_t at, const instruction *in,
+                             device_turn *turn);
 
 /* Points the launches on a device at the memory of their operands. */
 void dvt_device_place_launches(frame *f, uint32_t device);

@@ -60,16 +60,22 @@ static void place_buffers(frame *f, uint32_t device)
     }
 }
 
+static void place_operand(const frame *f, uint32_t buffer, dvp_tensor *t)
+{
+    t->data = f->tensors[buffer].data;
+    t->byte_offset = f->tensors[buffer].byte_offset;
+}
+
 static void place_operands(frame *f, const launch *l)
 {
     dvp_tensor *tensors = f->devices->tensors + l->in->pointers_at;
     for (uint32_t i = 0; i < l->in->output_count; i++)
         if (l->in->outputs[i] != DVT_NONE)
-            tensors[i].data = f->tensors[l->in->outputs[i]].data;
+            place_operand(f, l->in->outputs[i], &tensors[i]);
     tensors += l->in->output_count;
     for (uint32_t i = 0; i < l->in->input_count; i++)
         if (l->in->inputs[i] != DVT_NONE)
-            tensors[i].data = f->tensors[l->in->inputs[i]].data;
+            place_operand(f, l->in->inputs[i], &tensors[i]);
 }
 
 void dvt_device_place_launches(frame *f, uint32_t device)
@@ -134,10 +140,12 @@ static void drop_weights(frame *f, uint32_t device)
     s->epoch++;
 }
 
-static dvt_status bind_state(frame *f, device_turn *turn, dvt_error *error)
+static dvt_status bind_state(frame *f, device_turn *turn, bool fresh, dvt_error *error)
 {
     plugin_error problem = {0};
     bool sent = false;
+    if (dvt_device_show(f, turn->device, fresh))
+        dvt_device_place_launches(f, turn->device);
     if (f->devices->artifact->resident_count == 0)
         return DVT_OK;
     int failed =
@@ -228,7 +236,7 @@ static dvt_status enter(frame *f, uint32_t device, device_turn *turn, dvt_error 
                           .launches = lane->finished + 1 < lane->given};
     if (arena->bound == p->generation && arena->epoch == s->epoch) {
         arena->in_use = true;
-        return bind_state(f, turn, error);
+        return bind_state(f, turn, false, error);
     }
     if (arena->in_use)
         return dvt_fail(
@@ -247,7 +255,7 @@ static dvt_status enter(frame *f, uint32_t device, device_turn *turn, dvt_error 
     }
     plugin_let(p);
     arena->in_use = true;
-    return failed ? dvt_plugin_failed(&problem, error) : bind_state(f, turn, error);
+    return failed ? dvt_plugin_failed(&problem, error) : bind_state(f, turn, true, error);
 }
 
 dvt_status dvt_device_leave(frame *f, device_turn *turn, dvt_status status, dvt_error *error)
@@ -407,6 +415,10 @@ static int copy_within(frame *f, const instruction *in, const device_tensor *the
     const dvt_tensor *other = &f->tensors[fills ? in->inputs[0] : in->outputs[0]];
     uint64_t bytes = f->extents[in->outputs[0]];
     plugin_buffer arena = {.memory = other->data};
+    if (fills)
+        plugin_computed_on(&there->buffer->memory, turn->lane);
+    if (there->in_place)
+        return 0;
     if (turn->uploads && plugin_await_uploads(turn->lane, error) != 0)
         return -1;
     turn->uploads = false;
@@ -414,50 +426,8 @@ static int copy_within(frame *f, const instruction *in, const device_tensor *the
     if (!fills)
         return plugin_move(turn->lane, &arena, other->byte_offset, &there->buffer->memory,
                            there->offset, bytes, error);
-    plugin_computed_on(&there->buffer->memory, turn->lane);
     return plugin_move(turn->lane, &there->buffer->memory, there->offset, &arena,
                        other->byte_offset, bytes, error);
-}
-
-static pending_range range_of(const frame *f, uint32_t buffer, bool written)
-{
-    uint32_t owner = f->devices->artifact->program.buffers[buffer].owner;
-    uintptr_t low = (uintptr_t)f->tensors[owner].data;
-    return (pending_range){low, low + (uintptr_t)f->extents[owner], written};
-}
-
-static void note_pending(const frame *f, const instruction *in, device_turn *turn)
-{
-    bool fills = f->devices->artifact->program.buffers[in->outputs[0]].device == 0;
-    if (turn->pending_count < MOST_PENDING)
-        turn->pending[turn->pending_count] =
-            range_of(f, fills ? in->outputs[0] : in->inputs[0], fills);
-    if (turn->pending_count <= MOST_PENDING)
-        turn->pending_count++;
-}
-
-static bool concerns(const device_turn *turn, pending_range used)
-{
-    for (uint32_t i = 0; i < turn->pending_count; i++) {
-        const pending_range *p = &turn->pending[i];
-        if (used.low < p->high && p->low < used.high && (p->written || used.written))
-            return true;
-    }
-    return false;
-}
-
-bool dvt_device_concerns(const frame *f, const device_turn *turn, const instruction *in)
-{
-    bool own = in->opcode == OP_KERNEL || in->opcode == OP_COPY; /* else it may do anything */
-    if (!own || turn->pending_count > MOST_PENDING)
-        return true;
-    for (uint32_t i = 0; i < in->input_count; i++)
-        if (in->inputs[i] != DVT_NONE && concerns(turn, range_of(f, in->inputs[i], false)))
-            return true;
-    for (uint32_t i = 0; i < in->output_count; i++)
-        if (in->outputs[i] != DVT_NONE && concerns(turn, range_of(f, in->outputs[i], true)))
-            return true;
-    return false;
 }
 
 /* Whether a copy uses memory of the host's that the caller knows nothing of, or whose contents
@@ -475,7 +445,21 @@ static void note_host_memory(const frame *f, const instruction *in, device_turn 
     turn->must_wait |= !callers;
 }
 
-static int copy(frame *f, const instruction *in, device_turn *turn, plugin_error *error)
+bool dvt_device_copy_is_free(const frame *f, const instruction *in)
+{
+    const dvt_artifact *a = f->devices->artifact;
+    const buffer_record *buffers = a->program.buffers;
+    uint32_t to = buffers[in->outputs[0]].resident, from = buffers[in->inputs[0]].resident;
+    if (to != 0)
+        return a->residents[to - 1].writer != DVT_NONE;
+    if (from != 0)
+        return a->residents[from - 1].reader != DVT_NONE;
+    const device_tensor *there = device_side(f, in);
+    return there != NULL && there->in_place;
+}
+
+static int copy(frame *f, uint32_t at, const instruction *in, device_turn *turn,
+                plugin_error *error)
 {
     const buffer_record *buffers = f->devices->artifact->program.buffers;
     bool stays = buffers[in->outputs[0]].resident != 0 || buffers[in->inputs[0]].resident != 0;
@@ -485,11 +469,12 @@ static int copy(frame *f, const instruction *in, device_turn *turn, plugin_error
     if (there != NULL)
         return copy_within(f, in, there, turn, error);
     note_host_memory(f, in, turn);
-    note_pending(f, in, turn);
     const dvt_tensor *to = &f->tensors[in->outputs[0]], *from = &f->tensors[in->inputs[0]];
     uint64_t bytes = f->extents[in->outputs[0]]; /* both have one layout, and it is no view */
-    if (to->device.type != DVT_CPU)
+    if (to->device.type != DVT_CPU) {
+        dvt_device_note_pending(f, at, in, turn);
         return upload(turn, to, 0, from->data, bytes, error);
+    }
     if (turn->uploads && plugin_await_uploads(turn->lane, error) != 0)
         return -1;
     turn->uploads = false;
@@ -498,32 +483,10 @@ static int copy(frame *f, const instruction *in, device_turn *turn, plugin_error
     if (f->gaps[in->outputs[0]] && kind != KIND_OUTPUT && kind != KIND_TEMPORARY)
         return download_elements(turn->lane, to, from, bytes, error);
     plugin_buffer source = {.memory = from->data};
-    return plugin_download(turn->lane, to->data, &source, from->byte_offset, bytes, error);
-}
-
-static int run_blob(frame *f, const launch *l, plugin_lane *lane, plugin_error *error)
-{
-    plugin *p = lane->plugin;
-    dvp_error said = {.struct_size = sizeof said};
-    dvp_program *compiled =
-        f->devices->artifact->devices[l->in->device - 1].programs[l->in->index];
-    plugin_counted(&p->counters.kernels, 1);
-    dvp_status status =
-        p->api.program_run(p->device, lane->compute, compiled, l->op.inputs, l->op.input_count,
-                           l->op.outputs, l->op.output_count, &said);
-    return status == DVP_OK ? 0 : plugin_fail(p, status, l->op.name, &said, error);
-}
-
-static int execute(frame *f, const instruction *in, device_turn *turn, plugin_error *error)
-{
-    const launch *l = &f->devices->launches[in->launch_at];
-    if (turn->uploads && plugin_await_uploads(turn->lane, error) != 0)
+    if (plugin_download(turn->lane, to->data, &source, from->byte_offset, bytes, error) != 0)
         return -1;
-    turn->uploads = false;
-    turn->launches = true;
-    return l->kernel_name == NULL
-               ? run_blob(f, l, turn->lane, error)
-               : plugin_execute(turn->lane, l->kernel, l->kernel_name, &l->op, error);
+    dvt_device_note_pending(f, at, in, turn);
+    return 0;
 }
 
 dvt_status dvt_device_step(frame *f, uint32_t at, const instruction *in, device_turn *turn,
@@ -540,7 +503,7 @@ dvt_status dvt_device_step(frame *f, uint32_t at, const instruction *in, device_
     problem.problem = PLUGIN_OK;
     int failed = clear(f, at, turn, &problem);
     if (!failed)
-        failed = in->opcode == OP_COPY ? copy(f, in, turn, &problem)
-                                       : execute(f, in, turn, &problem);
+        failed = in->opcode == OP_COPY ? copy(f, at, in, turn, &problem)
+                                       : dvt_device_launch(f, at, in, turn, &problem);
     return failed ? dvt_plugin_failed(&problem, error) : DVT_OK;
 }

@@ -47,6 +47,24 @@ dvt_status dvt_device_tensors_plan(dvt_artifact *a, dvt_error *error)
     return DVT_OK;
 }
 
+static dvt_plugin *plugin_of(const dvt_artifact *a, uint32_t buffer)
+{
+    uint32_t device = a->tensor_devices != NULL ? a->tensor_devices[buffer] : 0;
+    return device != 0 && device != DVT_NONE && a->devices != NULL
+               ? a->devices[device - 1].plugin
+               : NULL;
+}
+
+dvt_plugin *dvt_input_plugin(const dvt_artifact *a, size_t index)
+{
+    return index < a->program.input_count ? plugin_of(a, a->program.inputs[index]) : NULL;
+}
+
+dvt_plugin *dvt_output_plugin(const dvt_artifact *a, size_t index)
+{
+    return index < a->program.output_count ? plugin_of(a, a->program.outputs[index]) : NULL;
+}
+
 /* ---- those of one call ---- */
 
 dvt_status dvt_device_tensor_check(const dvt_artifact *a, uint32_t buffer, const dvt_tensor *t,
@@ -90,7 +108,7 @@ static dvt_status bind(const frame *f, uint32_t buffer, const dvt_tensor *t,
     if (t->byte_offset > bytes || f->extents[buffer] > bytes - t->byte_offset)
         return dvt_fail(error, DVT_ERROR_GUARD, "%s %u reaches beyond its buffer of %llu bytes",
                         what, number, (unsigned long long)bytes);
-    *made = (device_tensor){(dvt_buffer *)t->data, t->byte_offset};
+    *made = (device_tensor){(dvt_buffer *)t->data, t->byte_offset, false};
     return DVT_OK;
 }
 
@@ -103,8 +121,10 @@ dvt_status dvt_device_input(const dvt_artifact *a, frame *f, uint32_t n, const d
 dvt_status dvt_device_output(const dvt_artifact *a, frame *f, uint32_t n, const dvt_tensor *t,
                              dvt_error *error)
 {
+    const dvt_buffer *given = t->data;
     for (uint32_t i = 0; i < a->program.input_count; i++)
-        if (f->devices->inputs[i].buffer == t->data)
+        if (f->devices->inputs[i].buffer != NULL &&
+            f->devices->inputs[i].buffer->memory.memory == given->memory.memory)
             return dvt_fail(error, DVT_ERROR_ARGUMENT,
                             "output %u and input %u are in one buffer of a device", n, i);
     return bind(f, a->program.outputs[n], t, &f->devices->outputs[n], "output", n, error);

@@ -300,6 +300,7 @@ void dvt_devices_reserve(frame *f, uint32_t device, uint64_t bytes);
 typedef struct {
     uintptr_t low, high;
     bool written; /* by the device */
+    int32_t mark; /* of the lane, behind what writes it; -1: there is none */
 } pending_range;
 enum { MOST_PENDING = 16 };
 
@@ -316,6 +317,8 @@ typedef struct {
     bool waits;     /* the run has work for the host in the end */
     pending_range pending[MOST_PENDING];
     uint32_t pending_count; /* beyond MOST_PENDING: more than are listed */
+    int32_t mark_count;
+    uint32_t replayed_to; /* launches before this instruction were given as a graph */
 } device_turn;
 dvt_status dvt_device_step(frame *f, uint32_t at, const instruction *in, device_turn *turn,
                            dvt_error *error);
@@ -325,8 +328,13 @@ dvt_status dvt_device_leave(frame *f, device_turn *turn, dvt_status status, dvt_
  * it is not waited for, unless that must be; `done` is recorded, if it is not NULL. */
 dvt_status dvt_device_end(frame *f, device_turn *turn, struct dvt_event *done,
                           dvt_status status, dvt_error *error);
-/* Whether an instruction of the host's has to do with what the device is still at work on. */
-bool dvt_device_concerns(const frame *f, const device_turn *turn, const instruction *in);
+/* Before an instruction of the host's: waits for what the device is still at work on that this
+ * has to do with, and no more. Ends the turn where that cannot be told. */
+dvt_status dvt_device_await(frame *f, device_turn *turn, const instruction *in,
+                            dvt_error *error);
+/* The same for results of the host's that are given up after an instruction. */
+dvt_status dvt_device_await_releases(frame *f, device_turn *turn, const instruction *in,
+                                     dvt_error *error);
 /* Whether a frame may serve a run on this stream (NULL: on none) right now. */
 bool dvt_device_is_free(const frame *f, const struct plugin_lane *stream);
 void dvt_device_start(frame *f);
@@ -342,6 +350,12 @@ dvt_status dvt_device_input(const dvt_artifact *a, frame *f, uint32_t n, const d
 dvt_status dvt_device_output(const dvt_artifact *a, frame *f, uint32_t n, const dvt_tensor *t,
                              dvt_error *error);
 void dvt_device_tensors_clear(const dvt_artifact *a, frame *f);
+
+/* ---- device_pending.c: memory of the host's that a device is at work on ---- */
+dvt_status dvt_device_marks_plan(dvt_artifact *a, dvt_error *error);
+
+/* ---- device_shown.c: such inputs and results as kernels use where they lie ---- */
+dvt_status dvt_device_shown_plan(dvt_artifact *a, dvt_error *error);
 
 /* ---- elf.c ---- */
 typedef struct dvt_code dvt_code;
@@ -422,6 +436,9 @@ struct dvt_artifact {
     struct device_state *devices; /* one a device of the table */
     struct resident *residents;   /* state that stays on devices */
     uint32_t *tensor_devices;     /* one a buffer: where an input or output may lie */
+    uint32_t *shown; /* one an input, then one an output: the temporary that it can be */
+    uint8_t *marked; /* one an instruction: it is a copy from a device that the host reads while
+                        that has more to do */
     uint32_t resident_count;
 };
 

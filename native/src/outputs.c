@@ -1,6 +1,7 @@
 /* The outputs of one call: in memory of their own, or in the caller's. */
 #include "call.h"
 #include "defined.h"
+#include "stream.h"
 
 #include <string.h>
 
@@ -22,6 +23,13 @@ static dvt_status check_result(const dvt_tensor *given, const dvt_tensor *expect
                            output);
 }
 
+/* Whether an output is to be made on its device. */
+static bool is_made_there(const dvt_tensor *results, uint32_t output)
+{
+    return results != NULL && results[output].data == NULL &&
+           results[output].device.type == DVT_DEVICE_BUFFER;
+}
+
 static bool share_memory(const dvt_tensor *one, const dvt_tensor *other)
 {
     uintptr_t low[2], high[2];
@@ -38,6 +46,11 @@ static dvt_status check_results(const dvt_artifact *a, const frame *f,
 {
     const program *p = &a->program;
     for (uint32_t i = 0; i < p->output_count; i++) {
+        if (is_made_there(results, i) && dvt_output_plugin(a, i) == NULL)
+            return dvt_fail(error, DVT_ERROR_ARGUMENT,
+                            "output %u cannot be made on a device: the host makes it, or uses "
+                            "it itself",
+                            i);
         if (!wants(results, i))
             continue;
         dvt_status status = check_result(&results[i], &f->tensors[p->outputs[i]], i, error);
@@ -78,6 +91,15 @@ dvt_status dvt_make_outputs(const dvt_artifact *a, frame *f, const dvt_tensor *i
         uint32_t shown = p->outputs[i], owner = p->buffers[shown].owner;
         if (p->buffers[shown].handed_out)
             continue; /* the host will make it */
+        if (is_made_there(results, i)) {
+            status = dvt_new_device_output(dvt_output_plugin(a, i), &f->tensors[shown],
+                                           f->extents[owner], &outputs[i], error);
+            if (status != DVT_OK)
+                continue;
+            f->tensors[owner].data = f;
+            status = dvt_device_output(a, f, i, &outputs[i]->tensor, error);
+            continue;
+        }
         if (wants(results, i) && results[i].device.type != DVT_CPU) {
             f->tensors[owner].data = f; /* the device alone writes it */
             status = dvt_device_output(a, f, i, &results[i], error);

@@ -135,9 +135,11 @@ static int check_functions(const char *path, const dvp_plugin *api, plugin_error
     return 0;
 }
 
-/* Compiling whole segments takes all of its functions. */
-static void drop_partial_compiler(dvp_plugin *api)
+/* Compiling whole segments takes all of its functions, and so does recording. */
+static void drop_partial_groups(dvp_plugin *api)
 {
+    if (!api->capture_begin || !api->capture_end || !api->graph_launch || !api->graph_free)
+        api->capture_begin = NULL;
     if (api->segment_compile && api->blob_free && api->blob_check && api->program_load &&
         api->program_free && api->program_run)
         return;
@@ -188,8 +190,8 @@ static int query(const char *path, dvp_query ask, plugin *p, plugin_error *error
         return -1;
     size_t known = table->struct_size < sizeof p->api ? table->struct_size : sizeof p->api;
     memcpy(&p->api, table, known);
-    drop_partial_compiler(&p->api);
     drop_partial_packing(&p->api);
+    drop_partial_groups(&p->api);
     return check_functions(path, &p->api, error) || read_info(path, p, error) ? -1 : 0;
 }
 
@@ -207,7 +209,10 @@ static void abandon_device(void *context)
     for (plugin_event *e = p->events; e != NULL; e = e->next)
         e->handle = NULL;
     for (int i = 0; i < PLUGIN_LANES; i++)
-        p->lanes[i] = (plugin_lane){.plugin = p, .kept = p->lanes[i].kept};
+        p->lanes[i] = (plugin_lane){.plugin = p,
+                                    .kept = p->lanes[i].kept,
+                                    .imported = p->lanes[i].imported,
+                                    .imported_at = UINT64_MAX};
     p->counters.buffers = 0;
     p->generation++;
 }
@@ -244,6 +249,8 @@ int plugin_open(const char *path, int32_t index, plugin **out, plugin_error *err
     p->index = index;
     p->parallel = p->info.flags & DVP_PARALLEL_STREAMS;
     p->timeout = read_timeout();
+    const char *graphs = getenv("DOVETAIL_DEVICE_GRAPHS");
+    p->records = graphs == NULL || strcmp(graphs, "0") != 0;
     dvt_lock_init_long(&p->lock, abandon_device, p);
     dvt_lock_init_long(&p->memory, NULL, NULL);
     dvt_lock_init_brief(&p->retired_lock);

@@ -25,19 +25,26 @@ typedef struct {
 typedef struct {
     uint64_t uploads, downloads, upload_bytes, download_bytes, kernels, buffers;
     uint64_t peer_copies, peer_bytes;
+    uint64_t recorded, replayed; /* graphs */
 } plugin_counters;
 
 /* The first are the runtime's own, the others streams of its callers. */
 enum { PLUGIN_OWN_LANES = 4, PLUGIN_LANES = 12 };
+
+/* Points in a turn that the host can wait for. */
+enum { PLUGIN_MARKS = 4 };
 
 /* What one run has to itself: a stream for kernels, one for copies to the device, and events
  * where the one waits for the other. */
 typedef struct plugin_lane {
     struct dvt_plugin *plugin;
     dvp_stream *compute, *transfer;
-    dvp_event *uploaded, *computed;
+    dvp_event *uploaded, *computed, *marks[PLUGIN_MARKS];
     bool made, taken;
-    bool kept; /* it is a caller's */
+    bool kept;     /* it is a caller's */
+    bool imported; /* and `compute` his own stream, by its native handle: */
+    void *native;
+    uint64_t imported_at; /* the generation of the device that it is of; 0: not yet */
     _Atomic uint64_t given,
         finished; /* how often it got work; what is done and was waited for */
     _Atomic uint64_t bad_first, bad_last; /* turns whose work failed; 0: none */
@@ -52,7 +59,23 @@ typedef struct plugin_event {
     struct plugin_event *next;
 } plugin_event;
 
-struct plugin_retired; /* memory and programs that nobody needs any more */
+struct plugin_retired; /* memory, programs and graphs that nobody needs any more */
+
+/* Work with the addresses that it was recorded with, or will be if it comes again. */
+enum { PLUGIN_GRAPHS = 4 };
+typedef struct {
+    dvp_graph *handle; /* NULL: seen once */
+    uint64_t *key;
+    size_t count;
+    uint64_t generation, used; /* 0: nothing is here */
+} plugin_graph;
+
+/* The same work with several sets of addresses. Used by one run at a time. */
+typedef struct {
+    plugin_graph kept[PLUGIN_GRAPHS];
+    uint64_t clock;
+    uint64_t refused_at; /* the generation in which it could not be recorded; 0: none */
+} plugin_graphs;
 
 typedef struct dvt_plugin {
     dvp_plugin api; /* NULL where the plug-in's own table ends */
@@ -62,6 +85,7 @@ typedef struct dvt_plugin {
     dvp_device *device; /* NULL: not open */
     _Atomic bool lost;  /* closed as soon as no run uses it any more */
     bool parallel;      /* runs hold no lock, and have a lane each */
+    bool records;       /* work that comes again is recorded, where the plug-in can */
     uint32_t busy;      /* how many such runs there are */
     plugin_lane lanes[PLUGIN_LANES];
     _Atomic uint64_t
@@ -129,6 +153,8 @@ typedef struct {
     const void *blob; /* NULL, or the compiled segment that is run for the one step */
     uint64_t blob_bytes;
     dvp_program *compiled;
+    plugin_graphs graphs;
+    uint64_t *key; /* room for what `graphs` tells runs apart by */
 } plugin_program;
 
 /* Each returns 0, or -1 with the error filled in. The library is never unloaded. */
@@ -155,6 +181,8 @@ int plugin_enter_on(plugin *p, plugin_lane *wanted, plugin_buffer *const *reads,
 /* A lane for a caller; NULL: all are taken. */
 plugin_lane *plugin_keep_lane(plugin *p);
 void plugin_give_lane(plugin *p, plugin_lane *lane);
+/* Makes a lane that was kept just now one whose kernels run on a native stream. */
+int plugin_import_lane(plugin *p, plugin_lane *lane, void *native, plugin_error *error);
 /* Events of callers: on the list from when they are made until they are freed. */
 void plugin_keep_event(plugin *p, plugin_event *event);
 void plugin_drop_event(plugin *p, plugin_event *event);
@@ -176,6 +204,7 @@ bool plugin_is_alive(const plugin *p, const plugin_buffer *buffer);
  */
 void plugin_free(plugin *p, plugin_buffer *buffer);
 void plugin_free_compiled(plugin *p, dvp_program *compiled, uint64_t generation);
+void plugin_free_graph(plugin *p, dvp_graph *graph, uint64_t generation);
 /* Sees to it that one more buffer or program can be given back without memory to note it in;
  * where there came none of it, that is taken back. */
 int plugin_reserve(plugin *p, plugin_error *error);
@@ -188,6 +217,8 @@ void plugin_sweep(plugin *p);
 /* ---- memory and copies (plugin_copy.c), in a run ---- */
 
 int plugin_alloc(plugin *p, uint64_t bytes, plugin_buffer *buffer, plugin_error *error);
+/* Memory that the vendor's own library made: never freed here. */
+plugin_buffer plugin_borrow(plugin *p, void *memory, uint64_t bytes);
 /* Memory of another kind, and where the host uses it; what the host has already where
  * `*address` is not NULL. */
 int plugin_alloc_kind(plugin *p, uint32_t kind, uint64_t bytes, plugin_buffer *buffer,
@@ -210,6 +241,10 @@ int plugin_wait(plugin_lane *lane, uint64_t nanoseconds, plugin_error *error);
 /* Waits for an event, as long as that: DVP_TIMEOUT. The device is visited. */
 dvp_status plugin_wait_event(plugin *p, dvp_event *event, uint64_t nanoseconds,
                              dvp_error *said);
+/* Puts a mark of the turn behind what the kernels' stream was given: other than 0 where there
+ * is none. Waits for it, as long as a stream may take: other than 0 where that says why. */
+int plugin_mark(plugin_lane *lane, int32_t number);
+int plugin_wait_mark(plugin_lane *lane, int32_t number);
 /* Let all that a lane is given from now on wait for what another has been given. */
 int plugin_follow(plugin_lane *lane, plugin_lane *other, plugin_error *error);
 /* Notes that a lane builds on another's work, so that whoever waits hears of errors there. */
@@ -234,6 +269,17 @@ int plugin_load_blob(plugin *p, const void *blob, uint64_t bytes, dvp_program **
 int plugin_run(plugin_lane *lane, plugin_program *program, plugin_buffer *const *slots,
                const void *const *uploads, void *const *downloads, plugin_error *error);
 void plugin_free_program(plugin *p, plugin_program *program);
+
+/* ---- recorded work (plugin_graph.c), in a run ---- */
+
+/* Gives a lane's kernels work by calling `give`, which fails or gives all of it. Where the
+ * plug-in can record and the same work with the same addresses (`key`) comes a second time it
+ * is recorded, and replayed from then on. What cannot be recorded is given as ever. */
+int plugin_replay(plugin_lane *lane, plugin_graphs *graphs, const uint64_t *key, size_t count,
+                  int (*give)(void *context, plugin_error *error), void *context,
+                  plugin_error *error);
+/* Once nothing runs it any more; any thread may, with no lock held. */
+void plugin_free_graphs(plugin *p, plugin_graphs *graphs);
 
 /* Whole segments. Each of the first two gives 1 where the plug-in compiles none. */
 int plugin_compile(plugin *p, const dvp_segment *segment, const void **blob, uint64_t *bytes,

@@ -21,6 +21,15 @@ static dvp_status allocate(plugin *p, uint64_t bytes, void **memory, dvp_error *
     return status == DVP_OK && *memory == NULL ? DVP_NO_MEMORY : status;
 }
 
+plugin_buffer plugin_borrow(plugin *p, void *memory, uint64_t bytes)
+{
+    return (plugin_buffer){.memory = memory,
+                           .lane = -1,
+                           .bytes = bytes,
+                           .generation = p->generation,
+                           .number = __atomic_add_fetch(&p->buffer_count, 1, __ATOMIC_RELAXED)};
+}
+
 static int keep(plugin *p, dvp_status status, void *memory, uint64_t bytes,
                 plugin_buffer *buffer, const dvp_error *said, plugin_error *error)
 {
@@ -28,12 +37,7 @@ static int keep(plugin *p, dvp_status status, void *memory, uint64_t bytes,
         plugin_unreserve(p);
         return plugin_fail(p, status, "buffer_alloc", said, error);
     }
-    *buffer =
-        (plugin_buffer){.memory = memory,
-                        .lane = -1,
-                        .bytes = bytes,
-                        .generation = p->generation,
-                        .number = __atomic_add_fetch(&p->buffer_count, 1, __ATOMIC_RELAXED)};
+    *buffer = plugin_borrow(p, memory, bytes);
     plugin_counted(&p->counters.buffers, 1);
     return 0;
 }
@@ -165,15 +169,17 @@ int plugin_copy_peer(plugin_lane *lane, const plugin_buffer *to, plugin *from,
  * taken longer than anything may. NOT_YET where that takes longer than `limit`. */
 enum { NOT_YET = -1 };
 
-static dvp_status wait_for(plugin *p, dvp_stream *stream, uint64_t limit, dvp_error *said)
+static dvp_status wait_for(plugin *p, dvp_stream *stream, dvp_event *event, uint64_t limit,
+                           dvp_error *said)
 {
-    if (p->api.stream_wait == NULL)
+    if (event == NULL && p->api.stream_wait == NULL)
         return p->api.stream_sync(p->device, stream, said);
     uint64_t start = dvt_now();
     for (;;) {
         uint64_t waited = dvt_now() - start, left = waited < limit ? limit - waited : 0;
-        dvp_status status =
-            p->api.stream_wait(p->device, stream, left < SLICE ? left : SLICE, said);
+        uint64_t slice = left < SLICE ? left : SLICE;
+        dvp_status status = event != NULL ? p->api.event_sync(p->device, event, slice, said)
+                                          : p->api.stream_wait(p->device, stream, slice, said);
         if (status != DVP_TIMEOUT)
             return status;
         if (left <= SLICE)
@@ -291,9 +297,9 @@ int plugin_wait(plugin_lane *lane, uint64_t limit, plugin_error *error)
     /* Both, whatever the first one says: a stream that was not waited for may still write to
      * memory that the caller is about to free. A device that is lost writes nowhere any more.
      */
-    dvp_status status = wait_for(p, lane->transfer, limit, &said), other = DVP_OK;
+    dvp_status status = wait_for(p, lane->transfer, NULL, limit, &said), other = DVP_OK;
     if (status != DVP_DEVICE_LOST && status != DVP_TIMEOUT && status != NOT_YET)
-        other = wait_for(p, lane->compute, limit, &also_said);
+        other = wait_for(p, lane->compute, NULL, limit, &also_said);
     if (status == NOT_YET || (status == DVP_OK && other == NOT_YET))
         return 1;
     other = other == NOT_YET ? DVP_OK : other; /* what failed before it is told now */
@@ -319,9 +325,33 @@ int plugin_sync_uploads(plugin_lane *lane, plugin_error *error)
 {
     dvp_error said;
     plugin_clear(&said);
-    dvp_status status = wait_for(lane->plugin, lane->transfer, UINT64_MAX, &said);
+    dvp_status status = wait_for(lane->plugin, lane->transfer, NULL, UINT64_MAX, &said);
     return status == DVP_OK ? 0
                             : plugin_fail(lane->plugin, status, "stream_sync", &said, error);
+}
+
+int plugin_mark(plugin_lane *lane, int32_t number)
+{
+    plugin *p = lane->plugin;
+    dvp_error said;
+    plugin_clear(&said);
+    if (number >= PLUGIN_MARKS || p->api.event_sync == NULL)
+        return -1;
+    dvp_event **mark = &lane->marks[number];
+    dvt_lock_take(&p->memory);
+    dvp_status status = *mark != NULL ? DVP_OK : p->api.event_create(p->device, mark, &said);
+    dvt_lock_give(&p->memory);
+    if (status == DVP_OK)
+        status = p->api.event_record(p->device, *mark, lane->compute, &said);
+    return status == DVP_OK ? 0 : -1;
+}
+
+int plugin_wait_mark(plugin_lane *lane, int32_t number)
+{
+    dvp_error said;
+    plugin_clear(&said);
+    plugin *p = lane->plugin;
+    return wait_for(p, NULL, lane->marks[number], UINT64_MAX, &said) == DVP_OK ? 0 : -1;
 }
 
 static int await(plugin_lane *lane, dvp_event *event, dvp_stream *done, dvp_stream *waiting,

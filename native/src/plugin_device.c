@@ -12,7 +12,8 @@
 struct plugin_retired {
     struct plugin_retired *next;
     void *memory;          /* a buffer, or */
-    dvp_program *compiled; /* a program */
+    dvp_program *compiled; /* a program, or */
+    dvp_graph *graph;
     uint64_t generation;
     uint64_t given[PLUGIN_LANES]; /* what each lane had been given then */
 };
@@ -50,13 +51,12 @@ void plugin_unreserve(plugin *p)
     free(take_spare(p));
 }
 
-static void retire(plugin *p, void *memory, dvp_program *compiled, uint64_t generation)
+static void retire(plugin *p, struct plugin_retired what)
 {
     struct plugin_retired *made = take_spare(p);
     if (made == NULL)
         return; /* the device was closed just now */
-    *made = (struct plugin_retired){
-        .memory = memory, .compiled = compiled, .generation = generation};
+    *made = what;
     for (int i = 0; i < PLUGIN_LANES; i++)
         made->given[i] = p->lanes[i].given;
     push(p, &p->retired, made);
@@ -65,14 +65,21 @@ static void retire(plugin *p, void *memory, dvp_program *compiled, uint64_t gene
 void plugin_free(plugin *p, plugin_buffer *buffer)
 {
     if (buffer->memory != NULL && buffer->generation == p->generation)
-        retire(p, buffer->memory, NULL, buffer->generation);
+        retire(p, (struct plugin_retired){.memory = buffer->memory,
+                                          .generation = buffer->generation});
     buffer->memory = NULL;
 }
 
 void plugin_free_compiled(plugin *p, dvp_program *compiled, uint64_t generation)
 {
     if (compiled != NULL && generation == p->generation)
-        retire(p, NULL, compiled, generation);
+        retire(p, (struct plugin_retired){.compiled = compiled, .generation = generation});
+}
+
+void plugin_free_graph(plugin *p, dvp_graph *graph, uint64_t generation)
+{
+    if (graph != NULL && generation == p->generation)
+        retire(p, (struct plugin_retired){.graph = graph, .generation = generation});
 }
 
 static bool is_due(const plugin *p, const struct plugin_retired *r)
@@ -116,6 +123,8 @@ static void give_back(plugin *p, struct plugin_retired *list)
         }
         if (alive && list->compiled != NULL)
             p->api.program_free(p->device, list->compiled);
+        if (alive && list->graph != NULL)
+            p->api.graph_free(p->device, list->graph);
         free(list);
         list = next;
     }
@@ -141,29 +150,54 @@ void plugin_release(plugin_lane *lane, void *memory)
     lane->held = memory;
 }
 
-static void drop_lane(plugin *p, plugin_lane *lane)
+static void destroy_streams(plugin *p, plugin_lane *lane)
 {
     if (lane->uploaded != NULL)
         p->api.event_destroy(p->device, lane->uploaded);
     if (lane->computed != NULL)
         p->api.event_destroy(p->device, lane->computed);
+    for (int i = 0; i < PLUGIN_MARKS; i++) {
+        if (lane->marks[i] != NULL)
+            p->api.event_destroy(p->device, lane->marks[i]);
+        lane->marks[i] = NULL;
+    }
     if (lane->transfer != NULL)
         p->api.stream_destroy(p->device, lane->transfer);
     if (lane->compute != NULL)
         p->api.stream_destroy(p->device, lane->compute);
+    lane->uploaded = lane->computed = NULL;
+    lane->transfer = lane->compute = NULL;
+    lane->made = false;
+}
+
+static void drop_lane(plugin *p, plugin_lane *lane)
+{
+    destroy_streams(p, lane);
     while (lane->held != NULL) {
         void *next = *(void **)lane->held;
         free(lane->held);
         lane->held = next;
     }
-    *lane = (plugin_lane){.plugin = p, .kept = lane->kept};
+    *lane = (plugin_lane){.plugin = p,
+                          .kept = lane->kept,
+                          .imported = lane->imported,
+                          .native = lane->native,
+                          .imported_at = lane->imported_at};
+}
+
+static dvp_status make_compute(plugin *p, plugin_lane *lane, dvp_error *said)
+{
+    if (!lane->imported)
+        return p->api.stream_create(p->device, &lane->compute, said);
+    lane->imported_at = p->generation;
+    return p->api.stream_import(p->device, lane->native, &lane->compute, said);
 }
 
 static dvp_status make_lane(plugin *p, plugin_lane *lane, dvp_error *said)
 {
     lane->plugin = p;
     dvt_lock_take(&p->memory);
-    dvp_status status = p->api.stream_create(p->device, &lane->compute, said);
+    dvp_status status = make_compute(p, lane, said);
     if (status == DVP_OK)
         status = p->api.stream_create(p->device, &lane->transfer, said);
     if (status == DVP_OK)
@@ -250,6 +284,11 @@ static int see_to_lane(plugin *p, plugin_lane *lane, plugin_error *error)
 {
     dvp_error said;
     plugin_clear(&said);
+    if (lane->imported && lane->imported_at != 0 && lane->imported_at != p->generation)
+        return plugin_problem_is(error, PLUGIN_LOST,
+                                 "a native stream is lost with the device of plug-in '%s' that "
+                                 "it was imported to: import one of the device as it is open",
+                                 p->info.name);
     dvp_status status = lane->made ? DVP_OK : make_lane(p, lane, &said);
     return status == DVP_OK ? 0 : plugin_fail(p, status, "preparing the device", &said, error);
 }
@@ -392,11 +431,38 @@ plugin_lane *plugin_keep_lane(plugin *p)
     return found;
 }
 
-/* Its streams stay, for the next one who wants a lane. */
+/* Turns go on counting: events and buffers name them. */
+static void destroy_lane_streams(plugin *p, plugin_lane *lane)
+{
+    dvt_lock_take(&p->memory);
+    destroy_streams(p, lane);
+    dvt_lock_give(&p->memory);
+}
+
+int plugin_import_lane(plugin *p, plugin_lane *lane, void *native, plugin_error *error)
+{
+    dvt_lock_take(&p->lock);
+    int failed = plugin_ready(p, error);
+    if (!failed) {
+        if (lane->made)
+            destroy_lane_streams(p, lane);
+        lane->imported = true;
+        lane->native = native;
+        lane->imported_at = 0;
+        failed = see_to_lane(p, lane, error);
+    }
+    dvt_lock_give(&p->lock);
+    return failed;
+}
+
+/* Its streams stay, for the next one who wants a lane; not one that is the caller's. */
 void plugin_give_lane(plugin *p, plugin_lane *lane)
 {
     dvt_lock_take(&p->lock);
-    lane->kept = false;
+    if (lane->imported && lane->made && p->device != NULL)
+        destroy_lane_streams(p, lane);
+    lane->imported = lane->kept = false;
+    lane->native = NULL;
     dvt_lock_give(&p->lock);
 }
 

@@ -2,6 +2,7 @@
 #include "plugin.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 /* ---- programs ---- */
@@ -200,16 +201,21 @@ static int place_slots(plugin_lane *lane, plugin_program *program, plugin_step *
     return 0;
 }
 
-static int execute(plugin_lane *lane, plugin_program *program, plugin_buffer *const *slots,
-                   plugin_error *error)
+typedef struct {
+    plugin_lane *lane;
+    plugin_program *program;
+} launches;
+
+static int give(void *context, plugin_error *error)
 {
+    const launches *all = context;
+    plugin_lane *lane = all->lane;
+    plugin_program *program = all->program;
     plugin *p = lane->plugin;
     dvp_error said;
     plugin_clear(&said);
     for (size_t i = 0; i < program->step_count; i++) {
         plugin_step *step = &program->steps[i];
-        if (place_slots(lane, program, step, slots, error) != 0)
-            return -1;
         plugin_counted(&p->counters.kernels, 1);
         dvp_status status =
             program->blob
@@ -221,6 +227,39 @@ static int execute(plugin_lane *lane, plugin_program *program, plugin_buffer *co
             return fail_kernel(p, status, step->kernel_name, &step->op, &said, error);
     }
     return 0;
+}
+
+/* The memory of every operand, which tells one call's kernels from another's. */
+static size_t write_key(const plugin_program *program, uint64_t *key)
+{
+    size_t count = 0;
+    for (size_t i = 0; i < program->step_count; i++) {
+        const plugin_step *step = &program->steps[i];
+        for (uint32_t k = 0; k < step->op.output_count; k++, count++)
+            if (key != NULL)
+                key[count] = (uint64_t)(uintptr_t)step->outputs[k].data;
+        for (uint32_t k = 0; k < step->op.input_count; k++, count++)
+            if (key != NULL)
+                key[count] = (uint64_t)(uintptr_t)step->inputs[k].data;
+    }
+    return count;
+}
+
+static int execute(plugin_lane *lane, plugin_program *program, plugin_buffer *const *slots,
+                   plugin_error *error)
+{
+    launches all = {lane, program};
+    for (size_t i = 0; i < program->step_count; i++)
+        if (place_slots(lane, program, &program->steps[i], slots, error) != 0)
+            return -1;
+    if (program->step_count < 2 || lane->plugin->api.capture_begin == NULL)
+        return give(&all, error);
+    if (program->key == NULL)
+        program->key = malloc((write_key(program, NULL) + 1) * sizeof *program->key);
+    if (program->key == NULL)
+        return give(&all, error);
+    size_t count = write_key(program, program->key);
+    return plugin_replay(lane, &program->graphs, program->key, count, give, &all, error);
 }
 
 /* Results that stay on the device are not waited for; what was sent is, for the caller may free
@@ -274,6 +313,9 @@ void plugin_free_program(plugin *p, plugin_program *program)
 {
     plugin_free_compiled(p, program->compiled, program->arena.generation);
     program->compiled = NULL;
+    plugin_free_graphs(p, &program->graphs);
+    free(program->key);
+    program->key = NULL;
     for (size_t i = 0; program->steps != NULL && i < program->step_count; i++) {
         plugin_step *step = &program->steps[i]; /* half read where the program was refused */
         for (uint32_t k = 0; step->prepared != NULL && k < plugin_reads(step); k++)

@@ -326,14 +326,13 @@ static void run_some(void *context)
         if (r->control != NULL &&
             (asks ? dvt_control_poll(r->control) : dvt_control_stopped(r->control)))
             return;
-        if (r->turn.plugin != NULL && in->device == 0 &&
-            dvt_device_concerns(r->f, &r->turn, in))
-            r->status = dvt_device_leave(r->f, &r->turn, r->status, r->error);
+        if (r->turn.plugin != NULL && in->device == 0)
+            r->status = dvt_device_await(r->f, &r->turn, in, r->error);
         if (r->status != DVT_OK)
             return;
         run_instruction(r, r->at);
-        if (r->turn.plugin != NULL && in->release_count > 0) /* a copy may still read them */
-            r->status = dvt_device_leave(r->f, &r->turn, r->status, r->error);
+        if (r->status == DVT_OK && r->turn.plugin != NULL && in->release_count > 0)
+            r->status = dvt_device_await_releases(r->f, &r->turn, in, r->error);
         for (uint32_t n = 0; n < in->release_count; n++)
             release_host(r->f, p->releases[in->release_at + n]);
     }

@@ -82,6 +82,71 @@ dvt_status dvt_buffer_import(dvt_plugin *p, void *memory, uint64_t bytes, dvt_bu
     return make_buffer(p, DVT_MEMORY_IMPORTED, memory, bytes, made, error);
 }
 
+dvt_status dvt_buffer_borrow(dvt_plugin *p, void *handle, uint64_t bytes, dvt_buffer **made,
+                             dvt_error *error)
+{
+    plugin_error problem = {0};
+    if (handle == NULL)
+        return dvt_fail(error, DVT_ERROR_ARGUMENT, "there is no memory to borrow");
+    dvt_buffer *buffer = calloc(1, sizeof *buffer);
+    if (buffer == NULL)
+        return no_memory(error);
+    dvt_lock_take(&p->lock);
+    int failed = plugin_ready(p, &problem);
+    buffer->plugin = p;
+    buffer->memory = plugin_borrow(p, handle, bytes);
+    dvt_lock_give(&p->lock);
+    if (failed) {
+        free(buffer);
+        return dvt_plugin_failed(&problem, error);
+    }
+    *made = buffer;
+    return DVT_OK;
+}
+
+void *dvt_buffer_handle(const dvt_buffer *buffer)
+{
+    const plugin *p = buffer->plugin;
+    bool there = buffer->memory.generation == p->generation && !p->lost;
+    return there ? buffer->memory.memory : NULL;
+}
+
+static void delete_output(dvt_managed *managed)
+{
+    dvt_buffer_free(managed->tensor.data);
+    free(managed);
+}
+
+dvt_status dvt_new_device_output(plugin *p, const dvt_tensor *like, uint64_t bytes,
+                                 dvt_managed **made, dvt_error *error)
+{
+    size_t rank = (size_t)like->ndim;
+    dvt_buffer *buffer = NULL;
+    dvt_managed *output = calloc(1, sizeof *output + 2 * rank * sizeof(int64_t));
+    if (output == NULL)
+        return no_memory(error);
+    dvt_status status = dvt_buffer_new(p, DVT_MEMORY_DEVICE, bytes, &buffer, error);
+    if (status != DVT_OK) {
+        free(output);
+        return status;
+    }
+    int64_t *numbers = (int64_t *)(void *)(output + 1);
+    output->version.major = 1;
+    output->deleter = delete_output;
+    output->tensor = *like;
+    output->tensor.data = buffer;
+    output->tensor.device = (dvt_device){DVT_DEVICE_BUFFER, 0};
+    output->tensor.byte_offset = 0;
+    output->tensor.shape = numbers;
+    output->tensor.strides = numbers + rank;
+    if (rank > 0) {
+        memcpy(numbers, like->shape, rank * sizeof *numbers);
+        memcpy(numbers + rank, like->strides, rank * sizeof *numbers);
+    }
+    *made = output;
+    return DVT_OK;
+}
+
 void *dvt_buffer_host(const dvt_buffer *buffer)
 {
     const plugin *p = buffer->plugin;
@@ -98,11 +163,13 @@ void dvt_buffer_free(dvt_buffer *buffer)
     if (buffer == NULL)
         return;
     plugin *p = buffer->plugin;
-    for (int i = 0; buffer->kind == DVT_MEMORY_IMPORTED && i < PLUGIN_LANES; i++)
+    bool callers = buffer->kind == DVT_MEMORY_IMPORTED || buffer->kind == 0;
+    for (int i = 0; callers && i < PLUGIN_LANES; i++)
         if (p->lanes[i].made && p->lanes[i].finished < p->lanes[i].given)
             wait_for(p, &p->lanes[i], UINT64_MAX, NULL);
     dvt_lock_take(&p->lock);
-    plugin_free(p, &buffer->memory);
+    if (buffer->kind != 0)
+        plugin_free(p, &buffer->memory);
     plugin_sweep(p);
     dvt_lock_give(&p->lock);
     free(buffer);
@@ -195,6 +262,49 @@ dvt_status dvt_stream_new(dvt_plugin *p, dvt_stream **made, dvt_error *error)
     }
     *made = stream;
     return DVT_OK;
+}
+
+dvt_status dvt_stream_import(dvt_plugin *p, void *native, dvt_stream **made, dvt_error *error)
+{
+    plugin_error problem = {0};
+    if (p->api.stream_import == NULL)
+        return dvt_fail(error, DVT_ERROR_UNSUPPORTED,
+                        "the plug-in '%.60s' takes no streams of its vendor's own library: "
+                        "it has no stream_import",
+                        p->info.name);
+    dvt_status status = dvt_stream_new(p, made, error);
+    if (status != DVT_OK)
+        return status;
+    if (plugin_import_lane(p, (*made)->lane, native, &problem) == 0)
+        return DVT_OK;
+    dvt_stream_free(*made);
+    *made = NULL;
+    return dvt_plugin_failed(&problem, error);
+}
+
+dvt_status dvt_stream_native(dvt_stream *stream, void **native, dvt_error *error)
+{
+    plugin *p = stream->plugin;
+    plugin_error problem = {0};
+    dvp_error said;
+    plugin_clear(&said);
+    plugin_lane *lane;
+    if (!stream->lane->imported && p->api.stream_native == NULL)
+        return dvt_fail(error, DVT_ERROR_UNSUPPORTED,
+                        "the plug-in '%.60s' does not tell what its vendor's library calls a "
+                        "stream: it has no stream_native",
+                        p->info.name);
+    if (plugin_enter_on(p, stream->lane, NULL, 0, &lane, &problem) != 0)
+        return dvt_plugin_failed(&problem, error);
+    lane->given--; /* it was given nothing to wait for */
+    dvp_status status = DVP_OK;
+    *native = lane->native;
+    if (!lane->imported)
+        status = p->api.stream_native(p->device, lane->compute, native, &said);
+    int failed =
+        status == DVP_OK ? 0 : plugin_fail(p, status, "stream_native", &said, &problem);
+    plugin_leave(lane);
+    return failed ? dvt_plugin_failed(&problem, error) : DVT_OK;
 }
 
 /* Waits for a lane that nothing new is given to. */

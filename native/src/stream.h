@@ -7,8 +7,8 @@
 struct dvt_buffer {
     plugin *plugin;
     plugin_buffer memory;
-    uint32_t kind;
-    void *host; /* where the host uses it, or NULL */
+    uint32_t kind; /* 0: borrowed */
+    void *host;    /* where the host uses it, or NULL */
 };
 
 struct dvt_stream {
@@ -26,6 +26,9 @@ struct dvt_event {
 /* 0, or -1 with the error set. */
 int dvt_buffer_is_lost(const dvt_buffer *buffer, plugin_error *error);
 /* Records an event behind all that a lane's kernels were given, in a run. */
+/* A result that is made on a device: its deleter frees the buffer. */
+dvt_status dvt_new_device_output(plugin *p, const dvt_tensor *like, uint64_t bytes,
+                                 dvt_managed **made, dvt_error *error);
 int dvt_event_set(dvt_event *event, plugin_lane *lane, plugin_error *error);
 void dvt_event_unset(dvt_event *event);
 

@@ -89,9 +89,11 @@ def test_a_step_that_fails_leaves_the_state_as_it_was(sim, decoder):
     for where, at in [("copy_in", 1), ("copy_in", 3), ("execute", 9), ("kernel_fails", 20)]:
         for name in run.state if where == "copy_in" else ():  # it is sent again
             run.state[name] = torch.from_dlpack(run.state[name]).clone()
+        sim.native.set_graphs(where != "execute")  # what is replayed is not executed one by one
         sim.native.set(f"fault.{where}", at)
         with pytest.raises(errors.PluginFailed):
             run(tokens[1])
+        sim.native.set_graphs(True)
         sim.native.set(f"fault.{where}", 0)
         expect(model, run, tokens[1])
 

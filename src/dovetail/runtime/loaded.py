@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from dovetail.errors import (
     ArtifactChanged,
@@ -24,6 +24,9 @@ from dovetail.file import container
 from dovetail.runtime import tree as trees
 from dovetail.runtime.manifest import read_manifest
 from dovetail.runtime.state import State
+
+if TYPE_CHECKING:
+    from dovetail.runtime.device import Device, OnDevice, Stream
 
 INTERPRETED = -2  # what ``Artifact.code()`` says where kernels are interpreted
 BUILT_IN = -1  # the same where built-in kernels serve instead
@@ -272,13 +275,36 @@ class Loaded:
             results = self._run(*args)
             if self._single:
                 return results[0]
-            given: Sequence[Any] = args
-        else:
-            flat: list[Any] = []
-            trees.flatten(self._inputs, (args, kwargs), flat)
-            given = flat
-            results = self._run(*flat)
-        return trees.unflatten(self._outputs, results, lambda text: self._size(text, given))
+            return trees.unflatten(self._outputs, results, lambda text: self._size(text, args))
+        return self.run_with(self._run, args, kwargs)
+
+    def run_with(
+        self, run: Callable[..., list[Any]], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """The same with another way to run the tensors that go in."""
+        flat: list[Any] = []
+        trees.flatten(self._inputs, (args, kwargs), flat)
+        results = run(*flat)
+        return trees.unflatten(self._outputs, results, lambda text: self._size(text, flat))
+
+    def on(self, place: Stream | Device) -> OnDevice:
+        """This artifact with its results on a device; on a stream it returns before they are done.
+
+        ``run.on(stream)(x)`` takes tensors of the host and of the device. Results that the device
+        makes are ``DeviceTensor``s, each with the event that it is ready at; those that the host
+        makes are there.
+        """
+        from dovetail.runtime.device import OnDevice
+
+        return OnDevice(self, place)
+
+    def device(self, name: str | None = None) -> Device:
+        """A device that it runs on, by the plug-in's name; the only one where none is given."""
+        from dovetail.runtime.device import device_named
+
+        used = {name for name, _, _ in self.native.devices()}
+        plugins = [each for each in self.native.plugins() if each.info()[0] in used]
+        return device_named(plugins, name)
 
     def _size(self, text: str, given: Sequence[Any]) -> int:
         from dovetail.ir.size import VALUE, evaluate
