@@ -103,6 +103,10 @@ class Case:
         assert all(isinstance(s, Built) for s in steps)
         return found[0]
 
+    def tile(self):
+        """The tile of its schedule."""
+        return make_schedule(self.kernel(), AVX512).register_tiles
+
 
 @pytest.fixture(autouse=True)
 def _always_ours(monkeypatch):
@@ -141,6 +145,8 @@ CASES = {
     "depthwise_stride": Case((1, 33, 11, 10), (33, 1, 5, 3), step=2, pad=1, groups=33),
     "depthwise_dilated": Case((1, 16, 9, 9), (16, 1, 3, 3), pad=2, hole=2, groups=16),
     "depthwise_no_padding": Case((1, 48, 7, 7), (48, 1, 3, 3), groups=48),
+    "depthwise_large": Case((1, 40, 9, 12), (40, 1, 7, 7), pad=3, groups=40),
+    "depthwise_large_dilated": Case((2, 16, 14, 13), (16, 1, 7, 6), 2, pad=5, hole=2, groups=16),
     "long": Case((1, 300, 3, 3), (17, 300, 3, 3), pad=1),
     "long_run": Case((1, 20, 4, 40), (17, 20, 2, 30)),
 }
@@ -264,6 +270,26 @@ def test_tiles_of_channels_that_leave_something_out_are_refused():
             verify_schedule(kernel, replace(schedule, register_tiles=tile), AVX512)
     with pytest.raises(InvalidSchedule):
         verify_schedule(kernel, replace(schedule, block=16), AVX512)
+
+
+def test_large_taps_of_channels_are_walked_in_loops():
+    """Written out, 49 taps of eight pixels take LLVM long."""
+    walked = {name: CASES[name].tile().walked for name in CASES if "depthwise" in name}
+    assert {name for name, axes in walked.items() if axes} == {
+        "depthwise_large",
+        "depthwise_large_dilated",
+    }
+    kernel = CASES["depthwise"].kernel()
+    schedule = make_schedule(kernel, AVX512)
+    for walked, fits in ((0, True), (1, True), (2, False), (-1, False)):
+        tile = replace(schedule.register_tiles, walked=walked)
+        given = replace(schedule, register_tiles=tile)
+        if fits:
+            assert parse_schedule(print_schedule(given)) == given
+            check_schedule(kernel, given, AVX512, integers(kernel))
+        else:
+            with pytest.raises(InvalidSchedule):
+                verify_schedule(kernel, given, AVX512)
 
 
 def test_schedules_that_leave_something_out_are_refused():

@@ -64,6 +64,16 @@ class KernelConvolution:
         return self.image.mask is not None
 
 
+def pixel_step(found: KernelConvolution) -> int | None:
+    """How far each pixel is from the one before, where that is the same for all of a kernel."""
+    index = found.image.index
+    if found.is_masked or found.places or index.values:
+        return None
+    steps = [int(index.stride(a.name)) for a in found.pixels]  # type: ignore[arg-type]
+    follows = zip(pairwise(steps), found.pixels[1:], strict=True)
+    return steps[-1] if all(a == b * size_of(axis) for (a, b), axis in follows) else None
+
+
 def size_of(axis: Axis) -> int:
     """The extent of an axis, which is known."""
     assert isinstance(axis.extent, int)

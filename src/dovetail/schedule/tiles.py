@@ -113,6 +113,10 @@ class ConvolutionTile:
     chunk: int  # channels summed in registers before their sum enters the total; 0: all of them
     by_pixels: bool
 
+    def held(self, sums: int) -> int:
+        """Pixels whose totals are there at once: of a unit, where there are several ``sums``."""
+        return self.heights[0] if sums == 1 else self.block
+
     def count(self, kernel: Kernel) -> Dim:
         """How many pixels there are."""
         return count_points(a.extent for a in kernel.axes if a.name in self.pixels)
@@ -163,6 +167,7 @@ class DepthwiseTile:
 
     pixels: str
     heights: tuple[int, ...]  # the pixels that a tile may have, the most first
+    walked: int = 0  # axes of taps, the outermost first, that are loops; others are written out
 
     def columns(self, lanes: int) -> int:  # noqa: ARG002  # as those of other tiles
         """Columns of a unit; 0: all."""
@@ -173,13 +178,14 @@ class DepthwiseTile:
         return _points(kernel, (self.pixels, along))
 
     def __str__(self) -> str:
-        return f"{self.pixels} {_tall(self.heights)}"
+        walked = f", {self.walked} walked" if self.walked else ""
+        return f"{self.pixels} {_tall(self.heights)}{walked}"
 
     @staticmethod
     def parse(text: str) -> DepthwiseTile:
         """The tile that ``str`` wrote."""
-        pixels, heights = _match(rf"(\w+) {_HEIGHTS}", text)
-        return DepthwiseTile(pixels, _heights(heights))
+        pixels, heights, walked = _match(rf"(\w+) {_HEIGHTS}(?:, (\d+) walked)?", text)
+        return DepthwiseTile(pixels, _heights(heights), int(walked or 0))
 
 
 RegisterTiles = ProductTile | ConvolutionTile | DepthwiseTile

@@ -22,6 +22,7 @@ from dovetail.schedule.tiles import (
 
 _MOST = 2048  # multiply-adds that a kernel's tiles write out: more is much code
 _ZEROS = 1 << 16  # elements of zeros that stand for a place outside the image
+POINTER = 8  # bytes
 _require = requirement(InvalidSchedule)
 
 
@@ -52,7 +53,7 @@ def _convolution(kernel: Kernel, schedule: Schedule, tile: ConvolutionTile) -> N
     _require(met <= set(tile.heights), f"tiles of {sorted(met)} pixels")
     size = (
         len(found.totals)
-        * tile.heights[0]
+        * tile.held(len(found.totals))
         * tile.vectors
         * schedule.lanes
         * item_bytes(found.total.dtype)
@@ -72,7 +73,11 @@ def _depthwise(kernel: Kernel, schedule: Schedule, tile: DepthwiseTile) -> None:
     _require(schedule.block >= channels, "a unit that has some channels only")
     met = heights_met(pixels, tile.heights[0])
     _require(met <= set(tile.heights), f"tiles of {sorted(met)} pixels")
-    _written_out(sum(tile.heights) * math.prod(map(_size, found.taps)))
+    _require(0 <= tile.walked < len(found.taps), f"{tile.walked} walked axes of taps")
+    _written_out(sum(tile.heights) * math.prod(map(_size, found.taps[tile.walked :])))
+    taps = math.prod(map(_size, found.taps)) if tile.walked else 0
+    size = POINTER * taps * tile.heights[0]
+    _require(size <= STACK_BYTES, f"{size} bytes on the stack")
 
 
 def _convolution_numbers(tile: ConvolutionTile, found: KernelConvolution) -> None:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from dovetail.ir.affine import mul
 from dovetail.ir.kernel import (
@@ -29,6 +30,8 @@ from dovetail.ir.kernel import (
     Position,
     Reduce,
     Store,
+    reindexed,
+    renamed,
 )
 from dovetail.ir.kernel_convolution import KernelConvolution, kernel_convolution, size_of
 from dovetail.lower.values import Source, Value
@@ -335,29 +338,12 @@ def _repeated(kernel: Kernel, p: _Tiling, back: Grid) -> list[Instruction]:
         for j in range(size):
             names = {p.of.total.name: back[i][j]}
             for code in rest:
-                found.append(_renamed(code, names, p, i, j))
+                moved = reindexed(code, partial(_moved, p=p, i=i, j=j))
+                name = f"{code.name}_{i}_{j}" if code.name else ""
+                found.append(renamed(moved, name, names))
                 if code.name:
                     names[code.name] = found[-1].name
     return found
-
-
-def _renamed(code: Instruction, names: dict[str, str], p: _Tiling, i: int, j: int) -> Instruction:
-    def new(name: str) -> str:
-        return names.get(name, name)
-
-    changes: dict[str, object] = {}
-    if code.name:
-        changes["name"] = f"{code.name}_{i}_{j}"
-    if isinstance(code, Load | Store | Position):
-        index = _moved(code.index, p, i, j)
-        changes["index"] = replace(index, values=tuple((new(n), s) for n, s in index.values))
-    if isinstance(code, Store):
-        changes["value"] = new(code.value)
-    if isinstance(code, Load) and code.mask is not None:
-        changes["mask"] = new(code.mask)
-    if isinstance(code, Apply):
-        changes["args"] = tuple(map(new, code.args))
-    return replace(code, **changes)  # type: ignore[arg-type]
 
 
 def _rest(built: Built, p: _Tiling, sums: Value) -> Built:

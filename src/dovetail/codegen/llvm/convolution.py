@@ -19,7 +19,7 @@ from dovetail.codegen.llvm.emit import TYPES, Val, vector_type
 from dovetail.codegen.llvm.tile import Span, span
 from dovetail.ir.dtypes import item_bytes
 from dovetail.ir.kernel import Axis, Load
-from dovetail.ir.kernel_convolution import kernel_convolution, size_of
+from dovetail.ir.kernel_convolution import kernel_convolution, pixel_step, size_of
 from dovetail.schedule.tiles import ConvolutionTile
 
 if TYPE_CHECKING:
@@ -44,9 +44,10 @@ class PixelTiles:
         self.dtype, self.lanes = found.total.dtype, r.lanes
         self.width = tile.vectors * r.lanes
         self.extents = [size_of(axis) for axis in found.pixels]
-        self.held = tile.heights[0] * self.width  # totals of one sum
+        self.held = tile.held(len(found.totals)) * self.width  # totals of one sum
         self.totals = array(r.c, "totals", len(found.totals) * self.held, self.dtype)
         self.nothing = self._zeros() if guard.is_open(found.image) else None
+        self.step = pixel_step(found)
 
     def _zeros(self) -> Val:
         """What is read where there is no image."""
@@ -74,9 +75,34 @@ class PixelTiles:
             number, pixels = span(r, number, every, tile.block)
             number, columns = span(r, number, of.columns, self.width)
             r.decode(number, outer)
-        self._tiles(pixels, columns)
+        if len(of.totals) == 1:
+            self._tiles(pixels, lambda here: self._tile(here, columns))
+        else:
+            self._sums(pixels, columns)
 
-    def _tiles(self, pixels: Span, columns: Span) -> None:
+    def _tile(self, pixels: Span, columns: Span) -> None:
+        """A tile of the only sum."""
+        self._heights(pixels, columns, self.totals)
+        self._finish(pixels, columns)
+
+    def _sums(self, pixels: Span, columns: Span) -> None:
+        """One sum after the other, each for all pixels: its weights stay in the nearest cache."""
+        c = self.c
+
+        def term(n: Val) -> None:
+            self.r.axes[TERM] = n
+
+            def tile(here: Span) -> None:
+                first = c.op("mul", c.op("sub", here[0], pixels[0]), self._index(self.width))
+                place = c.op("add", c.op("mul", n, self._index(self.held)), first)
+                self._heights(here, columns, memory.address(c, self.totals, place, self.dtype))
+
+            self._tiles(pixels, tile)
+
+        c.each(self._index(0), self._index(len(self.of.totals)), 1, term)
+        self._finish(pixels, columns)
+
+    def _tiles(self, pixels: Span, each: Callable[[Span], None]) -> None:
         """Cut pixels into tiles of almost one height."""
         c, most = self.c, self.tile.heights[0]
         length = c.op("sub", pixels[1], pixels[0])
@@ -85,13 +111,11 @@ class PixelTiles:
         def tile(n: Val) -> None:
             following = c.op("add", n, self._index(1))
             low, high = (c.op("udiv", c.op("mul", i, length), count) for i in (n, following))
-            here = c.op("add", pixels[0], low), c.op("add", pixels[0], high)
-            self._heights(here, columns)
-            self._finish(here, columns)
+            each((c.op("add", pixels[0], low), c.op("add", pixels[0], high)))
 
         c.each(self._index(0), count, 1, tile)
 
-    def _heights(self, pixels: Span, columns: Span) -> None:
+    def _heights(self, pixels: Span, columns: Span, totals: Val) -> None:
         """The sums of a tile, by code for its height."""
         c, heights = self.c, self.tile.heights
         labels = [c.label(f"pixels{h}_") for h in heights]
@@ -104,7 +128,7 @@ class PixelTiles:
         for h, label in zip(heights, labels, strict=True):
             c.start(label)
             shared, c.shared = c.shared, dict(c.shared)
-            self._terms(self._points(pixels[0], h), columns)
+            self._sum(self._points(pixels[0], h), columns, totals)
             c.shared = shared
             c.line(f"br label %{done}")
         c.start(done)
@@ -133,20 +157,6 @@ class PixelTiles:
         return (c.op("add", point[0], carry), *reversed(found))
 
     # ---- sums ------------------------------------------------------------------------------
-
-    def _terms(self, points: Sequence[Point], columns: Span) -> None:
-        """The sums of a tile, one after the other where a kernel has several."""
-        c, count = self.c, len(self.of.totals)
-        if count == 1:
-            self._sum(points, columns, self.totals)
-            return
-
-        def term(n: Val) -> None:
-            self.r.axes[TERM] = n
-            place = c.op("mul", n, self._index(self.held))
-            self._sum(points, columns, memory.address(c, self.totals, place, self.dtype))
-
-        c.each(self._index(0), self._index(count), 1, term)
 
     def _sum(self, points: Sequence[Point], columns: Span, totals: Val) -> None:
         """All taps and channels of a tile."""
@@ -193,7 +203,7 @@ class PixelTiles:
     ) -> None:
         """The products of one tap."""
         c, count, chunk = self.c, size_of(self.of.channels), self.tile.chunk
-        places = [self._image(point) for point in points]
+        places = self._places(points)
         if not chunk:
             self._run(places, columns, sums, self._index(0), self._index(count))
             return
@@ -206,6 +216,13 @@ class PixelTiles:
             collect()
 
         c.each(self._index(0), self._index(count), chunk, part)
+
+    def _places(self, points: Sequence[Point]) -> list[Val]:
+        """Where all pixels' channels are at the present tap."""
+        if self.step is None:
+            return [self._image(point) for point in points]
+        first, stored = self._image(points[0]), stored_type(self.r, self.of.image)
+        return [moved(self.r, first, self.step, n, stored) for n in range(len(points))]
 
     def _image(self, point: Point) -> Val:
         """Where a pixel's channels are at the present tap, or zeros."""

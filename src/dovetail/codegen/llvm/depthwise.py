@@ -7,11 +7,13 @@ all channels; where there is no such place it finds zeros.
 from __future__ import annotations
 
 import itertools
+import math
+from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from dovetail.codegen.llvm import guard, memory
-from dovetail.codegen.llvm.columns import stored_type
+from dovetail.codegen.llvm.columns import array, stored_type
 from dovetail.codegen.llvm.emit import TYPES, Val
 from dovetail.codegen.llvm.tile import Span
 from dovetail.ir.kernel import Index, Position
@@ -33,7 +35,14 @@ class ChannelTiles:
         assert found is not None
         self.r, self.c, self.tile, self.of = r, r.c, tile, found
         self.dtype, self.lanes = found.total.dtype, r.lanes
-        self.taps = list(itertools.product(*(range(size_of(a)) for a in found.taps)))
+        self.walked, inner = found.taps[: tile.walked], found.taps[tile.walked :]
+        self.rounds = math.prod(map(size_of, self.walked))
+        ranges = [range(1)] * len(self.walked) + [range(size_of(a)) for a in inner]
+        self.taps: list[Tap] = list(itertools.product(*ranges))
+        tallest = itertools.product(range(tile.heights[0]), self.taps)
+        self.held = len({self._same(n, tap) for n, tap in tallest})  # places of a round
+        kept = self.rounds * self.held if self.walked else 0
+        self.kept = array(r.c, "places", kept, "ptr") if kept else None
         self.nothing = self._zeros() if guard.is_open(found.image) else None
 
     def _zeros(self) -> Val:
@@ -87,13 +96,49 @@ class ChannelTiles:
         assert steps is not None
         at = [r.c.op("add", first, self._index(n)) for n in range(height)]
         r.axes[of.channels.name] = self._index(0)
-        places: dict[object, Val] = {}
+        keys: dict[object, tuple[int, Tap]] = {}
         for n, tap in itertools.product(range(height), self.taps):
-            key = self._same(n, tap)
-            if key not in places:
+            keys.setdefault(self._same(n, tap), (n, tap))
+        places: dict[object, Val] = {}
+
+        def look(number: Val) -> None:
+            self._walk(number)
+            for place, (key, (n, tap)) in enumerate(keys.items()):
                 places[key] = self._look(at[n], tap)
+                if self.kept is not None:
+                    self._keep(self._slot(number, place), places[key])
+
+        self._rounds(look)
         end = r.size(of.channels.extent)
         r.along_vector(self._index(0), end, steps, lambda _: self._vector(at, places))
+
+    # ---- loops over taps -------------------------------------------------------------------
+
+    def _rounds(self, body: Callable[[Val], None]) -> None:
+        """Run for each step of the taps that are walked; once where none are."""
+        if self.kept is None:
+            body(self._index(0))
+        else:
+            self.c.each(self._index(0), self._index(self.rounds), 1, body)
+
+    def _walk(self, number: Val) -> None:
+        self.r.decode(number, list(self.walked))
+
+    def _at_tap(self, tap: Tap) -> None:
+        """Set the axes of taps that are written out."""
+        first = self.tile.walked
+        for axis, n in zip(self.of.taps[first:], tap[first:], strict=True):
+            self.r.axes[axis.name] = self._index(n)
+
+    def _slot(self, number: Val, place: int) -> Val:
+        """Where a place of a round is kept."""
+        c = self.c
+        assert self.kept is not None
+        first = c.op("mul", number, self._index(self.held))
+        return memory.address(c, self.kept, c.op("add", first, self._index(place)), "ptr")
+
+    def _keep(self, slot: Val, place: Val) -> None:
+        self.c.line(f"store ptr {place.text}, ptr {slot.text}, align 8")
 
     def _same(self, pixel: int, tap: Tap) -> object:
         """What tells places of a tile apart."""
@@ -110,8 +155,7 @@ class ChannelTiles:
         r, c, image = self.r, self.c, self.of.image
         found: list[Val] = []
         r.axes[self.of.pixels.name] = pixel
-        for axis, n in zip(self.of.taps, tap, strict=True):
-            r.axes[axis.name] = self._index(n)
+        self._at_tap(tap)
 
         def look() -> None:
             r.run(self.of.places)
@@ -130,23 +174,32 @@ class ChannelTiles:
 
     def _vector(self, pixels: list[Val], places: dict[object, Val]) -> None:
         """One vector of channels, then the rest of the kernel for each pixel."""
-        r, c, of = self.r, self.c, self.of
+        r, c, of, lanes = self.r, self.c, self.of, self.lanes
+        order = list(places)
         channel, zero = r.axes[of.channels.name], c.const(0.0, self.dtype, self.lanes)
-        sums: list[Val] = [zero] * len(pixels)
-        loaded: dict[object, Val] = {}
-        for tap in self.taps:
-            for axis, n in zip(of.taps, tap, strict=True):
-                r.axes[axis.name] = self._index(n)
-            weight = self._load(
-                of.weight.buffer, memory.base(r, of.weight.buffer, of.weight.index, "")
-            )
-            for n in range(len(pixels)):
-                key = self._same(n, tap)
-                if key not in loaded:
-                    stored = stored_type(r, of.image)
-                    place = memory.address(c, places[key], channel, stored)
-                    loaded[key] = self._load(of.image.buffer, place)
-                sums[n] = c.intrinsic("fma", loaded[key], weight, sums[n])
+        slots = [c.slot(self.dtype, self.lanes) for _ in pixels]
+        for slot in slots:
+            c.put(slot, zero)
+
+        def add(number: Val) -> None:
+            self._walk(number)
+            loaded: dict[object, Val] = {}
+            for tap in self.taps:
+                self._at_tap(tap)
+                weight = self._load(
+                    of.weight.buffer, memory.base(r, of.weight.buffer, of.weight.index, "")
+                )
+                for n, slot in enumerate(slots):
+                    key = self._same(n, tap)
+                    if key not in loaded:
+                        place = self._place(number, order.index(key), places[key])
+                        there = memory.address(c, place, channel, stored_type(r, of.image))
+                        loaded[key] = self._load(of.image.buffer, there)
+                    sum_ = c.intrinsic("fma", loaded[key], weight, c.get(slot, self.dtype, lanes))
+                    c.put(slot, sum_)
+
+        self._rounds(add)
+        sums = [c.get(slot, self.dtype, lanes) for slot in slots]
         for pixel, value in zip(pixels, sums, strict=True):
 
             def rest(pixel: Val = pixel, value: Val = value) -> None:
@@ -155,6 +208,13 @@ class ChannelTiles:
                 r.loops()
 
             r.scoped(rest)
+
+    def _place(self, number: Val, place: int, found: Val) -> Val:
+        """A place that was looked up, as it was found or as it is kept."""
+        if self.kept is None:
+            return found
+        slot = self._slot(number, place)
+        return self.c.new(f"load ptr, ptr {slot.text}, align 8", "ptr", 1)
 
     def _load(self, buffer: str, place: Val) -> Val:
         r, c = self.r, self.c

@@ -113,7 +113,7 @@ def convolution_tile(kernel: Kernel, found: KernelConvolution, target: Target) -
         pixels=tuple(a.name for a in found.pixels),
         heights=(height,),
         vectors=vectors,
-        block=_block(pixels, height),
+        block=_block(pixels, height, STACK_BYTES // (size * vectors)),
         unroll=UNROLL,
         apart=0,
         chunk=0,
@@ -153,10 +153,10 @@ def _shapes(registers: int) -> list[tuple[int, int]]:
     ]
 
 
-def _block(pixels: int, height: int) -> int:
-    """Pixels of a unit: whole tiles, in blocks of about one length."""
+def _block(pixels: int, height: int, most: int) -> int:
+    """Pixels of a unit, not many more than BLOCK or ``most``: whole tiles, alike blocks."""
     tiles = -(-pixels // height)
-    blocks = -(-tiles // max(1, BLOCK // height))
+    blocks = -(-tiles // max(1, min(BLOCK, most) // height))
     return -(-tiles // blocks) * height
 
 
