@@ -308,7 +308,8 @@ typedef struct {
 } dvp_size;
 
 /* A piece of a graph: operations in an order in which they can run. Where they take and leave
- * tensors stands beside each: indices into `tensors` (-1: not given). A tensor may be a view of
+ * tensors stands beside each: indices into `tensors` (-1: not given), those of scales and zero
+ * points behind the operation's own inputs. A tensor may be a view of
  * another, its base, `byte_offset` into it; -1 in `bases`: it has memory of its own. */
 typedef struct {
     uint32_t struct_size;
@@ -321,10 +322,8 @@ typedef struct {
     const int32_t *inputs;
     const int32_t *outputs;
 
-    /* 1.3: one a tensor, NULL for what is not quantised; NULL: none is. */
-    const dvp_quantization *const *quantization;
-    /* Contents of constants, in the layout of their tensors: one a tensor, NULL where they are
-     * not known. For plug-ins with DVP_CONSTANT_DATA. */
+    /* 1.3. Contents of constants, in the layout of their tensors: one a tensor, NULL where they
+     * are not known. For plug-ins with DVP_CONSTANT_DATA. */
     const void *const *data;
     /* One a tensor: the compiler writes a 1 for an input whose contents it was given and has
      * put into its code, in whatever layout it likes. The host then keeps no copy of that
@@ -552,9 +551,8 @@ DVP_STATIC_ASSERT(sizeof(dvp_host) >= 72 && offsetof(dvp_host, log) == 16 &&
                       offsetof(dvp_host, alloc) == 24 && offsetof(dvp_host, progress) == 64,
                   "dvp_host");
 DVP_STATIC_ASSERT(sizeof(dvp_copy) >= 48 && offsetof(dvp_copy, bytes) == 40, "dvp_copy");
-DVP_STATIC_ASSERT(sizeof(dvp_segment) >= 128 && offsetof(dvp_segment, outputs) == 72 &&
-                      offsetof(dvp_segment, quantization) == 80 &&
-                      offsetof(dvp_segment, dims) == 120,
+DVP_STATIC_ASSERT(sizeof(dvp_segment) >= 120 && offsetof(dvp_segment, outputs) == 72 &&
+                      offsetof(dvp_segment, data) == 80 && offsetof(dvp_segment, dims) == 112,
                   "dvp_segment");
 DVP_STATIC_ASSERT(offsetof(dvp_plugin, get_info) == 8 &&
                       offsetof(dvp_plugin, buffer_alloc) == 48 &&

@@ -19,6 +19,8 @@ typedef struct pool {
 void *pool_take(pool **p, size_t count, size_t size);
 void pool_drop(pool **p);
 
+const char *read_text(pool **p, PyObject *object);
+
 /* Reads (op, inputs, outputs, attributes[, hidden, quantization]) into step->op. A tensor is
  * None or (code, bits, shape, strides, slot, offset), an attribute (name, value, type). The
  * last `hidden` inputs are scales and zero points. A quantised operand is (its place among

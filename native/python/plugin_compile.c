@@ -43,11 +43,72 @@ static int read_ops(pool **p, PyObject *given, uint32_t stride, dvp_segment *seg
     return 0;
 }
 
+/* The sizes that are open, each (text, least, greatest, multiple), and which of them the
+ * dimensions of each tensor are. */
+static int read_sizes(pool **p, PyObject *sizes, PyObject *dims, dvp_segment *segment)
+{
+    segment->size_count = (uint32_t)PyTuple_Size(sizes);
+    dvp_size *made = pool_take(p, segment->size_count, sizeof *made);
+    const int32_t **rows =
+        made == NULL ? NULL : pool_take(p, segment->tensor_count, sizeof *rows);
+    if (rows == NULL || PyTuple_Size(dims) != (Py_ssize_t)segment->tensor_count)
+        return -1;
+    for (uint32_t i = 0; i < segment->size_count; i++) {
+        PyObject *text;
+        long long least, greatest, multiple;
+        if (!PyArg_ParseTuple(PyTuple_GetItem(sizes, i), "ULLL", &text, &least, &greatest,
+                              &multiple))
+            return -1;
+        made[i] = (dvp_size){sizeof *made, 0, read_text(p, text), least, greatest, multiple};
+        if (made[i].text == NULL)
+            return -1;
+    }
+    for (uint32_t i = 0; i < segment->tensor_count; i++) {
+        rows[i] = read_indices(p, PyTuple_GetItem(dims, i));
+        if (rows[i] == NULL)
+            return -1;
+    }
+    segment->sizes = made;
+    segment->dims = rows;
+    return 0;
+}
+
+/* The contents of constants, and where the compiler says which it has taken. */
+static int read_data(pool **p, PyObject *given, dvp_segment *segment)
+{
+    const void **data = pool_take(p, segment->tensor_count, sizeof *data);
+    segment->absorbed = data == NULL ? NULL : pool_take(p, segment->tensor_count, 1);
+    if (segment->absorbed == NULL || PyTuple_Size(given) != (Py_ssize_t)segment->tensor_count)
+        return -1;
+    for (uint32_t i = 0; i < segment->tensor_count; i++) {
+        PyObject *bytes = PyTuple_GetItem(given, i);
+        if (bytes != Py_None && (data[i] = PyBytes_AsString(bytes)) == NULL)
+            return -1;
+    }
+    segment->data = data;
+    return 0;
+}
+
+/* Indices of the tensors that a compiler has put into its code. */
+static PyObject *absorbed_tuple(const dvp_segment *segment)
+{
+    Py_ssize_t count = 0;
+    for (uint32_t i = 0; i < segment->tensor_count; i++)
+        count += segment->absorbed[i] == 1;
+    PyObject *made = PyTuple_New(count);
+    for (uint32_t i = 0, n = 0; made != NULL && i < segment->tensor_count; i++)
+        if (segment->absorbed[i] == 1)
+            PyTuple_SetItem(made, n++, PyLong_FromUnsignedLong(i));
+    return made;
+}
+
 static int read_segment(pool **p, PyObject *args, uint32_t stride, dvp_segment *segment)
 {
-    PyObject *tensors, *bases, *ops, *inputs, *outputs;
-    if (!PyArg_ParseTuple(args, "O!O!O!O!O!", &PyTuple_Type, &tensors, &PyTuple_Type, &bases,
-                          &PyTuple_Type, &ops, &PyTuple_Type, &inputs, &PyTuple_Type, &outputs))
+    PyObject *tensors, *bases, *ops, *inputs, *outputs, *sizes, *dims, *data;
+    if (!PyArg_ParseTuple(args, "O!O!O!O!O!O!O!O!", &PyTuple_Type, &tensors, &PyTuple_Type,
+                          &bases, &PyTuple_Type, &ops, &PyTuple_Type, &inputs, &PyTuple_Type,
+                          &outputs, &PyTuple_Type, &sizes, &PyTuple_Type, &dims, &PyTuple_Type,
+                          &data))
         return -1;
     /* The tensors are read as the inputs of an operation that has no name. */
     PyObject *all = Py_BuildValue("(sO()())", "", tensors);
@@ -64,7 +125,13 @@ static int read_segment(pool **p, PyObject *args, uint32_t stride, dvp_segment *
     segment->bases = read_indices(p, bases);
     segment->inputs = segment->bases == NULL ? NULL : read_indices(p, inputs);
     segment->outputs = segment->inputs == NULL ? NULL : read_indices(p, outputs);
-    return segment->outputs == NULL ? -1 : read_ops(p, ops, stride, segment);
+    if (segment->outputs == NULL || read_sizes(p, sizes, dims, segment) != 0 ||
+        read_data(p, data, segment) != 0) {
+        if (!PyErr_Occurred())
+            PyErr_SetString(PyExc_ValueError, "dimensions or contents of every tensor");
+        return -1;
+    }
+    return read_ops(p, ops, stride, segment);
 }
 
 PyObject *plugin_compile_segment(PyObject *object, PyObject *args)
@@ -87,7 +154,9 @@ PyObject *plugin_compile_segment(PyObject *object, PyObject *args)
         dvt_lock_give(&p->lock);
         Py_END_ALLOW_THREADS;
         if (failed == 0) {
-            result = PyBytes_FromStringAndSize(blob, (Py_ssize_t)bytes);
+            PyObject *absorbed = absorbed_tuple(&segment);
+            if (absorbed != NULL)
+                result = Py_BuildValue("(y#N)", blob, (Py_ssize_t)bytes, absorbed);
             Py_BEGIN_ALLOW_THREADS;
             dvt_lock_take(&p->lock);
             plugin_free_blob(p, blob);

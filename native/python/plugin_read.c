@@ -26,7 +26,7 @@ void pool_drop(pool **p)
     }
 }
 
-static const char *read_text(pool **p, PyObject *object)
+const char *read_text(pool **p, PyObject *object)
 {
     PyObject *bytes = PyUnicode_AsUTF8String(object);
     if (bytes == NULL)

@@ -332,8 +332,10 @@ static void decode_instruction(reader *r, program *p, instruction *in)
                        (in->opcode == OP_KERNEL && in->output_count == 0)))
         malformed(r, "an instruction is not one that exists");
     bool launches = in->opcode == OP_LAUNCH, optional = in->opcode == OP_HOST || launches;
-    if (!r->failed && in->opcode == OP_BLOB)
+    if (!r->failed && in->opcode == OP_BLOB) {
         optional = p->table->blobs[in->index].device == 0;
+        launches = !optional; /* a device's code may hold the contents of an operand */
+    }
     for (uint32_t i = 0; !r->failed && i < in->input_count; i++)
         if (in->inputs[i] >= p->buffer_count && !(in->inputs[i] == DVT_NONE && launches))
             malformed(r, "an operand is no buffer");

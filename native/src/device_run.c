@@ -9,6 +9,24 @@
 
 /* ---- everything a frame needs on a device as it is open now ---- */
 
+/* Leaves a constant where it is, for a device that uses it there: 1. 0: it has to be copied.
+ * The file's memory outlives what is made of it. */
+static int import_weight(plugin *p, const uint8_t *data, uint64_t bytes, plugin_buffer *weight,
+                         plugin_error *error)
+{
+    void *address = (void *)(uintptr_t)data;
+    plugin_error refused = {0};
+    if (!(p->info.flags & DVP_IMPORTED_CONSTANTS) || p->api.memory_import == NULL || bytes == 0)
+        return 0;
+    if (plugin_alloc_kind(p, DVP_MEMORY_IMPORTED, bytes, weight, &address, &refused) == 0)
+        return 1;
+    weight->memory = NULL;
+    if (refused.problem == PLUGIN_FAILED) /* another memory than it can use: a copy will do */
+        return 0;
+    *error = refused;
+    return -1;
+}
+
 static int send_weights(dvt_artifact *a, uint32_t device, plugin_lane *lane, bool *sent,
                         plugin_error *error)
 {
@@ -19,6 +37,11 @@ static int send_weights(dvt_artifact *a, uint32_t device, plugin_lane *lane, boo
         plugin_buffer *w = &s->weights[i];
         if (b->device != device || b->kind != KIND_CONSTANT ||
             (w->memory != NULL && w->generation == s->plugin->generation))
+            continue;
+        int stays = import_weight(s->plugin, constants + b->data_at, b->data_size, w, error);
+        if (stays < 0)
+            return -1;
+        if (stays > 0)
             continue;
         *sent = true;
         if (plugin_alloc(s->plugin, b->data_size, w, error) != 0)

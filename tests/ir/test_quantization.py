@@ -90,6 +90,19 @@ def test_a_scale_that_nothing_defines():
         verify_segment(without)
 
 
+@pytest.mark.parametrize("ends", [(5, 2), (-(2**63) - 1, 2), (0, 2**63)])
+def test_a_range_that_no_size_has(ends):
+    made = replace(segment(), ranges=(("s0", *ends),))
+    with pytest.raises(InvalidSegment, match="the symbol s0 is in"):
+        verify_segment(segment_from_bytes(segment_to_bytes(made)))
+
+
+def test_what_is_known_of_symbols_is_kept():
+    made = replace(segment(), ranges=(("s0", 2, 64),))
+    assert "where s0 in 2..64 {" in str(made)
+    assert segment_from_bytes(segment_to_bytes(made)) == made
+
+
 def test_elements_of_four_bits_lie_two_in_a_byte():
     assert [bytes_of("int4", n) for n in range(4)] == [0, 1, 1, 2]
     assert bytes_of("float32", 3) == 12

@@ -1,6 +1,6 @@
 /* The smallest plug-in: one kernel, relu on contiguous float32, in memory of the host. Each
  * macro makes it break one rule of the interface, or use what a newer header has. */
-#include "dovetail_plugin.h"
+#include "no_streams.h"
 
 #include <stdbool.h>
 #include <stdlib.h>
@@ -103,58 +103,6 @@ static dvp_status buffer_copy(dvp_device *device, dvp_stream *stream, const dvp_
     memcpy((char *)copy->destination + copy->destination_offset,
            (const char *)copy->source + copy->source_offset, copy->bytes);
     return DVP_OK;
-}
-
-static dvp_status stream_create(dvp_device *device, dvp_stream **stream, dvp_error *error)
-{
-    (void)device;
-    (void)error;
-    *stream = NULL;
-    return DVP_OK;
-}
-
-static void stream_destroy(dvp_device *device, dvp_stream *stream)
-{
-    (void)device;
-    (void)stream;
-}
-
-static dvp_status stream_sync(dvp_device *device, dvp_stream *stream, dvp_error *error)
-{
-    (void)device;
-    (void)stream;
-    (void)error;
-    return DVP_OK;
-}
-
-static dvp_status event_create(dvp_device *device, dvp_event **event, dvp_error *error)
-{
-    (void)device;
-    (void)error;
-    *event = NULL;
-    return DVP_OK;
-}
-
-static void event_destroy(dvp_device *device, dvp_event *event)
-{
-    (void)device;
-    (void)event;
-}
-
-static dvp_status event_record(dvp_device *device, dvp_event *event, dvp_stream *stream,
-                               dvp_error *error)
-{
-    (void)device;
-    (void)event;
-    (void)stream;
-    (void)error;
-    return DVP_OK;
-}
-
-static dvp_status event_wait(dvp_device *device, dvp_stream *stream, dvp_event *event,
-                             dvp_error *error)
-{
-    return event_record(device, event, stream, error);
 }
 
 static dvp_status query_op(dvp_device *device, const dvp_op *op, dvp_answer *answer,

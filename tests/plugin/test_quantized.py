@@ -92,6 +92,37 @@ def test_a_quantised_linear_layer_is_one_operation(sim, kind, shape):
     assert sim.counted("bytes.in") == x.numel() * 4 + weight + scales + 48 * 4
 
 
+def test_the_option_check_finds_quantised_operations_right(sim):
+    model, x = Linear("group").eval(), torch.randn(5, 64)
+    with torch.no_grad():
+        got = torch.compile(model, backend=sim.name, options={"check": True})(x)
+    check(model, got, x)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2])
+def test_small_floating_point_types_hold_end_to_end(sim, sim_path, tmp_path, dtype):
+    class Stored(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("weight", torch.randn(16, 8).to(dtype))
+
+        def forward(self, x):
+            small = x.to(dtype)
+            return nn.functional.linear(x, self.weight.to(torch.float32)), small
+
+    model, x, path = Stored().eval(), torch.randn(4, 8), tmp_path / "small.dvt"
+    want, small = model(x)
+    exported = dovetail.export(model, (x,), backend=sim.name)
+    exported.save(path)
+    for run in (exported, dovetail.load(path, plugins=[sim_path])):
+        sim.reset()
+        got, stored = run(x)
+        torch.testing.assert_close(got, want)
+        assert stored.dtype == dtype
+        torch.testing.assert_close(stored.float(), small.float(), rtol=0, atol=0)
+        assert sim.counted("launched") >= 2
+
+
 @pytest.mark.parametrize("backend", ["dovetail", "reference", "eager"])
 @pytest.mark.parametrize("kind", ["tensor", "channel", "group"])
 def test_every_backend_runs_a_quantised_graph(kind, backend):

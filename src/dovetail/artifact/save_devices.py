@@ -47,6 +47,7 @@ HOST = "cpu"
 # Plug-in ABI 1.0 has all that a program with kernels asks of a plug-in, 1.3 what operands are
 # beside what their buffers say.
 LEAST_ABI, OPERANDS_ABI = 1 << 16, 1 << 16 | 3
+CONSTANT_DATA = 4  # DVP_CONSTANT_DATA
 
 
 @dataclass
@@ -184,9 +185,10 @@ class _PluginLowering:
     def segment(self, compiled: CompiledSegment) -> None:
         """Kernel by kernel, or as the bytes that the plug-in compiled."""
         segment = self.backend.folded(compiled.segment)
-        code = code_of(compiled.blob)
+        compiler = PluginSegment(self.library, segment)
+        code, absorbed = self._with_contents(segment, compiler, code_of(compiled.blob))
         if code is not None:
-            self._whole(segment, PluginSegment(self.library, segment, code), code)
+            self._whole(segment, compiler, code, absorbed)
             return
         for call in segment.calls:
             if is_view(call):
@@ -331,9 +333,37 @@ class _PluginLowering:
 
     # ---- compiled as a whole ---------------------------------------------------------------
 
-    def _whole(self, segment: Segment, compiler: PluginSegment, code: bytes) -> None:
+    def _with_contents(
+        self, segment: Segment, compiler: PluginSegment, code: bytes | None
+    ) -> tuple[bytes | None, frozenset[int]]:
+        """Code that holds the contents of constants, for a plug-in whose compiler uses them."""
+        held, lowering = self.lowering.held, self.lowering
+        if held is None or not self.library.flags & CONSTANT_DATA:
+            return code, frozenset()
+        read = held
+
+        def contents(position: int) -> bytes | None:
+            buffer = lowering.buffers[lowering.place_of(segment.inputs[position].ref)]
+            known = buffer.kind == "constant" and buffer.desc.device == HOST
+            if known:
+                lowering.replaced.add(buffer.name)
+            return read(buffer.name) if known else None
+
+        made = compiler.compile(contents)
+        if made is None:
+            return code, frozenset()
+        if made.absorbed:
+            self._require_operands()
+        return made
+
+    def _whole(
+        self, segment: Segment, compiler: PluginSegment, code: bytes, absorbed: frozenset[int]
+    ) -> None:
         """One call; inputs and outputs in the order in which the plug-in compiled them."""
-        args = tuple(Ref(self._operand(segment.inputs[n].ref)) for n in compiler.sent)
+        args = tuple(
+            None if n in absorbed else Ref(self._operand(segment.inputs[n].ref))
+            for n in compiler.sent
+        )
         descs = {
             (call.name, path): desc for call in segment.calls for path, desc in results(call.output)
         }

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from dovetail.capture._torch.symbols import size_hint, unbacked_bindings
+from dovetail.capture._torch.symbols import size_hint, symbol_range, unbacked_bindings
 from dovetail.capture.ops import OpOverload, op_name
 from dovetail.capture.sizes import is_symbolic, to_dim
 from dovetail.errors import SizeError, UnsupportedGraph
@@ -29,7 +29,7 @@ from dovetail.ir import (
     TensorDesc,
 )
 from dovetail.ir.call import leaves
-from dovetail.ir.size import UNKNOWN, symbols_of
+from dovetail.ir.size import INT64_MAX, UNKNOWN, symbols_of
 
 _INT = frozenset({int})
 _PLAIN = frozenset({type(None), bool, int, float, complex, str})
@@ -252,6 +252,9 @@ def body(gm: fx.GraphModule) -> list[fx.Node]:
     return [n for n in gm.graph.nodes if n.op not in ("placeholder", "output")]
 
 
+_SMALLEST, _LARGEST = 2, 1 << 62  # what PyTorch takes for granted of a size
+
+
 def outputs_of(gm: fx.GraphModule) -> tuple[Any, ...]:
     """What a graph returns, as a flat tuple."""
     result = gm.graph.output_node().args[0]
@@ -269,6 +272,26 @@ def size_hints(gm: fx.GraphModule) -> dict[str, int]:
             if isinstance(dim, Size) and dim.is_symbol and dim.args[0] not in found:
                 hint = size_hint(size)
                 found |= {} if hint is None else {dim.args[0]: hint}
+    return found
+
+
+def size_ranges(gm: fx.GraphModule) -> dict[str, tuple[int, int]]:
+    """The least and the greatest value of those symbols of the inputs that have ends.
+
+    PyTorch compiles for sizes of 2 or more, which says nothing by itself.
+    """
+    found: dict[str, tuple[int, int]] = {}
+    for node in gm.graph.find_nodes(op="placeholder"):
+        value = node.meta.get("val")
+        sizes = value.shape if isinstance(value, torch.Tensor) else (value,)
+        for size in sizes:
+            dim = _dim(size) if isinstance(size, torch.SymInt) else 0
+            if not isinstance(dim, Size) or not dim.is_symbol or dim.args[0] in found:
+                continue
+            low, high = symbol_range(size)
+            least, greatest = low or 0, INT64_MAX if high is None else high
+            if least > _SMALLEST or greatest < _LARGEST:
+                found[dim.args[0]] = least, min(greatest, INT64_MAX)
     return found
 
 

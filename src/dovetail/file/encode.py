@@ -229,7 +229,7 @@ class _Encoder:
             return self.pack(5, index, instruction.outputs, inputs, numbers)
         if isinstance(instruction, BlobCall):
             index, buffers, numbers = self.devices.blob(instruction)
-            inputs = [self.index[n] for n in buffers]
+            inputs = [self.index[n] if n else NONE for n in buffers]
             return self.pack(4, index, instruction.outputs, inputs, numbers)
         return self.host(instruction)
 

@@ -159,6 +159,8 @@ class DeviceTables:
             elif isinstance(arg, Size):
                 given.append({"number": len(numbers)})
                 numbers.append(arg)
+            elif arg is None and call.owner in self.index:
+                buffers.append("")  # its contents are in the code
             else:
                 given.append(arg)
         self.calls.append((call, json.dumps(given, separators=(",", ":"))))

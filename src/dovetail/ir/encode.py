@@ -80,7 +80,13 @@ class SegmentWriter:
             "outputs": [self.arg(o) for o in segment.outputs],
             "bare": segment.bare,
             "captures": [self.arg(ref) for ref in segment.captures],
+            **self.ranges(segment),
         }
+
+    def ranges(self, segment: Segment) -> dict[str, Any]:
+        """What is known of symbols, if anything."""
+        rows = [[self.name(symbol), *ends] for symbol, *ends in segment.ranges]
+        return {"ranges": rows} if rows else {}
 
     def call(self, call: OpCall) -> dict[str, Any]:
         """One call."""
@@ -147,7 +153,10 @@ class _SegmentReader:
         outputs = tuple(self.arg(o) for o in data["outputs"])
         self.descs = outer
         captures = tuple(self.arg(ref) for ref in data["captures"])
-        return Segment(str(data["name"]), inputs, calls, outputs, bool(data["bare"]), captures)
+        rows = data.get("ranges", [])
+        ranges = tuple((str(symbol), int(low), int(high)) for symbol, low, high in rows)
+        head = str(data["name"]), inputs, calls, outputs
+        return Segment(*head, bool(data["bare"]), captures, ranges)
 
     def input(self, name: str, desc: Any, kind: str) -> Input:
         self.descs[name] = self.desc(desc)

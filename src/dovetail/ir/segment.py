@@ -47,6 +47,8 @@ class Segment:
     bare: bool = False  # as a subgraph: its one output is returned by itself, not in a tuple
     # As a subgraph: values of the graph around it for its last inputs (constants it holds).
     captures: tuple[Ref, ...] = ()
+    # Symbols of which more is known than that they are sizes: the least and the greatest value.
+    ranges: tuple[tuple[str, int, int], ...] = ()
 
     def symbols(self) -> tuple[str, ...]:
         """The symbols bound by inputs, in input order."""
@@ -68,7 +70,8 @@ class Segment:
             f"%{i.name}: {format_desc(i.desc)}" + (f" {i.kind}" if i.kind != "tensor" else "")
             for i in self.inputs
         )
-        lines = [f"segment @{self.name}({head}) {{"]
+        known = ", ".join(f"{name} in {low}..{high}" for name, low, high in self.ranges)
+        lines = [f"segment @{self.name}({head}){known and f' where {known}'} {{"]
         lines += [f"  {call}" for call in self.calls]
         lines += [f"  return {', '.join(map(format_arg, self.outputs))}", "}"]
         for call in self.calls:

@@ -25,6 +25,9 @@ def verify_segment(segment: Segment) -> Segment:
     """The segment, when it is well formed; InvalidSegment says what is wrong with it."""
     known: dict[str, Desc] = {}
     symbols = set(segment.symbols())
+    for symbol, least, greatest in segment.ranges:
+        possible = -(2**63) <= least <= greatest < 2**63
+        _require(possible, f"the symbol {symbol} is in {least}..{greatest}")
     for given in segment.inputs:
         _require(given.kind in KINDS, f"the input {given.name} is of the unknown kind {given.kind}")
         _require(given.name not in known, f"two values are called {given.name}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -28,8 +28,13 @@ class Cutter:
     """Works out each segment's inputs and outputs, in one pass over the calls."""
 
     def __init__(
-        self, inputs: Sequence[Input], constants: dict[str, Any], outputs: Sequence[Arg]
+        self,
+        inputs: Sequence[Input],
+        constants: dict[str, Any],
+        outputs: Sequence[Arg],
+        ranges: Mapping[str, tuple[int, int]],
     ) -> None:
+        self.ranges = ranges
         self.given = {i.name: i for i in inputs}
         self.constants = constants
         self.outputs = outputs
@@ -60,7 +65,7 @@ class Cutter:
         mark_shared([inputs for inputs, _ in bodies], [backends[0] for backends in runners])
         return [
             PlacedSegment(
-                Segment(f"segment_{n}", tuple(inputs.values()), body, tuple(made.values())),
+                self._segment(f"segment_{n}", inputs, body, tuple(made.values())),
                 backends,
                 tuple(inputs),
                 tuple(made),
@@ -69,6 +74,21 @@ class Cutter:
                 zip(bodies, self.results, runners, strict=True)
             )
         ]
+
+    def _segment(
+        self,
+        name: str,
+        inputs: Mapping[ValueKey, Input],
+        body: tuple[OpCall, ...],
+        outputs: tuple[Arg, ...],
+    ) -> Segment:
+        """A segment, with what is known of the sizes that it is given."""
+        symbols: set[str] = set()
+        for given in inputs.values() if self.ranges else ():
+            desc = given.desc
+            symbols |= desc.symbols() if isinstance(desc, TensorDesc | ScalarDesc) else set()
+        known = tuple((s, *self.ranges[s]) for s in sorted(symbols & self.ranges.keys()))
+        return Segment(name, tuple(inputs.values()), body, outputs, ranges=known)
 
     def _body(
         self, number: int, calls: Sequence[OpCall], uses: Sequence[Uses], members: Sequence[int]

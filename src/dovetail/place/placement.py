@@ -15,7 +15,7 @@ from typing import Any
 from torch import fx
 
 from dovetail.backend import Backend
-from dovetail.capture.from_fx import GraphReader, body, outputs_of, size_hints
+from dovetail.capture.from_fx import GraphReader, body, outputs_of, size_hints, size_ranges
 from dovetail.ir import Arg, Input
 from dovetail.place.cost import Costs
 from dovetail.place.cut import Cutter, PlacedSegment
@@ -59,7 +59,7 @@ def place(
     kept = frozenset(reader.constants) | {i.name for i in reader.inputs if i.kind == "constant"}
     weigher = Weigher(calls, uses, choices, backends, outputs, kept, costs)
     groups = weigher.computing() if keep_small else weigher.settle()
-    cutter = Cutter(reader.inputs, reader.constants, outputs)
+    cutter = Cutter(reader.inputs, reader.constants, outputs, size_ranges(gm))
     segments = cutter.cut(calls, uses, groups, _runners(groups, choices, backends))
     names = [backend.name for backend in backends]
     verdicts = [

@@ -144,7 +144,8 @@ class PluginBackend(Backend):
 
         segment = self.folded(segment)
         text = segment_to_bytes(segment)
-        code = PluginSegment(self.opened, segment).compile()
+        made = PluginSegment(self.opened, segment).compile()
+        code = None if made is None else made.code
         head = _HEAD.pack(_MAGIC, code is not None, len(text))
         return Blob(head + text + (code or b""))
 
@@ -164,7 +165,8 @@ class PluginBackend(Backend):
         segment = segment_from_bytes(text)
         native = self.opened.native
         if code is not None and native.blob_state(code) >= _PREFER_RECOMPILING:
-            code = PluginSegment(self.opened, segment).compile()
+            made = PluginSegment(self.opened, segment).compile()
+            code = None if made is None else made.code
         return PluginSegment(self.opened, segment, code).prepare()
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from dovetail.backends.plugin.call import (
+    DYNAMIC,
     PLUGIN_DTYPES,
     Description,
     Tensor,
@@ -19,6 +20,9 @@ from dovetail.errors import PluginFailed
 from dovetail.ir import Arg, OpCall, Ref, Segment, TensorDesc
 from dovetail.ir.dtypes import bytes_of
 from dovetail.ir.memory import Lifetime, aligned, plan_lifetimes
+from dovetail.ir.size import Dim, Size
+from dovetail.ir.size_range import multiple_of, size_range
+from dovetail.ir.tensor import Desc
 from dovetail.runtime.sized import Number, TensorLayout, layout_of
 
 if TYPE_CHECKING:
@@ -221,20 +225,98 @@ def _step(library: Library, flow: Flow, call: OpCall) -> tuple[Any, ...]:
 # ---- whole segments ----------------------------------------------------------------------------
 
 
+class OpenSizes:
+    """A segment whose sizes are open: those that are no number are ``DYNAMIC``."""
+
+    def __init__(self, segment: Segment, sent: Collection[int]) -> None:
+        self.inputs = {
+            n: layout_of(given.desc, self.number)
+            for n, given in enumerate(segment.inputs)
+            if n in sent and isinstance(given.desc, TensorDesc)
+        }
+
+    @staticmethod
+    def number(dim: Dim) -> int:
+        """A size as a plug-in is told of it."""
+        return dim if isinstance(dim, int) else DYNAMIC
+
+
+# How a constant's bytes are found, by its position among a segment's inputs; None: not known.
+Contents = Callable[[int], bytes | None]
+
+
+class CompiledWhole(NamedTuple):
+    """A plug-in's own code for a segment, and the inputs whose contents are part of it."""
+
+    code: bytes
+    absorbed: frozenset[int] = frozenset()
+
+
 def compile_whole(
-    library: Library, segment: Segment, outputs: Sequence[Arg], sized: SizedInputs
-) -> bytes | None:
+    library: Library,
+    segment: Segment,
+    outputs: Sequence[Arg],
+    sized: SizedInputs,
+    contents: Contents | None = None,
+) -> CompiledWhole | None:
     """The segment as the plug-in's own bytes, or None where it runs kernel by kernel."""
+    if any(_starts_anywhere(call) for call in segment.calls):
+        return None
     flow = Flow(segment, sized)
     index = {key: n for n, key in enumerate(flow.values)}
     bases = [index[v.block.owner] for v in flow.values.values()]
-    return library.native.compile(
+    sizes, dims = _sizes_of(segment, flow)
+    taken = {index[segment.inputs[n].name, ()]: n for n in sized.inputs}
+    data = tuple(
+        contents(taken[n]) if contents is not None and n in taken else None
+        for n in range(len(flow.values))
+    )
+    made = library.native.compile(
         tuple(value.tensor() for value in flow.values.values()),
         tuple(-1 if base == n else base for n, base in enumerate(bases)),
         tuple(_indexed(flow, call, index) for call in flow.kernels),
         tuple(index[block.owner] for block in _input_blocks(flow, sized)),
         tuple(index[key] for key in _owners([flow.value(out) for out in outputs])),
+        sizes,
+        dims,
+        data,
     )
+    if made is None:
+        return None
+    code, absorbed = made
+    return CompiledWhole(code, frozenset(taken[n] for n in absorbed if data[n] is not None))
+
+
+def _starts_anywhere(call: OpCall) -> bool:
+    """Whether a view begins at a place that differs from call to call."""
+    if not is_view(call) or call.op not in ("aten.select.int", "aten.slice.Tensor"):
+        return False
+    given, *where = call.args
+    open_sizes = any(isinstance(d, Size) for d in (*given.desc.shape, *given.desc.strides))
+    return any(isinstance(arg, Size) for arg in where[:2]) or (
+        open_sizes and len(where) > 1 and where[1] not in (None, 0)
+    )
+
+
+def _sizes_of(
+    segment: Segment, flow: Flow
+) -> tuple[tuple[tuple[str, int, int, int], ...], tuple[tuple[int, ...], ...]]:
+    """The open sizes, each once with its range, and which of them each dimension is."""
+    ranges = {name: (low, high) for name, low, high in segment.ranges}
+    descs: dict[Key, Desc] = {(i.name, ()): i.desc for i in segment.inputs}
+    for call in segment.calls:
+        descs |= {(call.name, path): desc for path, desc in results(call.output)}
+    places: dict[Dim, int] = {}
+    dims = []
+    for key in flow.values:
+        desc = descs[key]
+        assert isinstance(desc, TensorDesc)
+        row = (*desc.shape, *desc.strides)
+        dims.append(
+            tuple(-1 if isinstance(d, int) else places.setdefault(d, len(places)) for d in row)
+        )
+    table = tuple((str(d), *size_range(d, ranges), max(multiple_of(d), 1)) for d in places)
+    return table, tuple(dims)
 
 
 def _indexed(flow: Flow, call: OpCall, index: Mapping[Key, int]) -> tuple[Any, ...]:

@@ -15,7 +15,14 @@ import torch
 
 from dovetail.backend import Executable
 from dovetail.backends.plugin.call import is_view
-from dovetail.backends.plugin.plan import PluginPlan, compile_whole
+from dovetail.backends.plugin.plan import (
+    CompiledWhole,
+    Contents,
+    OpenSizes,
+    PluginPlan,
+    SizedInputs,
+    compile_whole,
+)
 from dovetail.ir import Arg, OpCall, Ref, Segment, TensorDesc
 from dovetail.ir.size import symbols_of
 from dovetail.runtime.device_weights import weights_of
@@ -26,6 +33,7 @@ from dovetail.runtime.sized import bind_sizes, fitted, layout_of, packed_numbers
 if TYPE_CHECKING:
     from dovetail.runtime.plugins import Library
 
+_DYNAMIC_SEGMENTS = 2  # DVP_DYNAMIC_SEGMENTS
 MAX_PLANS = 16  # sets of sizes whose programs are kept
 
 
@@ -56,10 +64,16 @@ class PluginSegment(Executable):
             sized.plan({}, self._kept)
         return self
 
-    def compile(self) -> bytes | None:
-        """The plug-in's own code for the whole segment; None: it has none, or sizes are open."""
-        for sized in self._layouts.values():
-            return compile_whole(self.library, self.segment, self.fetched(), sized)
+    def compile(self, contents: Contents | None = None) -> CompiledWhole | None:
+        """The plug-in's own code for the whole segment; None: it has none, or takes no open sizes.
+
+        ``contents`` gives the bytes of constants, where they are known for good.
+        """
+        found: list[SizedInputs] = list(self._layouts.values())
+        if not found and self.kernels and self.library.flags & _DYNAMIC_SEGMENTS:
+            found.append(OpenSizes(self.segment, self.sent))
+        for sized in found:
+            return compile_whole(self.library, self.segment, self.fetched(), sized, contents)
         return None
 
     def fetched(self) -> list[Arg]:

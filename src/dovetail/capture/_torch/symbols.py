@@ -50,6 +50,15 @@ def size_hint(value: Any) -> int | None:
     return int(value.node.hint) if value.node.has_hint() else None
 
 
+def symbol_range(value: Any) -> tuple[int | None, int | None]:
+    """The least and the greatest value of a SymInt that is a symbol; None: there is no end."""
+    found = value.node.shape_env.var_to_range.get(value.node.expr)
+    ends = (found.lower, found.upper) if found is not None else (None, None)
+    known: list[Any] = [end if getattr(end, "is_Integer", False) else None for end in ends]
+    low, high = (None if end is None else int(end) for end in known)
+    return low, high
+
+
 def sympy_functions() -> Any:
     """The module of integer functions that PyTorch adds to sympy."""
     from torch.utils._sympy import functions
