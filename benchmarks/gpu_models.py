@@ -22,6 +22,7 @@ import torch  # noqa: E402
 
 from dovetail import registry  # noqa: E402
 from dovetail.bench import gpu_cases, gpu_worker, rivals  # noqa: E402
+from dovetail.bench.worker import step_of  # noqa: E402
 
 
 def measure(case: str, rival: str, seconds: float) -> dict[str, float]:
@@ -36,7 +37,7 @@ def measure(case: str, rival: str, seconds: float) -> dict[str, float]:
     with torch.set_grad_enabled(trains):
         began = time.perf_counter()
         run = rivals.prepare(rival, fn, inputs, 0)
-        call = gpu_worker.step_of(run, fn) if trains else run
+        call = step_of(run, fn) if trains else run
         result = call(*inputs)
         torch.cuda.synchronize()
         first = time.perf_counter() - began
