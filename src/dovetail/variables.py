@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from dovetail.errors import InvalidOption, UnknownOption
 
-# The C runtime, where it is used without Python, reads the first three itself.
+# The C runtime, where it is used without Python, reads the first four itself.
 VARIABLES: Mapping[str, str] = {
     "DOVETAIL_NUM_THREADS": "how many threads kernels use; by default PyTorch's number of threads, "
     "or one a core in a process without PyTorch",
@@ -18,6 +18,8 @@ VARIABLES: Mapping[str, str] = {
     "x86-64-v3; by default as on this machine's",
     "DOVETAIL_DEVICE_TIMEOUT": "for how many seconds a plug-in's device is waited for before it "
     "counts as lost, where the plug-in lets itself be asked; 0: for ever; by default 300",
+    "DOVETAIL_DEVICE_GRAPHS": "0: work is given to a plug-in's device piece by piece at each call, "
+    "not recorded once and replayed",
     "DOVETAIL_CONFIG": "the folder of dovetail's configuration; by default ~/.config/dovetail",
     "DOVETAIL_CACHE": "0: compiled graphs are neither read from the cache nor kept in it",
     "DOVETAIL_CACHE_DIR": "the cache's folder; by default ~/.cache/dovetail",

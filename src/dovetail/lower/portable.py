@@ -35,7 +35,7 @@ _NUMBERS = (*FLOATS, *INTS)
 
 
 @dataclass(frozen=True, slots=True)
-class Operand:
+class KernelOperand:
     """A value a kernel reads, and the dtype it reads it as."""
 
     value: Arg  # Ref, or a number
@@ -47,7 +47,7 @@ class Match:
     """A kernel that serves a call."""
 
     kernel: str
-    operands: tuple[Operand, ...]
+    operands: tuple[KernelOperand, ...]
     attributes: tuple[Attribute, ...] = ()
 
 
@@ -76,7 +76,7 @@ def is_elementwise(kernel: str) -> bool:
     return kernel.split("@")[0] in _ELEMENTWISE
 
 
-def _refusal(operand: Operand) -> str:
+def _refusal(operand: KernelOperand) -> str:
     if isinstance(operand.value, Ref):
         desc = operand.value.desc
         if not isinstance(desc, TensorDesc):
@@ -103,7 +103,7 @@ def _of(
     """A kernel of operands that are all of one type, if it takes that type."""
     if dtype not in allowed:
         return f"{kernel} of {dtype}"
-    return Match(f"{kernel}@1", tuple(Operand(value, dtype) for value in given), attributes)
+    return Match(f"{kernel}@1", tuple(KernelOperand(value, dtype) for value in given), attributes)
 
 
 def _out(call: OpCall) -> TensorDesc:
@@ -202,7 +202,7 @@ def _where(call: OpCall) -> Match | str:
     found = _of("where", _out(call).dtype, CONVERTIBLE, chosen)
     if isinstance(found, str):
         return found
-    return Match(found.kernel, (Operand(condition, "bool"), *found.operands))
+    return Match(found.kernel, (KernelOperand(condition, "bool"), *found.operands))
 
 
 @_rule("clone.default", "contiguous.default", "_to_copy.default", "copy.default")
@@ -284,7 +284,7 @@ def _take(call: OpCall) -> Match | str:
     shaped = table.desc.rank == 2 if whole else index.desc.rank == 1 and table.desc.rank > 0
     if index.desc.dtype not in INTS or _out(call).dtype not in CONVERTIBLE or not shaped:
         return "a table or an index of another shape or dtype"
-    operands = (Operand(table, table.desc.dtype), Operand(index, "int64"))
+    operands = (KernelOperand(table, table.desc.dtype), KernelOperand(index, "int64"))
     return Match("take@1", operands, (0 if whole else call.args[1] % table.desc.rank,))
 
 
@@ -303,7 +303,11 @@ def _scatter(call: OpCall) -> Match | str:
         return f"a scatter of {dtype}"
     if whole and not _is_whole_slices(base.desc, index.desc, source, axis % rank):
         return "slices of another shape"
-    operands = (Operand(base, dtype), Operand(index, "int64"), Operand(source, dtype))
+    operands = (
+        KernelOperand(base, dtype),
+        KernelOperand(index, "int64"),
+        KernelOperand(source, dtype),
+    )
     apart = int(not argument(call, 5, "include_self", True))
     return Match("scatter@1", operands, (axis % rank, mode, int(whole), apart, 0))
 
@@ -353,7 +357,7 @@ def _put_under_mask(call: OpCall) -> Match | str:
     found = _of("where", _out(call).dtype, CONVERTIBLE, (source, base))
     if isinstance(found, str):
         return found
-    return Match(found.kernel, (Operand(mask, "bool"), *found.operands))
+    return Match(found.kernel, (KernelOperand(mask, "bool"), *found.operands))
 
 
 @_rule("index_copy.default", "index_fill.int_Scalar", "index_fill.int_Tensor")
@@ -384,9 +388,9 @@ def _put(
         return f"put of {dtype}"
     if any(not isinstance(p, Ref) or p.desc.dtype not in INTS for p in given.values()):  # type: ignore[union-attr]
         return "an index that is not of integers"
-    places = tuple(Operand(place, "int64") for place in given.values())
+    places = tuple(KernelOperand(place, "int64") for place in given.values())
     mask = sum(1 << d for d in given)
-    operands = (Operand(base, dtype), Operand(source, dtype), *places)
+    operands = (KernelOperand(base, dtype), KernelOperand(source, dtype), *places)
     return Match("put@1", operands, (adds, first, mask, from_end))
 
 

@@ -34,7 +34,14 @@ from dovetail.ir.segment import Segment, is_write
 from dovetail.ir.size import UNKNOWN, Size
 from dovetail.ir.strides import contiguous_strides, is_row_major, same_dims
 from dovetail.ir.tensor import Desc, ScalarDesc, TensorDesc
-from dovetail.lower.portable import ASSERTIONS, RESHAPES, Match, Operand, is_elementwise, match
+from dovetail.lower.portable import (
+    ASSERTIONS,
+    RESHAPES,
+    KernelOperand,
+    Match,
+    is_elementwise,
+    match,
+)
 from dovetail.lower.views import view_offsets
 
 Key = tuple[str, tuple[int, ...]]
@@ -134,7 +141,7 @@ class Lowering:
         seen = TensorDesc(desc.dtype, shape, contiguous_strides(shape), desc.device)
         return self.declare(f"{target}_filled", "view", seen, target)
 
-    def _operand(self, operand: Operand, call: str) -> str:
+    def _operand(self, operand: KernelOperand, call: str) -> str:
         value, dtype = operand.value, operand.dtype
         if isinstance(value, Ref) and (size := known_size(value.desc)) is not None:
             value = size

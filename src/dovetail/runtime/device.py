@@ -47,7 +47,7 @@ class Stream:
     It keeps the arguments of runs until the device needs them no more.
     """
 
-    def __init__(self, device: Device, native: _native.Stream) -> None:
+    def __init__(self, device: CallerDevice, native: _native.Stream) -> None:
         self.device, self.native = device, native
 
     def wait(self, seconds: float = math.inf) -> None:
@@ -79,7 +79,7 @@ class DeviceTensor:
 
     def __init__(
         self,
-        device: Device,
+        device: CallerDevice,
         memory: _native.Memory,
         dtype: tuple[int, int],
         shape: Sequence[int],
@@ -186,7 +186,7 @@ class HostTensor:
         return _CPU, 0
 
 
-class Device:
+class CallerDevice:
     """A plug-in's device, as callers of loaded files use it."""
 
     def __init__(self, plugin: _native.Plugin) -> None:
@@ -317,7 +317,7 @@ class _Taken:
 class OnDevice:
     """A loaded file whose runs go to a stream, or whose results stay on a device."""
 
-    def __init__(self, loaded: Any, place: Stream | Device) -> None:
+    def __init__(self, loaded: Any, place: Stream | CallerDevice) -> None:
         self._loaded, self._place = loaded, place
         self._stream = place if isinstance(place, Stream) else None
 
@@ -344,11 +344,11 @@ class OnDevice:
         memory, code, bits, shape, strides = made
         device = self._place.device if isinstance(self._place, Stream) else self._place
         if memory.plugin() is not device.native:  # of another device, which was waited for
-            device, done = Device(memory.plugin()), None
+            device, done = CallerDevice(memory.plugin()), None
         return DeviceTensor(device, memory, (code, bits), shape, strides, 0, done)
 
 
-def device_named(plugins: Sequence[_native.Plugin], name: str | None) -> Device:
+def device_named(plugins: Sequence[_native.Plugin], name: str | None) -> CallerDevice:
     """The device of a plug-in among those that a file runs on; the only one where none is named."""
     known = {plugin.info()[0]: plugin for plugin in plugins}
     if name is None and len(known) == 1:
@@ -356,7 +356,7 @@ def device_named(plugins: Sequence[_native.Plugin], name: str | None) -> Device:
     if name not in known:
         there = ", ".join(repr(each) for each in known) or "none"
         raise PluginNotFound(f"the artifact runs on no device {name!r}; its devices: {there}")
-    return Device(known[name])
+    return CallerDevice(known[name])
 
 
 def _wait(native: Any, seconds: float, otherwise: str) -> None:

@@ -26,7 +26,7 @@ from dovetail.runtime.manifest import read_manifest
 from dovetail.runtime.state import State
 
 if TYPE_CHECKING:
-    from dovetail.runtime.device import Device, OnDevice, Stream
+    from dovetail.runtime.device import CallerDevice, OnDevice, Stream
 
 INTERPRETED = -2  # what ``Artifact.code()`` says where kernels are interpreted
 BUILT_IN = -1  # the same where built-in kernels serve instead
@@ -287,7 +287,7 @@ class Loaded:
         results = run(*flat)
         return trees.unflatten(self._outputs, results, lambda text: self._size(text, flat))
 
-    def on(self, place: Stream | Device) -> OnDevice:
+    def on(self, place: Stream | CallerDevice) -> OnDevice:
         """This artifact with its results on a device; on a stream it returns before they are done.
 
         ``run.on(stream)(x)`` takes tensors of the host and of the device. Results that the device
@@ -298,7 +298,7 @@ class Loaded:
 
         return OnDevice(self, place)
 
-    def device(self, name: str | None = None) -> Device:
+    def device(self, name: str | None = None) -> CallerDevice:
         """A device that it runs on, by the plug-in's name; the only one where none is given."""
         from dovetail.runtime.device import device_named
 
