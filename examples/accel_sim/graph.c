@@ -62,7 +62,6 @@ dvp_status sim_note(dvp_stream *stream, const sim_command *command, sim_pending 
         return sim_fail(error, DVP_UNSUPPORTED, "only kernels and copies here can be noted");
     }
     graph->commands[graph->count] = *command;
-    graph->commands[graph->count].fault = SIM_SOUND; /* each launch has its own */
     graph->commands[graph->count].graph = graph->number;
     graph->commands[graph->count].place = graph->count;
     graph->count++;
@@ -207,11 +206,7 @@ int accel_sim_fill(void *stream, void *memory, uint64_t offset, int64_t count, d
 {
     dvp_error unread;
     dvp_stream *own = stream;
-    sim_command c = {.kind = SIM_KERNEL,
-                     .kernel = SIM_fill,
-                     .fault = sim_command_fault(true),
-                     .outputs = 1,
-                     .floats = {value}};
+    sim_command c = {.kind = SIM_KERNEL, .kernel = SIM_fill, .outputs = 1, .floats = {value}};
     sim_tensor *t = &c.tensors[0];
     *t = (sim_tensor){
         .rank = 1, .code = DVP_FLOAT, .bits = 32, .shape = {count}, .strides = {1}};

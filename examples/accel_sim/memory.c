@@ -273,7 +273,6 @@ dvp_status sim_buffer_copy(dvp_device *device, dvp_stream *stream, const dvp_cop
         if (pending == NULL)
             return sim_fail(error, DVP_NO_MEMORY, "no memory for a copy");
     }
-    command.fault = sim_command_fault(false);
     return sim_submit(stream, &command, pending, error);
 }
 

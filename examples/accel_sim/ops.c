@@ -211,7 +211,6 @@ dvp_status sim_execute(dvp_device *device, dvp_stream *stream, const dvp_kernel 
                           op->name);
     if (status != DVP_OK)
         return status;
-    command.fault = sim_command_fault(true);
     return sim_submit(stream, &command, NULL, error);
 }
 

@@ -94,6 +94,23 @@ static dvp_status wait_for(dvp_stream *stream, uint32_t count, uint64_t deadline
     }
 }
 
+/* What is only noted goes wrong when it is done, if ever. */
+static int32_t fault_of(const sim_command *command)
+{
+    switch (command->kind) {
+    case SIM_KERNEL:
+        return command->graph == 0 ? sim_command_fault(true) : SIM_SOUND;
+    case SIM_COPY_IN:
+    case SIM_COPY_OUT:
+    case SIM_COPY:
+    case SIM_READ_HOST:
+    case SIM_WRITE_HOST:
+        return command->graph == 0 ? sim_command_fault(false) : SIM_SOUND;
+    default:
+        return command->fault;
+    }
+}
+
 dvp_status sim_submit(dvp_stream *stream, const sim_command *command, sim_pending *pending,
                       dvp_error *error)
 {
@@ -109,7 +126,9 @@ dvp_status sim_submit(dvp_stream *stream, const sim_command *command, sim_pendin
         free(pending);
         return status;
     }
-    memcpy(&wire->slots[number % SIM_SLOTS], command, sizeof *command);
+    sim_command *slot = &wire->slots[number % SIM_SLOTS];
+    *slot = *command;
+    slot->fault = fault_of(command);
     if (pending != NULL) {
         pending->number = number;
         pthread_mutex_lock(&device->lock);
