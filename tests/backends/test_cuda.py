@@ -1,6 +1,11 @@
 """The ``cuda`` backend as far as it goes without a GPU; tests/test_gpu.py runs it on one."""
 
+import contextlib
+import os
+import subprocess
+import sys
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -10,10 +15,10 @@ from dovetail.backend import Blob
 from dovetail.backends.cuda import backend
 from dovetail.backends.cuda.backend import CudaBackend
 from dovetail.backends.cuda.program import BlockLaunch, CudaProgram
-from dovetail.backends.cuda.stored import is_stored, store, stored
+from dovetail.backends.cuda.stored import StoredSegment, digest_of, is_stored, store, stored
 from dovetail.backends.support import refusal
 from dovetail.codegen.triton.compile import Cubin
-from dovetail.errors import InvalidArtifact
+from dovetail.errors import InvalidArtifact, UnsupportedArtifact
 from dovetail.ir import Input, OpCall, Ref, Segment, TensorDesc
 from dovetail.ir.target import TARGETS
 from dovetail.lower.values import LibraryCall
@@ -152,18 +157,36 @@ def test_what_is_taken():
     assert taken(call("a", "mul.Tensor", x, far, out=x.desc)) == "a tensor on cpu"
 
 
+def held(target="sm_90", digests=None):
+    """A stored segment whose code is none."""
+    program = CudaProgram(perceptron(), GPU)
+    code = {name: Cubin("fused", b"\x7fELF1", 4, 64) for name in program.kernels}
+    return StoredSegment(perceptron(), target, code, digests or program.digests())
+
+
 def test_code_is_stored_beside_its_segment():
-    code = {"one": Cubin("fused", b"\x7fELF1", 4, 64), "two": Cubin("other", b"", 8, 0)}
-    data = store(perceptron(), code)
+    data = store(held())
     assert is_stored(data)
-    assert stored(data) == (perceptron(), code)
+    assert stored(data) == held()
 
 
-@pytest.mark.parametrize("cut", [3, 7, 60, -1])
-def test_a_part_of_it_is_refused(cut):
-    data = store(perceptron(), {"one": Cubin("fused", b"\x7fELF1", 4, 64)})
-    with pytest.raises(InvalidArtifact):
-        stored(data[:cut])
+def test_a_part_of_it_is_refused():
+    data = store(held())
+    for cut in range(len(data)):
+        with pytest.raises(InvalidArtifact):
+            stored(data[:cut])
+    with pytest.raises(InvalidArtifact, match="behind the code"):
+        stored(data + b"x")
+
+
+def test_damaged_tables_end_in_a_typed_error():
+    """Every byte of the table changed, one after the other: an error of ours or another table."""
+    data = store(held())
+    length = int.from_bytes(data[4:8], "little")
+    for place in range(8 + length):
+        for value in (0, 0x22, 0x2D, 0x39, 0xFF):
+            with contextlib.suppress(InvalidArtifact):
+                stored(data[:place] + bytes([value]) + data[place + 1 :])
 
 
 def test_without_a_gpu_it_says_why_it_is_not_available():
@@ -171,9 +194,51 @@ def test_without_a_gpu_it_says_why_it_is_not_available():
     assert answer or "Triton" in answer.reason or "CUDA" in answer.reason
 
 
-def test_code_of_other_kernels_is_refused(monkeypatch):
-    monkeypatch.setattr("dovetail.backends.cuda.backend._target_for", lambda _: GPU)
-    given = perceptron()
-    blob = Blob(store(given, {"0": Cubin("a", b"", 1, 0), "1": Cubin("b", b"", 1, 0)}))
-    with pytest.raises(InvalidArtifact, match="other kernels"):
-        CudaBackend().load(blob)
+@pytest.fixture
+def here(monkeypatch):
+    """This machine as if it had an H200 and no Triton."""
+    monkeypatch.setattr(backend, "_target_for", lambda _: GPU)
+    monkeypatch.setattr("dovetail.codegen.triton.compile.missing", lambda: "no Triton")
+
+
+def test_code_that_is_found_needs_no_triton(here):
+    assert backend.program_of(store(held())).code == held().code
+
+
+@pytest.mark.parametrize(
+    ("other", "problem"),
+    [
+        ({"target": "sm_80"}, "is for sm_80, not sm_90"),
+        ({"digests": {"0": "1"}}, "another dovetail"),
+    ],
+)
+def test_code_of_other_kernels_or_gpus_is_not_run(here, other, problem):
+    with pytest.raises(UnsupportedArtifact, match=f"{problem}.*no Triton"):
+        CudaBackend().load(Blob(store(held(**other))))
+
+
+def test_code_of_other_gpus_is_made_again_where_triton_is(here, monkeypatch):
+    monkeypatch.setattr("dovetail.codegen.triton.compile.missing", lambda: "")
+    made = Cubin("made", b"", 1, 0)
+    monkeypatch.setattr("dovetail.backends.cuda.program.compile_kernel", lambda *_: made)
+    code = backend.program_of(store(held(target="sm_80"))).code
+    assert set(code.values()) == {made}
+
+
+def test_a_digest_tells_kernels_and_schedules_apart():
+    program = CudaProgram(perceptron(), GPU)
+    ((kernel, schedule),) = program.kernels.values()
+    same, other = (digest_of(kernel, s) for s in (schedule, replace(schedule, warps=1)))
+    assert same != other
+    assert program.digests() == {"0": same}
+
+
+def test_the_version_of_triton_is_known_without_importing_it():
+    program = "import sys; from dovetail.codegen.triton.compile import version; print(version()); "
+    program += "assert 'triton' not in sys.modules"
+    beside = str(Path(sys.prefix) / "triton")
+    done = subprocess.run(
+        [sys.executable, "-c", program], env={**os.environ, "PYTHONPATH": beside}, check=True,
+        capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.stdout.startswith(("triton 3", "no triton"))

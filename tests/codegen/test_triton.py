@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from dovetail.backends.cuda.backend import program_of
 from dovetail.errors import InvalidSchedule
 from dovetail.ir.kernel_text import parse_kernel, print_kernel
 from dovetail.ir.target import TARGETS
@@ -55,6 +56,24 @@ assert made.name == "softmax" and made.code[:4] == b"\\x7fELF", made
 print(made.warps)
 """
     python("-c", program, TRITON_CACHE_DIR=str(tmp_path), TRITON_INTERPRET="0")
+
+
+@needs_triton
+def test_a_segment_compiled_here_is_read_without_triton(tmp_path, monkeypatch):
+    program = """
+import sys
+from pathlib import Path
+from dovetail.backends.cuda import backend
+from tests.backends.test_cuda import GPU, perceptron
+backend._target_for = lambda _: GPU
+Path(sys.argv[1]).write_bytes(backend.CudaBackend().compile(perceptron()).data)
+"""
+    path, caches = tmp_path / "segment", {"TRITON_CACHE_DIR": str(tmp_path / "cache")}
+    python("-c", program, str(path), TRITON_INTERPRET="0", **caches)
+    monkeypatch.setattr("dovetail.backends.cuda.backend._target_for", lambda _: GPU)
+    found = program_of(path.read_bytes())
+    assert [cubin.code[:4] for cubin in found.code.values()] == [b"\x7fELF"]
+    assert "triton" not in sys.modules
 
 
 @pytest.mark.parametrize(

@@ -31,6 +31,7 @@ from dovetail.capture.decompose import export_table
 from dovetail.capture.metadata import correct
 from dovetail.compiled import CompiledGraph
 from dovetail.errors import DovetailError, ExportFailed, GuardFailed, InvalidExampleInputs
+from dovetail.linking import GraphLinker
 from dovetail.options import Options
 from dovetail.pipeline import Compiler
 from dovetail.place.priority import priority_list
@@ -261,6 +262,20 @@ def _compile(program: Any, compiler: Compiler, name: str) -> Artifact:
         returned=_returned(signature),
     )
     return Artifact(interface, linked, compiler.record)
+
+
+def load_graph(data: bytes) -> Artifact:
+    """A model that was saved on a GPU, from the bytes of a trusted file."""
+    from dovetail.artifact.graph_file import graph_from_bytes
+
+    interface, graph = graph_from_bytes(data)
+    names = [name for _, part in graph.parts() for each in part.segments for name in each.backends]
+    backends = tuple(registry.get_backend(name) for name in dict.fromkeys(names)) or (
+        registry.get_backend(registry.LAST_BACKEND),
+    )
+    record = history.begin(*(backend.name for backend in backends))
+    linked = GraphLinker(backends, Options.resolve(None), record).link(graph)
+    return Artifact(interface, linked, record)
 
 
 def _role(spec: Any, written: set[str]) -> Role:

@@ -30,6 +30,20 @@ class InputGuards:
         ranges = {str(s): _range(r) for s, r in range_constraints.items()}
         return InputGuards(tuple(_without_fakes(i) for i in inputs), ranges)
 
+    @staticmethod
+    def of_values(
+        rows: Sequence[tuple[str, Desc, tuple[Any, ...]]],
+        ranges: Mapping[str, tuple[int, int | None]],
+    ) -> InputGuards:
+        """Guards whose plain values are given as ``plain_value`` has them."""
+        inputs = ((name, desc, *(value or (_ANY,))) for name, desc, value in rows)
+        return InputGuards(tuple(inputs), ranges)
+
+    def plain_value(self, number: int) -> tuple[Any, ...]:
+        """The value that an input must be, alone in a tuple; nothing where any will do."""
+        value = self.inputs[number][2]
+        return () if value is _ANY else (value,)
+
     def check(self, values: Sequence[Any]) -> None:
         """Raise GuardFailed naming the first input that does not fit."""
         symbols: dict[str, int] = {}
@@ -73,7 +87,7 @@ def _check_tensor(name: str, desc: TensorDesc, value: Any, symbols: dict[str, in
     dtype = str(value.dtype).removeprefix("torch.")
     if dtype != desc.dtype:
         raise GuardFailed(f"input {name!r} is {dtype}, expected {desc.dtype}")
-    if value.device.type != desc.device.split(":")[0]:
+    if not _is_on(value.device, desc.device):
         raise GuardFailed(f"input {name!r} is on {value.device}, expected {desc.device}")
     if value.dim() != desc.rank:
         raise GuardFailed(f"input {name!r} has {value.dim()} dimensions, expected {desc.rank}")
@@ -88,6 +102,12 @@ def _check_tensor(name: str, desc: TensorDesc, value: Any, symbols: dict[str, in
                 f"input {name!r} has size {value.shape[dim]} in dimension {dim}, "
                 f"expected a value of {size}"
             )
+
+
+def _is_on(device: torch.device, wanted: str) -> bool:
+    """Whether a device is the one that a model was exported for; kernels know one GPU's memory."""
+    kind, _, index = wanted.partition(":")
+    return device.type == kind and (not index or (device.index or 0) == int(index))
 
 
 def _bind(size: Dim, value: int, symbols: dict[str, int]) -> bool:

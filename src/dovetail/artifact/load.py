@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from dovetail.runtime import loaded
+from dovetail.runtime.blobs import compiled_graph
 from dovetail.runtime.loaded import Loaded
+
+if TYPE_CHECKING:
+    from dovetail.artifact.exported import Artifact
 
 
 def load(
@@ -18,7 +23,7 @@ def load(
     copy: bool = False,
     max_work: float | None = None,
     max_memory: float | None = None,
-) -> Loaded:
+) -> Loaded | Artifact:
     """Read and verify an artifact; call the result as the model.
 
     Tensors go in and come out by DLPack: torch tensors give torch tensors, NumPy arrays give
@@ -46,8 +51,13 @@ def load(
     What the model keeps from call to call is ``.state`` of the result. ``copy.copy`` of it has a
     state of its own and shares the rest; a pickle of it names the file, which must be there, with
     the same contents, where it is unpickled.
+
+    A file of a model on a GPU gives what ``dovetail.export`` gave, an ``Artifact``, in a process
+    with PyTorch's CUDA; it needs trust. Its kernels need no Triton on a GPU like the one that they
+    were compiled for; on another they are compiled again where Triton is installed, and PyTorch's
+    run in their place where it is not, with a warning.
     """
-    return loaded.load(
+    found = loaded.load(
         path,
         trusted_keys=trusted_keys,
         plugins=plugins,
@@ -58,6 +68,12 @@ def load(
         regenerate=_regenerate,
         opener=load,
     )
+    held = compiled_graph(found.native) if found.holds_graph else None
+    if held is None:
+        return found
+    from dovetail.artifact.exported import load_graph
+
+    return load_graph(held)
 
 
 def _regenerate(kernel_ir: bytes, trusted: bool) -> tuple[bytes | None, str]:

@@ -15,10 +15,12 @@ from typing import Any
 import torch
 
 from dovetail import __version__
+from dovetail.artifact.graph_file import graph_to_bytes, is_on_gpu
 from dovetail.artifact.inline import CodeObject, Inliner, SegmentProgram
-from dovetail.artifact.interface import ModelInterface
+from dovetail.artifact.interface import ModelInterface, Role
 from dovetail.artifact.save_devices import DeviceLowering
 from dovetail.artifact.sign import Key, private_key, signature_section
+from dovetail.artifact.spec_tree import tree_of
 from dovetail.errors import CannotSave
 from dovetail.file import container
 from dovetail.file.encode import Contents, code_section, encode_program, scalar_bytes
@@ -27,11 +29,12 @@ from dovetail.file.kernel_encode import kernels_section
 from dovetail.file.needs_trust import program_needs_trust, verdict
 from dovetail.file.processors import PROCESSORS, processor_name
 from dovetail.ir.call import OpCall, Ref
-from dovetail.ir.program import VALUE, Program, Result, Symbol
+from dovetail.ir.program import VALUE, BlobCall, Program, Result, Symbol
 from dovetail.ir.size import Size, symbols_of
 from dovetail.ir.tensor import ScalarDesc, TensorDesc
 from dovetail.lower.portable import match
 from dovetail.lower.to_program import ProgramSource, input_symbols, is_computed
+from dovetail.runtime.blobs import COMPILED_GRAPH
 from dovetail.runtime.layouts import copy_with_strides, extent, leaves_no_gap
 from dovetail.runtime.link import Linked, LinkedPart, LinkedSegment
 
@@ -69,7 +72,10 @@ def save(
     """
     seed = None if key is None else private_key(key)  # a bad key is known before any work
     levels = None if targets is None else _levels(targets)
-    package = pack(model, linked, without_torch)
+    if is_on_gpu(linked.parts[-1].compiled):
+        package = _pack_graph(model, linked, without_torch=without_torch, targets=targets)
+    else:
+        package = pack(model, linked, without_torch)
     generated = {f"{name}@1": name for name in package.kernels}
     sections, features = encode_program(
         package.program,
@@ -88,6 +94,42 @@ def save(
     if reasons and seed is None:
         log.warning("%s %s", os.fspath(path), verdict(reasons))
     return package.program
+
+
+def _pack_graph(
+    model: ModelInterface,
+    linked: Linked,
+    *,
+    without_torch: bool,
+    targets: str | Sequence[str] | None,
+) -> Package:
+    """A model on a GPU: its compiled graph as one blob, which a process with PyTorch links."""
+    if without_torch:
+        raise CannotSave("memory of a GPU is PyTorch's: leave without_torch out")
+    if targets is not None:
+        raise CannotSave("a model on a GPU has code for the devices it was compiled for alone")
+    part, given = _graph_inputs(model, linked)
+    given = [
+        g if g.key or g.kind == "user" else replace(g, key=f"#{n}") for n, g in enumerate(given)
+    ]
+    held = replace(
+        model,
+        roles=tuple(Role(g.kind, g.key) for g in given),
+        tensors={g.key: g.tensor for g in given if g.kind != "user"},
+    )
+    graph = replace(linked.graph, every=part.compiled, once=None, frozen=(), labels={})
+    call = BlobCall(model.name, COMPILED_GRAPH, (), ())
+    nothing: dict[str, list[Any]] = {"tuple": []}
+    arguments = {"tuple": [nothing, {"dict": []}]}
+    manifest = {**_origin(model.name), "inputs": arguments, "outputs": nothing, "symbols": []}
+    program = Program(model.name, (), (call,), ())
+    return Package(program, {}, manifest, {model.name: graph_to_bytes(held, graph)})
+
+
+def _origin(name: str) -> dict[str, Any]:
+    """What a manifest says of where a file comes from."""
+    made = {"producer": f"dovetail {__version__}", "torch": str(torch.__version__)}
+    return {"name": name, **made}
 
 
 def kernel_sections(
@@ -325,9 +367,7 @@ class _Packer:
             name = self.users.get(user)
             leaves.append({"value": constant} if name is None else {"tensor": positions[name]})
         return {
-            "name": program.name,
-            "producer": f"dovetail {__version__}",
-            "torch": str(torch.__version__),
+            **_origin(program.name),
             "inputs": tree_of(self.model.in_spec, iter(leaves)),
             "outputs": tree_of(self.model.out_spec, iter(_output_leaves(results))),
             "symbols": [[s.name, positions[s.input], s.axis] for s in program.symbols],
@@ -368,23 +408,6 @@ def _output_leaves(results: Sequence[Result]) -> list[dict[str, Any]]:
         else:
             leaves.append({"size": str(value)})
     return leaves
-
-
-def tree_of(spec: Any, leaves: Any) -> dict[str, Any]:
-    """PyTorch's tree description as ours; CannotSave for containers a file does not know."""
-    if spec.is_leaf():
-        leaf: dict[str, Any] = next(leaves)
-        return leaf
-    children = [tree_of(child, leaves) for child in spec.children()]
-    if spec.type in (tuple, list):
-        return {spec.type.__name__: children}
-    if issubclass(spec.type, dict):
-        keys = list(spec.context)
-        if all(isinstance(key, str | int) for key in keys):
-            return {"dict": [[key, child] for key, child in zip(keys, children, strict=True)]}
-    if issubclass(spec.type, tuple):  # a named tuple
-        return {"tuple": children}
-    raise CannotSave(f"arguments or results in a {spec.type.__name__}: use tuples, lists and dicts")
 
 
 def tensor_bytes(tensor: torch.Tensor, desc: TensorDesc) -> memoryview:

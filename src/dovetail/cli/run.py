@@ -91,7 +91,9 @@ def command(
     _import_torch_if_needed(file)
     with progress(f"loading {file}") as shown:
         start = time.perf_counter()
-        loaded = load(file, plugins=plugin, trust=trust, max_work=max_work, max_memory=max_memory)
+        loaded = _on_host(
+            load(file, plugins=plugin, trust=trust, max_work=max_work, max_memory=max_memory)
+        )
         loading = time.perf_counter() - start
         if profile:
             loaded.native.measure()
@@ -119,6 +121,15 @@ def command(
     if profile:
         _profile(loaded, [value.shape for value in given], trace)
     return 0
+
+
+def _on_host(loaded: Any) -> Loaded:
+    """What was loaded, if the C runtime runs it."""
+    if not isinstance(loaded, Loaded):
+        raise InvalidInput(
+            "the file is of a model on a GPU, which this command does not run: dovetail.load it"
+        )
+    return loaded
 
 
 def _profile(loaded: Loaded, shapes: Sequence[Sequence[int]], trace: str | None) -> None:

@@ -15,16 +15,29 @@ from dovetail.errors import DovetailError, InvalidArtifact, UnsupportedArtifact
 
 # As host operations are called: tensors and numbers in, results out.
 Call = Callable[[Sequence[Any], Sequence[int]], Any]
+# The owner of a blob that is a whole model, which ``artifact.graph_file`` reads.
+COMPILED_GRAPH = "compiled graph"
 Row = tuple[str, str, bool, bytes, int]  # as _native.Artifact.blobs() has them
 
 
 def load_blobs(rows: Sequence[Row]) -> list[Call]:
     """A call for each blob, in order; those on a device are never called."""
-    return [_on_device if row[2] else _call(*row[:2], row[3]) for row in rows]
+    return [_on_device if _is_elsewhere(row) else _call(*row[:2], row[3]) for row in rows]
+
+
+def compiled_graph(native: Any) -> bytes | None:
+    """The bytes of the model that a verified file is, where PyTorch runs it; else None."""
+    rows: list[Row] = native.blobs()
+    return rows[0][3] if len(rows) == 1 and rows[0][0] == COMPILED_GRAPH else None
+
+
+def _is_elsewhere(row: Row) -> bool:
+    """Whether a blob is not called from here: a device's, or a model that PyTorch runs."""
+    return row[2] or row[0] == COMPILED_GRAPH
 
 
 def _on_device(_tensors: Sequence[Any], _sizes: Sequence[int]) -> Any:
-    raise InvalidArtifact("a blob of a device was given to the host")
+    raise InvalidArtifact("a blob of a device, or of a model on one, was given to the host")
 
 
 def _call(owner: str, arguments: str, data: bytes) -> Call:

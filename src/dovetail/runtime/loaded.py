@@ -57,7 +57,7 @@ def load(
     max_work: float | None = None,
     max_memory: float | None = None,
     regenerate: Regenerate | None = None,
-    opener: Callable[..., Loaded] | None = None,
+    opener: Callable[..., Any] | None = None,
 ) -> Loaded:
     """Read and verify an artifact; see ``dovetail.load``.
 
@@ -246,7 +246,7 @@ class Origin(NamedTuple):
 
     path: str
     options: dict[str, Any]
-    opener: Callable[..., Loaded] | None
+    opener: Callable[..., Any] | None
 
 
 class Loaded:
@@ -316,6 +316,11 @@ class Loaded:
         return evaluate(self._manifest.sizes[text], symbols)
 
     @property
+    def holds_graph(self) -> bool:
+        """Whether its program is all blob: the graph of a model that PyTorch runs, perhaps."""
+        return not self.native.inputs() and not self.native.outputs()
+
+    @property
     def state(self) -> State:
         """What the model keeps from call to call, by name: to read, to write, to reset."""
         return State(self.native)
@@ -345,7 +350,7 @@ class Loaded:
 
 
 def _load_again(
-    opener: Callable[..., Loaded],
+    opener: Callable[..., Any],
     path: str,
     options: dict[str, Any],
     digest: bytes,
@@ -354,7 +359,7 @@ def _load_again(
     """What was pickled, from the same file: one of other contents is refused before it is used."""
     token = _expected.set(digest)
     try:
-        loaded = opener(path, **{**options, "copy": True})  # constants are checked, too
+        loaded: Loaded = opener(path, **{**options, "copy": True})  # constants are checked, too
     finally:
         _expected.reset(token)
     for number, contents in enumerate(state):

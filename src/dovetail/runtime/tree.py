@@ -52,6 +52,18 @@ def unflatten(tree: Tree, tensors: Sequence[Any], size: Callable[[str], int]) ->
     return tuple(items) if kind == "tuple" else items
 
 
+def leaf_numbers(tree: Tree, numbers: list[Any]) -> None:
+    """Append the number of each tensor in a tree that has no other leaves, else ValueError."""
+    ((kind, body),) = tree.items()
+    if kind == "tensor":
+        numbers.append(body)
+        return
+    if kind not in ("tuple", "list", "dict"):
+        raise ValueError(f"a leaf {kind!r}")
+    for child in body:
+        leaf_numbers(child[1] if kind == "dict" else child, numbers)
+
+
 def _form(given: Any) -> str:
     if isinstance(given, dict):
         return f"a dict with {list(given)}"

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, ClassVar
 
 from dovetail.backend import Availability, Blob, Executable, Support
 from dovetail.backends.lowering import LoweringBackend
-from dovetail.errors import InvalidArtifact
+from dovetail.errors import UnsupportedArtifact
 from dovetail.ir.encode import segment_from_bytes, segment_to_bytes
 from dovetail.ir.target import TARGETS, Target
 
 if TYPE_CHECKING:
+    from dovetail.backends.cuda.program import CudaProgram
     from dovetail.ir import OpCall, Segment
 
 log = logging.getLogger(__name__)
@@ -73,7 +74,7 @@ class CudaBackend(LoweringBackend):
     def compile(self, segment: Segment) -> Blob:
         """The segment and its kernels' code; what no plan is found for has none, and runs so."""
         from dovetail.backends.cuda.program import CudaProgram
-        from dovetail.backends.cuda.stored import store
+        from dovetail.backends.cuda.stored import StoredSegment, store
         from dovetail.schedule.plan import Unschedulable
 
         try:
@@ -82,26 +83,45 @@ class CudaBackend(LoweringBackend):
             log.info("%s runs call by call: %s", segment.name, reason)
             return Blob(segment_to_bytes(segment))
         program.compile()
-        return Blob(store(segment, program.code), ready=program)
+        held = StoredSegment(segment, program.target.name, program.code, program.digests())
+        return Blob(store(held), ready=program)
 
     def load(self, blob: Blob) -> Executable:
-        """A program on the GPU, whose code is that of the blob."""
-        from dovetail.backends.cuda.program import CudaProgram
+        """A program on the GPU, whose code is that of the blob; Triton is not asked for it."""
         from dovetail.backends.cuda.run import CudaExecutable
-        from dovetail.backends.cuda.stored import is_stored, stored
+        from dovetail.backends.cuda.stored import is_stored
 
         if not is_stored(blob.data):
             from dovetail.runtime.interpreter import Interpreter
 
             return Interpreter(segment_from_bytes(blob.data))
-        program = blob.ready
-        if program is None:
-            segment, code = stored(blob.data)
-            program = CudaProgram(segment, _target_for(segment))
-            if code.keys() != program.kernels.keys():
-                raise InvalidArtifact("a compiled segment has code for other kernels than its own")
-            program.code = code
-        return CudaExecutable(program)
+        return CudaExecutable(blob.ready or program_of(blob.data))
+
+
+def program_of(data: bytes) -> CudaProgram:
+    """A stored segment as a program: with its own code, or with new where that is another's.
+
+    UnsupportedArtifact where new code is needed and Triton is not there.
+    """
+    from dovetail.backends.cuda.program import CudaProgram
+    from dovetail.backends.cuda.stored import stored
+    from dovetail.codegen.triton.compile import missing
+
+    held = stored(data)
+    program = CudaProgram(held.segment, _target_for(held.segment))
+    target, name = program.target.name, held.segment.name
+    if held.target == target and held.digests == program.digests():
+        program.code = dict(held.code)
+        return program
+    other = held.target != target
+    why = f"is for {held.target}, not {target}" if other else "is of another dovetail's kernels"
+    if missing():
+        raise UnsupportedArtifact(
+            f"the code of {name} {why}; to compile it again, {missing()}, or save the model here"
+        )
+    log.info("the code of %s %s: it is compiled again", name, why)
+    program.compile()
+    return program
 
 
 def _multiplying(target: Target) -> Target:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from dovetail import history
 from dovetail.backends.cuda.code import schedule_blocks
+from dovetail.backends.cuda.stored import digest_of
 from dovetail.codegen.triton.compile import Cubin, compile_kernel
 from dovetail.ir import Arg, Ref, Segment
 from dovetail.ir.kernel import Kernel
@@ -76,6 +77,10 @@ class CudaProgram:
         with history.step("codegen"), ThreadPoolExecutor(MOST_THREADS) as pool:
             made = pool.map(self._compiled, self.kernels.values())
             self.code = dict(zip(self.kernels, made, strict=True))
+
+    def digests(self) -> dict[str, str]:
+        """What code has to be of, by the kernels' names."""
+        return {name: digest_of(*scheduled) for name, scheduled in self.kernels.items()}
 
     def _compiled(self, scheduled: tuple[Kernel, BlockSchedule]) -> Cubin:
         kernel, schedule = scheduled

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import importlib.util
 import linecache
 from dataclasses import dataclass
@@ -39,7 +40,16 @@ def missing() -> str:
 
 
 def version() -> str:
-    """Triton's version: code depends on it."""
+    """Triton's version, on which code depends, without importing it; who has none has none."""
+    try:
+        return f"triton {importlib.metadata.version('triton')}"
+    except importlib.metadata.PackageNotFoundError:  # a build that is on the path alone
+        return _imported_version()
+
+
+def _imported_version() -> str:
+    if missing():
+        return "no triton"
     import triton
 
     return f"triton {triton.__version__}"
