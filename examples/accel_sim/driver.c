@@ -50,7 +50,7 @@ static dvp_status get_info(dvp_info *info, dvp_error *error)
     info->version = "1.0";
     info->device = "a simulated accelerator: another process";
     if (info->struct_size >= offsetof(dvp_info, device_count) + sizeof info->device_count) {
-        info->flags = DVP_PARALLEL_STREAMS | DVP_QUANTIZED_OPERATIONS;
+        info->flags = DVP_PARALLEL_STREAMS | DVP_QUANTIZED_OPERATIONS | DVP_ADDRESS_HANDLES;
         info->device_count = DEVICES;
     }
     return DVP_OK;
@@ -274,6 +274,8 @@ static dvp_status device_set(dvp_device *device, const char *name, int64_t value
     else if (strcmp(name, "memory.limit") == 0)
         device->limit =
             value < (int64_t)device->shared->memory ? value : (int64_t)device->shared->memory;
+    else if (strcmp(name, "handles.numbered") == 0)
+        device->numbered = value != 0;
     else if (strcmp(name, "kill") == 0)
         kill(device->process, SIGKILL);
     else if (!sim_set_fault(name, value))

@@ -14,6 +14,7 @@
 typedef struct {
     uint64_t address, bytes; /* bytes 0: free; of imported memory the host's address */
     uint32_t kind;           /* DVP_MEMORY_... */
+    uint64_t handle;
 } sim_block;
 
 /* A copy whose host side is still to be done. */
@@ -34,6 +35,8 @@ struct dvp_device {
     bool gone;            /* the process has ended */
     sim_block *blocks;
     uint32_t block_count;
+    bool numbered;    /* memory gets handles that come again for other memory */
+    uint64_t imports; /* how much of the host's memory got a handle */
     int64_t used, limit, heap_used;
     bool taken[SIM_STREAMS];
     sim_pending *first[SIM_STREAMS], *last[SIM_STREAMS];

@@ -7,23 +7,34 @@
 
 #define HANDLE_TAG  0x51D0000000000000u /* no address of a user's process looks like this */
 #define DEVICE_BITS 40                  /* where the device's number stands in a handle */
+#define NUMBERED    (1ull << 39)        /* what is below is a number, else an address */
+#define IMPORTED    (1ull << 38)
 
-static void *handle_of(const dvp_device *device, uint32_t index)
+/* The address on the device; of memory of the host's, which has none, a number that never comes
+ * again. Where handles are numbers they are those of the table's rows, which do. */
+static uint64_t name_block(dvp_device *device, uint32_t index)
 {
-    return (void *)(uintptr_t)(HANDLE_TAG | (uint64_t)device->index << DEVICE_BITS |
-                               (index + 1u));
+    const sim_block *block = &device->blocks[index];
+    uint64_t tag = HANDLE_TAG | (uint64_t)device->index << DEVICE_BITS;
+    if (block->kind == DVP_MEMORY_IMPORTED)
+        return tag | NUMBERED | IMPORTED | ++device->imports;
+    return device->numbered ? tag | NUMBERED | index : tag | block->address;
+}
+
+static void *keep_block(dvp_device *device, uint32_t index, sim_block block)
+{
+    device->blocks[index] = block;
+    device->blocks[index].handle = name_block(device, index);
+    return (void *)(uintptr_t)device->blocks[index].handle;
 }
 
 /* The block of a handle, NULL where it is none of this device. The lock is held. */
 static sim_block *block_of(const dvp_device *device, const void *memory)
 {
-    uintptr_t number = (uintptr_t)memory;
-    if ((number & 0xFFFF000000000000u) != HANDLE_TAG ||
-        (number >> DEVICE_BITS & 0xFF) != (uintptr_t)device->index)
-        return NULL;
-    uint64_t index = (number & 0xFFFFFFFFu) - 1;
-    bool there = index < device->block_count && device->blocks[index].bytes > 0;
-    return there ? &device->blocks[index] : NULL;
+    for (uint32_t i = 0; i < device->block_count; i++)
+        if (device->blocks[i].bytes > 0 && device->blocks[i].handle == (uintptr_t)memory)
+            return &device->blocks[i];
+    return NULL;
 }
 
 static bool find(dvp_device *device, const void *memory, uint64_t offset, sim_block *found,
@@ -33,7 +44,7 @@ static bool find(dvp_device *device, const void *memory, uint64_t offset, sim_bl
     const sim_block *block = block_of(device, memory);
     bool fits = block != NULL && offset <= block->bytes;
     if (fits)
-        *found = (sim_block){block->address + offset, block->bytes - offset, block->kind};
+        *found = (sim_block){block->address + offset, block->bytes - offset, block->kind, 0};
     pthread_mutex_unlock(&device->lock);
     if (block == NULL)
         sim_fail(error, DVP_INVALID, "%p is not memory of this device", memory);
@@ -86,7 +97,7 @@ static uint32_t free_index(dvp_device *device)
     sim_block *grown = realloc(device->blocks, (index + 1u) * sizeof *grown);
     if (grown == NULL)
         return UINT32_MAX;
-    grown[index] = (sim_block){0, 0, 0};
+    grown[index] = (sim_block){0};
     device->blocks = grown;
     device->block_count = index + 1;
     return index;
@@ -107,9 +118,8 @@ dvp_status sim_buffer_alloc(dvp_device *device, uint64_t bytes, void **memory, d
                          : find_gap(device, bytes, 0, device->shared->memory);
     uint32_t index = place == UINT64_MAX ? UINT32_MAX : free_index(device);
     if (index != UINT32_MAX) {
-        device->blocks[index] = (sim_block){place, bytes, DVP_MEMORY_DEVICE};
+        *memory = keep_block(device, index, (sim_block){place, bytes, DVP_MEMORY_DEVICE, 0});
         device->used += (int64_t)bytes;
-        *memory = handle_of(device, index);
     }
     pthread_mutex_unlock(&device->lock);
     if (index == UINT32_MAX)
@@ -126,7 +136,7 @@ void sim_buffer_free(dvp_device *device, void *memory)
     if (block != NULL) {
         *(block->kind == DVP_MEMORY_DEVICE ? &device->used : &device->heap_used) -=
             (int64_t)block->bytes;
-        *block = (sim_block){0, 0, 0};
+        *block = (sim_block){0};
     }
     pthread_mutex_unlock(&device->lock);
 }
@@ -144,9 +154,8 @@ static dvp_status add_block(dvp_device *device, sim_block block, void **memory,
     uint32_t index = free_index(device);
     if (index == UINT32_MAX)
         return sim_fail(error, DVP_NO_MEMORY, "no memory for a block");
-    device->blocks[index] = block;
+    *memory = keep_block(device, index, block);
     device->heap_used += (int64_t)block.bytes;
-    *memory = handle_of(device, index);
     return DVP_OK;
 }
 
@@ -166,7 +175,7 @@ dvp_status sim_memory_alloc(dvp_device *device, uint32_t kind, uint64_t bytes, v
     status = place == UINT64_MAX
                  ? sim_fail(error, DVP_NO_MEMORY, "no room for %llu bytes that both see",
                             (unsigned long long)bytes)
-                 : add_block(device, (sim_block){place, bytes, kind}, memory, error);
+                 : add_block(device, (sim_block){place, bytes, kind, 0}, memory, error);
     if (status == DVP_OK)
         *address = memset(heap_of(device) + (place - start), 0, bytes);
     pthread_mutex_unlock(&device->lock);
@@ -185,7 +194,7 @@ dvp_status sim_memory_import(dvp_device *device, void *address, uint64_t bytes, 
         return sim_fail(error, DVP_UNSUPPORTED,
                         "this system lets no other process read the host's memory");
     pthread_mutex_lock(&device->lock);
-    status = add_block(device, (sim_block){(uintptr_t)address, bytes, DVP_MEMORY_IMPORTED},
+    status = add_block(device, (sim_block){(uintptr_t)address, bytes, DVP_MEMORY_IMPORTED, 0},
                        memory, error);
     pthread_mutex_unlock(&device->lock);
     return status;
@@ -224,8 +233,8 @@ static bool place_side(dvp_device *device, const void *memory, uint64_t offset, 
     bool shared =
         address >= heap && address - heap <= SIM_HEAP && bytes <= SIM_HEAP - (address - heap);
     *found = shared ? (sim_block){device->shared->heap_at + (address - heap), bytes,
-                                  DVP_MEMORY_PINNED}
-                    : (sim_block){address, bytes, 0};
+                                  DVP_MEMORY_PINNED, 0}
+                    : (sim_block){address, bytes, 0, 0};
     return true;
 }
 

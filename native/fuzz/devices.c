@@ -142,10 +142,10 @@ static dvp_status failing_constant_accept(dvp_device *device, const dvp_op *op, 
                                           const void *packed, uint64_t size, dvp_error *error)
 {
     dvp_status status;
-    const uint8_t *bytes = packed;
+    const uint8_t *at = packed;
     uint8_t sum = 0;
     for (uint64_t i = 0; i < size; i++) /* all of it can be read */
-        sum ^= bytes[i];
+        sum ^= at[i];
     if (op->input_flags == NULL || !(op->input_flags[input] & DVP_OPERAND_PREPARED))
         finding("a packed constant is not marked");
     (void)sum;

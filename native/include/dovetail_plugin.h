@@ -225,7 +225,11 @@ enum {
     DVP_CONSTANT_DATA = 4,    /* ... and uses the contents of constants, where it gets them */
     DVP_IMPORTED_CONSTANTS =
         8, /* constants of files stay in the host's memory: memory_import */
-    DVP_QUANTIZED_OPERATIONS = 16 /* query_op knows `quantization` of operations */
+    DVP_QUANTIZED_OPERATIONS = 16, /* query_op knows `quantization` of operations */
+    /* The handle of memory is its address: a handle that comes again after buffer_free is the
+     * same memory, so that what was recorded with it may be replayed. Without it that is
+     * recorded anew. */
+    DVP_ADDRESS_HANDLES = 32
 };
 
 /* What a device says of itself before it is opened (1.1); filled in like dvp_info. */
@@ -496,10 +500,10 @@ typedef struct {
      * host gives it nothing else meanwhile, and no call of another stream concerns it. One that
      * cannot be noted fails with DVP_UNSUPPORTED; the host then ends the capture, whose graph
      * it frees or which fails too, and gives the work as ever. graph_launch does all that was
-     * noted, in order, on any stream of the device, with the memory that the calls named; a
-     * graph may run many times, not beside itself. The host frees it when no launch of it is
-     * under way. Attributes and shapes of the calls are the host's again when they return.
-     * begin, end and launch: [stream]; free: [memory] */
+     * noted, in order, on any stream of the device, with the memory that the calls named, all
+     * of which is still there; a graph may run many times, not beside itself. The host frees it
+     * when no launch of it is under way. Attributes and shapes of the calls are the host's
+     * again when they return. begin, end and launch: [stream]; free: [memory] */
     dvp_status (*capture_begin)(dvp_device *device, dvp_stream *stream, dvp_error *error);
     dvp_status (*capture_end)(dvp_device *device, dvp_stream *stream, dvp_graph **graph,
                               dvp_error *error);

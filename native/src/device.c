@@ -261,7 +261,8 @@ static struct device_frame *new_frame(dvt_artifact *a)
     d->outputs = calloc(p->output_count + 1u, sizeof *d->outputs);
     d->shown = calloc(p->input_count + p->output_count + 1u, sizeof *d->shown);
     d->graphs = calloc(p->instruction_count + 1u, sizeof *d->graphs);
-    d->key = calloc(2 * (size_t)p->pointer_count + 1, sizeof *d->key);
+    d->key = calloc(3 * (size_t)p->pointer_count + 1, sizeof *d->key);
+    d->identities = calloc(p->buffer_count + 1u, sizeof *d->identities);
     return d;
 }
 
@@ -293,6 +294,7 @@ void dvt_devices_unbind(frame *f)
     free(d->shown);
     free(d->graphs);
     free(d->key);
+    free(d->identities);
     free(d);
     f->devices = NULL;
 }
@@ -419,7 +421,7 @@ dvt_status dvt_devices_prepare(dvt_artifact *a, frame *f, dvt_error *error)
     struct device_frame *d = f->devices = new_frame(a);
     if (d == NULL || !d->arenas || !d->launches || !d->tensors || !d->attributes ||
         !d->quantizations || !d->quantized || !d->flags || !d->inputs || !d->outputs ||
-        !d->shown || !d->graphs || !d->key)
+        !d->shown || !d->graphs || !d->key || !d->identities)
         return dvt_fail(error, DVT_ERROR_MEMORY, "out of memory");
     return DVT_OK;
 }

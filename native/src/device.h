@@ -114,6 +114,7 @@ typedef struct {
 typedef struct {
     uint64_t arena_offset, offset;
     void *memory;
+    uint64_t identity;
 } shown_place;
 
 struct device_frame {
@@ -132,7 +133,15 @@ struct device_frame {
     shown_place *shown;              /* one an input, then one an output */
     plugin_graphs *graphs;           /* one an instruction, of use where a group begins */
     uint64_t *key;                   /* room for what they tell runs apart by */
+    uint64_t *identities;            /* of the memory that each buffer lies in */
 };
+
+/* Points a buffer of the program at memory of a device's, from the start of that. */
+static inline void dvt_device_point(frame *f, uint32_t buffer, const plugin_buffer *at)
+{
+    f->tensors[buffer].data = at->memory;
+    f->devices->identities[buffer] = plugin_identity(at);
+}
 
 /* Notes where temporaries lie in the arena, which is planned. */
 void dvt_device_shown_start(frame *f);

@@ -74,8 +74,11 @@ static size_t write_key(const stretch *s, uint64_t *key)
         const dvp_tensor *t = s->f->devices->tensors + in->pointers_at;
         for (uint32_t n = 0; in->opcode != OP_COPY && n < in->output_count + in->input_count;
              n++) {
+            uint32_t buffer =
+                n < in->output_count ? in->outputs[n] : in->inputs[n - in->output_count];
             key[count++] = (uint64_t)(uintptr_t)t[n].data;
             key[count++] = t[n].byte_offset;
+            key[count++] = buffer == DVT_NONE ? 0 : s->f->devices->identities[buffer];
         }
     }
     return count;

@@ -78,8 +78,9 @@ static void place_buffers(frame *f, uint32_t device)
         if (b->device != device || p->buffers[b->root].is_placed)
             continue;
         bool constant = p->buffers[b->root].kind == KIND_CONSTANT;
-        f->tensors[i].data = constant ? a->devices[device - 1].weights[b->root].memory
-                                      : f->devices->arenas[device - 1].memory.memory;
+        dvt_device_point(f, i,
+                         constant ? &a->devices[device - 1].weights[b->root]
+                                  : &f->devices->arenas[device - 1].memory);
     }
 }
 

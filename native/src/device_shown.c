@@ -102,13 +102,13 @@ void dvt_device_shown_start(frame *f)
             f->devices->shown[i].arena_offset = f->tensors[a->shown[i]].byte_offset;
 }
 
-static void place(frame *f, uint32_t root, void *memory, uint64_t offset)
+static void place(frame *f, uint32_t root, const plugin_buffer *memory, uint64_t offset)
 {
     const program *p = &f->devices->artifact->program;
-    f->tensors[root].data = memory;
+    dvt_device_point(f, root, memory);
     f->tensors[root].byte_offset = offset + f->offsets[root];
     for (uint32_t i = p->buffers[root].first_view; i != DVT_NONE; i = p->buffers[i].next_view) {
-        f->tensors[i].data = memory;
+        dvt_device_point(f, i, memory);
         f->tensors[i].byte_offset = offset + f->offsets[i];
     }
 }
@@ -120,20 +120,23 @@ static bool is_for_kernels(const struct dvt_buffer *buffer)
 }
 
 /* The memory of a caller's, if it is as well aligned as the arena is. */
-static bool show(frame *f, uint32_t n, device_tensor *given, void *arena)
+static bool show(frame *f, uint32_t n, device_tensor *given, const plugin_buffer *arena)
 {
     uint32_t root = f->devices->artifact->shown[n];
     shown_place *now = &f->devices->shown[n];
     given->in_place = given->buffer != NULL && is_for_kernels(given->buffer) &&
                       given->offset % DVT_ALIGN == 0;
-    void *memory = given->in_place ? given->buffer->memory.memory : NULL;
-    uint64_t offset = given->in_place ? given->offset : 0;
-    if (memory == now->memory && offset == now->offset)
+    const plugin_buffer *there = given->in_place ? &given->buffer->memory : NULL;
+    shown_place next = {now->arena_offset, 0, NULL, 0};
+    if (there != NULL)
+        next = (shown_place){now->arena_offset, given->offset, there->memory,
+                             plugin_identity(there)};
+    if (next.memory == now->memory && next.offset == now->offset &&
+        next.identity == now->identity)
         return false;
-    place(f, root, memory != NULL ? memory : arena,
-          memory != NULL ? offset : now->arena_offset);
-    now->memory = memory;
-    now->offset = offset;
+    place(f, root, there != NULL ? there : arena,
+          there != NULL ? next.offset : next.arena_offset);
+    *now = next;
     return true;
 }
 
@@ -141,7 +144,7 @@ bool dvt_device_show(frame *f, uint32_t device, bool fresh)
 {
     const dvt_artifact *a = f->devices->artifact;
     const program *p = &a->program;
-    void *arena = f->devices->arenas[device - 1].memory.memory;
+    const plugin_buffer *arena = &f->devices->arenas[device - 1].memory;
     bool moved = false;
     for (uint32_t i = 0; i < p->input_count + p->output_count; i++) {
         uint32_t root = a->shown[i];

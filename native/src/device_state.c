@@ -271,14 +271,14 @@ static int send(const dvt_artifact *a, uint32_t index, dvt_state *state, plugin_
     return plugin_upload(lane, &held->now, 0, state->data[r->state], bytes, error);
 }
 
-static void place(frame *f, uint32_t root, void *memory)
+static void place(frame *f, uint32_t root, const plugin_buffer *memory)
 {
     const program *p = &f->devices->artifact->program;
     if (root == DVT_NONE)
         return;
-    f->tensors[root].data = memory;
+    dvt_device_point(f, root, memory);
     for (uint32_t i = p->buffers[root].first_view; i != DVT_NONE; i = p->buffers[i].next_view)
-        f->tensors[i].data = memory;
+        dvt_device_point(f, i, memory);
 }
 
 int dvt_device_state_bind(frame *f, dvt_state *state, uint32_t device, plugin_lane *lane,
@@ -295,8 +295,8 @@ int dvt_device_state_bind(frame *f, dvt_state *state, uint32_t device, plugin_la
         return 0;
     for (uint32_t i = 0; i < a->resident_count; i++)
         if (a->residents[i].device == device) {
-            place(f, a->residents[i].reader, state->held[i].now.memory);
-            place(f, a->residents[i].writer, state->held[i].next.memory);
+            place(f, a->residents[i].reader, &state->held[i].now);
+            place(f, a->residents[i].writer, &state->held[i].next);
         }
     dvt_device_place_launches(f, device);
     arena->placement = state->placement;

@@ -61,7 +61,7 @@ typedef struct plugin_event {
 
 struct plugin_retired; /* memory, programs and graphs that nobody needs any more */
 
-/* Work with the addresses that it was recorded with, or will be if it comes again. */
+/* Work with the memory that it was recorded with, or will be if it comes again. */
 enum { PLUGIN_GRAPHS = 4 };
 typedef struct {
     dvp_graph *handle; /* NULL: seen once */
@@ -108,6 +108,7 @@ typedef struct {
     uint64_t bytes, generation;
     uint64_t number; /* no other buffer of the plug-in ever has it */
     bool constant;   /* its contents never change */
+    bool addressed;  /* its handle is its address: the same handle is the same memory */
     int32_t lane;    /* that it was computed on, in the turn `given`; -1: it was sent */
     uint64_t given;
 } plugin_buffer;
@@ -132,6 +133,13 @@ typedef struct plugin_prepared {
     plugin_buffer buffer;
 } plugin_prepared;
 
+/* What tells memory from other memory whose handle it has: handles may come again, numbers
+ * never. */
+static inline uint64_t plugin_identity(const plugin_buffer *buffer)
+{
+    return buffer->addressed ? 0 : buffer->number;
+}
+
 /* How many tensors a step reads, scales and zero points of its operands among them. */
 static inline uint32_t plugin_reads(const plugin_step *step)
 {
@@ -154,7 +162,7 @@ typedef struct {
     uint64_t blob_bytes;
     dvp_program *compiled;
     plugin_graphs graphs;
-    uint64_t *key; /* room for what `graphs` tells runs apart by */
+    uint64_t *key; /* what `graphs` tells runs apart by */
 } plugin_program;
 
 /* Each returns 0, or -1 with the error filled in. The library is never unloaded. */
@@ -217,6 +225,8 @@ void plugin_sweep(plugin *p);
 /* ---- memory and copies (plugin_copy.c), in a run ---- */
 
 int plugin_alloc(plugin *p, uint64_t bytes, plugin_buffer *buffer, plugin_error *error);
+/* Memory that the plug-in gave just now, as a buffer. */
+plugin_buffer plugin_own(plugin *p, void *memory, uint64_t bytes);
 /* Memory that the vendor's own library made: never freed here. */
 plugin_buffer plugin_borrow(plugin *p, void *memory, uint64_t bytes);
 /* Memory of another kind, and where the host uses it; what the host has already where
@@ -273,7 +283,7 @@ void plugin_free_program(plugin *p, plugin_program *program);
 /* ---- recorded work (plugin_graph.c), in a run ---- */
 
 /* Gives a lane's kernels work by calling `give`, which fails or gives all of it. Where the
- * plug-in can record and the same work with the same addresses (`key`) comes a second time it
+ * plug-in can record and the same work with the same memory (`key`) comes a second time it
  * is recorded, and replayed from then on. What cannot be recorded is given as ever. */
 int plugin_replay(plugin_lane *lane, plugin_graphs *graphs, const uint64_t *key, size_t count,
                   int (*give)(void *context, plugin_error *error), void *context,

@@ -21,13 +21,21 @@ static dvp_status allocate(plugin *p, uint64_t bytes, void **memory, dvp_error *
     return status == DVP_OK && *memory == NULL ? DVP_NO_MEMORY : status;
 }
 
-plugin_buffer plugin_borrow(plugin *p, void *memory, uint64_t bytes)
+plugin_buffer plugin_own(plugin *p, void *memory, uint64_t bytes)
 {
     return (plugin_buffer){.memory = memory,
                            .lane = -1,
                            .bytes = bytes,
                            .generation = p->generation,
-                           .number = __atomic_add_fetch(&p->buffer_count, 1, __ATOMIC_RELAXED)};
+                           .number = __atomic_add_fetch(&p->buffer_count, 1, __ATOMIC_RELAXED),
+                           .addressed = p->info.flags & DVP_ADDRESS_HANDLES};
+}
+
+plugin_buffer plugin_borrow(plugin *p, void *memory, uint64_t bytes)
+{
+    plugin_buffer made = plugin_own(p, memory, bytes);
+    made.addressed = true;
+    return made;
 }
 
 static int keep(plugin *p, dvp_status status, void *memory, uint64_t bytes,
@@ -37,7 +45,7 @@ static int keep(plugin *p, dvp_status status, void *memory, uint64_t bytes,
         plugin_unreserve(p);
         return plugin_fail(p, status, "buffer_alloc", said, error);
     }
-    *buffer = plugin_borrow(p, memory, bytes);
+    *buffer = plugin_own(p, memory, bytes);
     plugin_counted(&p->counters.buffers, 1);
     return 0;
 }

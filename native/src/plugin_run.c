@@ -169,9 +169,7 @@ static int prepare_constant(plugin_lane *lane, plugin_step *step, uint32_t input
             plugin_unreserve(p);
         if (status != DVP_OK)
             return plugin_fail(p, status, "constant_prepare", &said, error);
-        *held = (plugin_prepared){
-            from->number,
-            {.memory = memory, .generation = p->generation, .number = from->number}};
+        *held = (plugin_prepared){from->number, plugin_own(p, memory, 0)};
         if (memory != NULL)
             plugin_counted(&p->counters.buffers, 1);
     }
@@ -229,20 +227,49 @@ static int give(void *context, plugin_error *error)
     return 0;
 }
 
+static const plugin_buffer *memory_of(const plugin_program *program,
+                                      plugin_buffer *const *slots, int32_t slot)
+{
+    return slot < 0 ? &program->arena : slots[slot];
+}
+
+static const plugin_buffer *read_by(const plugin_program *program, const plugin_step *step,
+                                    plugin_buffer *const *slots, uint32_t input)
+{
+    bool prepared =
+        input < step->op.input_count && (step->input_flags[input] & DVP_OPERAND_PREPARED) != 0;
+    return prepared ? &step->prepared[input].buffer
+                    : memory_of(program, slots, step->input_slots[input]);
+}
+
+static size_t add_memory(uint64_t *key, size_t count, const plugin_buffer *buffer)
+{
+    key[count++] = (uint64_t)(uintptr_t)buffer->memory;
+    key[count++] = plugin_identity(buffer);
+    return count;
+}
+
 /* The memory of every operand, which tells one call's kernels from another's. */
-static size_t write_key(const plugin_program *program, uint64_t *key)
+static size_t write_key(const plugin_program *program, plugin_buffer *const *slots,
+                        uint64_t *key)
 {
     size_t count = 0;
     for (size_t i = 0; i < program->step_count; i++) {
         const plugin_step *step = &program->steps[i];
-        for (uint32_t k = 0; k < step->op.output_count; k++, count++)
-            if (key != NULL)
-                key[count] = (uint64_t)(uintptr_t)step->outputs[k].data;
-        for (uint32_t k = 0; k < step->op.input_count; k++, count++)
-            if (key != NULL)
-                key[count] = (uint64_t)(uintptr_t)step->inputs[k].data;
+        for (uint32_t k = 0; k < step->op.output_count; k++)
+            count = add_memory(key, count, memory_of(program, slots, step->output_slots[k]));
+        for (uint32_t k = 0; k < plugin_reads(step); k++)
+            count = add_memory(key, count, read_by(program, step, slots, k));
     }
     return count;
+}
+
+static uint64_t *new_key(const plugin_program *program)
+{
+    size_t operands = 0;
+    for (size_t i = 0; i < program->step_count; i++)
+        operands += program->steps[i].op.output_count + plugin_reads(&program->steps[i]);
+    return malloc((2 * operands + 1) * sizeof(uint64_t));
 }
 
 static int execute(plugin_lane *lane, plugin_program *program, plugin_buffer *const *slots,
@@ -255,10 +282,10 @@ static int execute(plugin_lane *lane, plugin_program *program, plugin_buffer *co
     if (program->step_count < 2 || lane->plugin->api.capture_begin == NULL)
         return give(&all, error);
     if (program->key == NULL)
-        program->key = malloc((write_key(program, NULL) + 1) * sizeof *program->key);
+        program->key = new_key(program);
     if (program->key == NULL)
         return give(&all, error);
-    size_t count = write_key(program, program->key);
+    size_t count = write_key(program, slots, program->key);
     return plugin_replay(lane, &program->graphs, program->key, count, give, &all, error);
 }
 

@@ -113,6 +113,34 @@ static void test_replay(chain *c)
     expect_result(c, 2 * BYTES, 2);
 }
 
+/* A handle comes again for other memory, which what was recorded with it does not know. */
+static void test_handles_come_again(chain *c)
+{
+    float values[COUNT];
+    uint32_t flags = c->model.plugin->info.flags;
+    c->model.plugin->info.flags &= ~(uint32_t)DVP_ADDRESS_HANDLES;
+    set(&c->model, "handles.numbered", 1);
+    dvt_buffer_free(c->x);
+    OK(dvt_buffer_new(c->model.plugin, DVT_MEMORY_DEVICE, 4 * BYTES, &c->x, &error));
+    for (int i = 0; i < 3; i++)
+        run_chain(c, 0, 0);
+    const void *before = dvt_buffer_handle(c->x);
+    dvt_buffer_free(c->x);
+    OK(dvt_buffer_new(c->model.plugin, DVT_MEMORY_DEVICE, 64 * BYTES, &c->x, &error));
+    EXPECT(dvt_buffer_handle(c->x) == before, "the handle did not come again");
+    fill(values, 9);
+    OK(dvt_buffer_write(c->x, NULL, 0, values, BYTES, &error));
+    for (int i = 0; i < 3; i++) {
+        run_chain(c, 0, 0);
+        expect_result(c, 0, 9);
+    }
+    fill(values, 2);
+    for (uint64_t i = 0; i < 4; i++)
+        OK(dvt_buffer_write(c->x, NULL, i * BYTES, values, BYTES, &error));
+    c->model.plugin->info.flags = flags;
+    set(&c->model, "handles.numbered", 0);
+}
+
 static void test_refused(chain *c)
 {
     static const char *const faults[] = {"fault.capture_begin", "fault.capture_end"};
@@ -323,6 +351,7 @@ int main(void)
     test_replay(&c);
     test_in_place(&c);
     test_memory_from_elsewhere(&c);
+    test_handles_come_again(&c);
     test_refused(&c);
     close_chain(&c);
     c = open_chain();

@@ -92,6 +92,17 @@ def test_a_quantised_linear_layer_is_one_operation(sim, kind, shape):
     assert sim.counted("bytes.in") == x.numel() * 4 + weight + scales + 48 * 4
 
 
+def test_scales_that_come_to_lie_elsewhere_are_read_there(sim):
+    model, x = Linear("channel").eval(), torch.randn(5, 64)
+    compiled, old = torch.compile(model, backend=sim.name), model.scales
+    with torch.no_grad():
+        for _ in range(3):  # work that comes again is recorded
+            check(model, compiled(x), x)
+        for factor in (0.5, 0.25, 0.75):
+            model.scales = old * factor
+            check(model, compiled(x), x)
+
+
 def test_the_option_check_finds_quantised_operations_right(sim):
     model, x = Linear("group").eval(), torch.randn(5, 64)
     with torch.no_grad():
