@@ -72,8 +72,9 @@ class CpuBackend(LoweringBackend):
         """Instance norms as group norms, which fix no layout, rows as images, which have some."""
         from dovetail.passes.conv1d import CONV1D
         from dovetail.passes.instance_norm import INSTANCE_NORM
+        from dovetail.passes.pixel import PIXEL
 
-        return Passes(pre_grad=(INSTANCE_NORM,), post_grad=(CONV1D,))
+        return Passes(pre_grad=(INSTANCE_NORM,), post_grad=(PIXEL, CONV1D))
 
     def lay_out(self, segment: Segment, once: frozenset[str]) -> Segment:
         """Images as convolutions run best, constant weights as kernels read them."""
