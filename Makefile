@@ -101,6 +101,7 @@ check: $(INSTALLED) $(C_TESTS)
 	$(BIN)/codespell src tests tools docs benchmarks examples native README.md CHANGELOG.md CONTRIBUTING.md
 	$(BIN)/clang-format --dry-run --Werror $(C_SOURCE)
 	$(CC) $(CFLAGS) -fsyntax-only -Inative/include native/src/*.c
+	$(CC) $(CFLAGS) -fsyntax-only -Inative/include -Inative/src native/fuzz/*.c
 	$(CC) $(CFLAGS) -Wno-conversion -fsyntax-only -Inative/include -Inative/src \
 	    -I$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("include"))') \
 	    native/python/*.c
