@@ -109,10 +109,10 @@ def test_each_mode_means_something_or_is_refused():
     assert Options.resolve(None, "default") == Options.resolve()
     assert Options.resolve(None, "reduce-overhead").freeze
     assert not Options.resolve({"freeze": False}, "reduce-overhead").freeze
-    for mode in ("max-autotune", "max-autotune-no-cudagraphs", "lite"):
-        with pytest.raises(
-            errors.InvalidOption, match="'default' or 'reduce-overhead': nothing is"
-        ):
-            Options.resolve(None, mode)
+    both = Options.resolve(None, "max-autotune")
+    assert (both.autotune, both.freeze, both.cuda_graphs) == (True, True, True)
+    assert not Options.resolve(None, "max-autotune-no-cudagraphs").cuda_graphs
+    with pytest.raises(errors.InvalidOption, match="'max-autotune-no-cudagraphs': nothing is"):
+        Options.resolve(None, "lite")
     with pytest.raises(errors.UnknownOption):
         Options.resolve(None, "fast")

@@ -66,6 +66,20 @@ class Support:
 
 
 @dataclass(frozen=True, slots=True)
+class Candidates:
+    """The ways in which a backend can compute a call, for ``mode="max-autotune"``.
+
+    ``taken`` is the one that its rules take, ``reason`` why. Of the ``others`` each is a name that
+    ``OpCall.candidate`` may have. ``estimates`` are the cost model's seconds, by name.
+    """
+
+    taken: str
+    reason: str = ""
+    others: tuple[str, ...] = ()
+    estimates: tuple[tuple[str, float], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Transfer:
     """What one copy between the host and a backend's own memory costs; by default nothing."""
 
@@ -317,6 +331,20 @@ class Backend(ABC):
 
         Inputs and outputs keep their strides; changes of layout are calls. Those that depend on
         the inputs ``once`` alone run once, not at each call.
+        """
+        return segment
+
+    def candidates(self, call: OpCall, once: frozenset[str]) -> Candidates | None:  # noqa: ARG002
+        """The ways to compute a call, few; None: there is one alone, or nothing to say of it.
+
+        Asked of segments that are laid out and not packed; ``once`` as for ``lay_out``.
+        """
+        return None
+
+    def pack(self, segment: Segment, once: frozenset[str]) -> Segment:  # noqa: ARG002
+        """The segment, laid out, with operands copied to where its calls' kernels read them best.
+
+        Copies are calls, as in ``lay_out``. A call's ``candidate`` may say what it is packed for.
         """
         return segment
 

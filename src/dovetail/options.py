@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 MODES: Mapping[str, Mapping[str, Any]] = {
     "default": {},
     "reduce-overhead": {"freeze": True, "cuda_graphs": True},
+    "max-autotune": {"autotune": True, "freeze": True, "cuda_graphs": True},
+    "max-autotune-no-cudagraphs": {"autotune": True, "freeze": True},
 }
 # Modes that PyTorch has and we do not, and why.
 _NO_MODES: Mapping[str, str] = {
-    "max-autotune": "nothing is chosen by measuring yet",
-    "max-autotune-no-cudagraphs": "nothing is chosen by measuring yet",
     "lite": "nothing is left out to compile sooner; see the options background and progressive",
 }
 
@@ -113,6 +113,9 @@ class Options:
 
     cuda_graphs: bool = _option(False, FLAG, env="DOVETAIL_CUDA_GRAPHS")
     """Record what runs on a GPU in inference as CUDA graphs, and replay them."""
+
+    autotune: bool = _option(False, FLAG, env="DOVETAIL_AUTOTUNE", key=True)
+    """Measure the ways to compute each product, convolution and attention; take the fastest."""
 
     check_weights: bool = _option(False, FLAG, env="DOVETAIL_CHECK_WEIGHTS")
     """Compare the contents of all weights at each call; warn of writes that nothing else shows."""

@@ -8,6 +8,7 @@ def call(name, reads=(), op="aten.add.Tensor", **more):
         "backend": "cpu",
         "segment": "segment_0",
         "answers": [],
+        "selection": None,
         "text": f"%{name}: f32[4] = {op}({', '.join(reads)})",
         "reads": list(reads),
         "source": {"file": "model.py", "line": 7, "function": "forward", "code": f"{name} = …"},

@@ -340,7 +340,7 @@ class _Packer:
             program = self.programs.get(name)
             if program is not None and any(isinstance(match(c), str) for c in program.host_calls()):
                 alone = linked.backend.alone()
-                blob = alone.compile(alone.lay_out(segment, frozenset()))
+                blob = alone.compile(alone.pack(segment, frozenset()))
                 if blob.data.startswith(container.MAGIC):
                     self.programs[name] = SegmentProgram(segment, blob.data)
 

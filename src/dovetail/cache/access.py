@@ -40,8 +40,11 @@ class Bypass(Miss):
     """Nothing was looked up; the reason says why."""
 
 
-def lookup(key: Key) -> Hit | Miss:
-    """What is stored under the key; never an exception but for a setting that is wrong."""
+def lookup(key: Key, *, told: bool = True) -> Hit | Miss:
+    """What is stored under the key; never an exception but for a setting that is wrong.
+
+    With ``told``, a miss is the one that ``dovetail cache why`` explains, and is counted.
+    """
     held = current()
     if not held.enabled:
         return _bypass("the cache is off")
@@ -51,8 +54,10 @@ def lookup(key: Key) -> Hit | Miss:
     if payload is None and (shared := _remote(held)):
         payload, where = _read_remote(shared, local, key), "remote"
     if payload is not None:
-        return _hit(key, payload, where)
-    return _bypass(f"no folder to use: {reason}") if unusable else _miss(local, key, reason)
+        return _hit(key, payload, where) if told else Hit(payload, where)
+    if unusable:
+        return _bypass(f"no folder to use: {reason}")
+    return _miss(local, key, reason) if told else Miss(reason)
 
 
 def store(key: Key, payload: bytes, *, seconds: float = 0.0, label: str = "") -> None:

@@ -1,7 +1,8 @@
 """The key of a graph: everything that can change what is compiled from it, part by part.
 
 What must not enter: names of the user's, paths, addresses, the order in which graphs are
-compiled, the environment, and the number of threads (kernels split their work when they run).
+compiled, the environment, and the number of threads (kernels split their work when they run), but
+where candidates were measured on so many (option ``autotune``).
 """
 
 from __future__ import annotations
@@ -96,7 +97,10 @@ class _KeyParts:
         self.parts |= {f"option {k}": v for k, v in self.options.key_parts().items()}
         self.add_backends()
         self.parts |= _versions()
-        exact = any(backend.exact_processor for backend in self.backends)
+        tuned = self.options.autotune  # by measuring on this very processor, on so many threads
+        if tuned:
+            self.parts["threads"] = str(torch.get_num_threads())
+        exact = tuned or any(backend.exact_processor for backend in self.backends)
         self.parts["processor"] = processor_identity(exact=exact)
         return Key.of(self.parts, self.texts)
 

@@ -16,6 +16,7 @@ from dovetail.cli.factory import (
     load_factory,
     naming_mistakes_of,
 )
+from dovetail.cli.modes import mode_option, mode_options
 from dovetail.cli.progress import progress
 from dovetail.registry import list_backends
 
@@ -46,6 +47,7 @@ PORTABLE = "portable"
     shell_complete=starting_with(list_backends),
 )
 @click.option("--plugin", multiple=True, metavar="LIB.SO", help="A plug-in to load first.")
+@mode_option
 @click.option(
     "--without-torch", is_flag=True, help="Take the runtime's own kernels for what is left."
 )
@@ -63,6 +65,7 @@ def command(
     output: str,
     backend: str,
     plugin: Sequence[str],
+    mode: str | None,
     without_torch: bool,
     target: Sequence[str],
     key: str | None,
@@ -71,7 +74,7 @@ def command(
     """Compile a model to one .dvt file."""
     start = time.perf_counter()
     with progress(f"compiling {factory}"):
-        program = _compile(factory, output, backend, plugin, without_torch, target, key)
+        program = _compile(factory, output, backend, plugin, mode, without_torch, target, key)
     if not quiet:
         _tell(program, output, time.perf_counter() - start)
     return 0
@@ -82,6 +85,7 @@ def _compile(
     output: str,
     backend: str,
     plugins: Sequence[str],
+    mode: str | None,
     without_torch: bool,
     targets: Sequence[str],
     key: str | None,
@@ -100,6 +104,7 @@ def _compile(
             given.get("kwargs"),
             dynamic_shapes=given.get("dynamic_shapes"),
             backend=backend,
+            options=mode_options(mode),
         )
     return save(
         artifact.interface,

@@ -19,6 +19,7 @@ from dovetail.cli.factory import (
     naming_mistakes_of,
 )
 from dovetail.cli.files import write_text
+from dovetail.cli.modes import mode_option, mode_options
 from dovetail.cli.progress import progress
 from dovetail.errors import InvalidOption
 from dovetail.registry import list_backends
@@ -68,6 +69,7 @@ class Explain(Command):
 @click.option(
     "--plugin", multiple=True, metavar="LIB.SO", help="A library that brings a backend; repeatable."
 )
+@mode_option
 @click.option("--train", is_flag=True, help="The backward graph too.")
 @click.option(
     "--profile", is_flag=True, help="Run it five times; measure segments and instructions."
@@ -96,6 +98,7 @@ def command(
     backend: str,
     backends: str | None,
     plugin: Sequence[str],
+    mode: str | None,
     train: bool,
     profile: bool,
     calls: bool,
@@ -110,7 +113,7 @@ def command(
         refuse(ctx, "--target goes with --stages")
     if trace is not None and not profile:
         refuse(ctx, "--trace goes with --profile")
-    options = backend_options(profile, backends)
+    options = backend_options(profile, backends, mode)
     for library in plugin:
         from dovetail.backends.plugin.backend import load_plugin
 
@@ -190,9 +193,9 @@ def _stage_texts(given: dict[str, Any], name: str | None) -> list[str]:
     return texts
 
 
-def backend_options(profile: bool, backends: str | None) -> dict[str, Any]:
+def backend_options(profile: bool, backends: str | None, mode: str | None = None) -> dict[str, Any]:
     """Options of a compilation, from those of a command."""
-    options: dict[str, Any] = {"profile": True} if profile else {}
+    options: dict[str, Any] = {**mode_options(mode), **({"profile": True} if profile else {})}
     if backends is not None:
         names = [name.strip() for name in backends.split(",")]
         if "" in names:

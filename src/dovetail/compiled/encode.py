@@ -26,7 +26,7 @@ from dovetail.ir.encode import (
     unbound_from_json,
 )
 from dovetail.ir.segment import Input, ValueKey
-from dovetail.place.verdicts import Verdict
+from dovetail.place.verdicts import Selection, Verdict
 
 MAGIC = b"dvtgraph"
 VERSION = 1
@@ -112,7 +112,23 @@ def _segment(each: CompiledSegment, chunks: _Chunks) -> dict[str, Any]:
 
 def _verdict(verdict: Verdict) -> list[Any]:
     answers = [[name, a.ok, a.reason, a.cost.hex()] for name, a in verdict.answers]
-    return [verdict.call, verdict.op, verdict.backend, answers]
+    row: list[Any] = [verdict.call, verdict.op, verdict.backend, answers]
+    return row if verdict.selection is None else [*row, _selection(verdict.selection)]
+
+
+def _selection(found: Selection) -> list[Any]:
+    """Times as they are, to the last bit."""
+    times = [[[n, each.hex()] for n, each in row] for row in (found.seconds, found.estimates)]
+    return [found.chosen, found.reason, *times, found.taken]
+
+
+def _read_selection(data: Any) -> Selection:
+    chosen, reason, seconds, estimates, taken = data
+    measured, modelled = (
+        tuple((str(name), float.fromhex(each)) for name, each in row)
+        for row in (seconds, estimates)
+    )
+    return Selection(str(chosen), str(reason), measured, modelled, str(taken))
 
 
 def _decode(data: memoryview) -> CompiledGraph:
@@ -198,8 +214,9 @@ def _later(data: bytes) -> Callable[[], tuple[Verdict, ...]]:
                     (str(name), Support(bool(ok), str(reason), float.fromhex(cost)))
                     for name, ok, reason, cost in answers
                 ),
+                *map(_read_selection, selection),
             )
-            for call, op, backend, answers in json.loads(data)
+            for call, op, backend, answers, *selection in json.loads(data)
         )
 
     return read

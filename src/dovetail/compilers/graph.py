@@ -19,6 +19,7 @@ from dovetail.ir.segment import Segment
 from dovetail.ir.verify import verify_stage, verifying
 from dovetail.options import Options
 from dovetail.place.cut import PlacedSegment
+from dovetail.tuning.chooser import Chooser
 
 log = logging.getLogger(__name__)
 CompileSegments = Callable[[Sequence[PlacedSegment]], tuple[CompiledSegment, ...]]
@@ -39,16 +40,25 @@ class GraphCompiler:
 
     def compile(self, placed: PlacedGraph) -> CompiledGraph:
         """Code for each segment, as the options say."""
-        return self._compile(placed, self.segments.compile_all)
+        return self._compile(placed, self.segments.compile_all, self._chooser())
 
     def compile_quickly(self, placed: PlacedGraph) -> CompiledGraph:
         """A first version that is there at once."""
         return self._compile(placed, self.segments.compile_quickly)
 
-    def _compile(self, placed: PlacedGraph, by: CompileSegments) -> CompiledGraph:
+    def _chooser(self) -> Chooser | None:
+        """What chooses between candidates, or tells what the rules take where somebody watches."""
+        if self.options.autotune:
+            return Chooser(self.segments.compile, remembers=self.options.cache)
+        return Chooser() if self.record.observer is not None else None
+
+    def _compile(
+        self, placed: PlacedGraph, by: CompileSegments, chooser: Chooser | None = None
+    ) -> CompiledGraph:
         with verifying(self.options.debug):
-            with self.record.stage("layout", placed.kind):
-                laid_out = lay_out(placed)
+            stage = "autotune" if self.options.autotune and chooser is not None else "layout"
+            with self.record.stage(stage, placed.kind):
+                laid_out = lay_out(placed, chooser)
             graph = self._graph(laid_out, by)
             if laid_out is not placed and any(p.captured for _, p in graph.parts()):
                 graph = self._graph(placed, by)  # PyTorch runs a part, and that as it was captured

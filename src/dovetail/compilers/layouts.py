@@ -1,12 +1,13 @@
 """Each segment in the layouts that its backend chooses; constants get theirs once.
 
-Frozen ones do in the part that runs once, those that the graph holds while it is compiled.
+Frozen ones do in the part that runs once, those that the graph holds while it is compiled. Between
+the layouts of what is computed and of what is packed, calls get their candidates (``tuning/``).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from dovetail.compilers.placed import PlacedGraph
@@ -15,27 +16,34 @@ from dovetail.ir.segment import is_write
 from dovetail.place.cut import PlacedSegment
 from dovetail.place.placement import Placement
 from dovetail.place.prepare import Preparation, names_of, take_apart, used_in
-from dovetail.place.verdicts import Verdict
+from dovetail.place.verdicts import Selection, Verdict
+from dovetail.tuning.chooser import Chooser
 
 
-def lay_out(graph: PlacedGraph) -> PlacedGraph:
+def lay_out(graph: PlacedGraph, chooser: Chooser | None = None) -> PlacedGraph:
     """A placed graph with tensors inside its segments laid out as their backends like them.
 
-    The same graph where nothing changes. Graphs of training stay as they are: what a forward graph
-    saves is laid out as the backward graph was traced for.
+    The same graph where nothing changes. Tensors of training stay as they are: what a forward graph
+    saves is laid out as the backward graph was traced for. ``chooser``: it is told of every call.
     """
     every = graph.every.placement
-    if graph.kind != "inference" or every is None:
+    if every is None:
         return graph
+    if graph.kind != "inference":
+        return graph if chooser is None else _with_choices(graph, every, chooser)
     once = graph.once.placement if graph.once is not None else None
     work = Preparation(once, every) if once is not None else None
     held = GraphConstants(every, work.names if work is not None else names_of(every))
-    segments = [_laid_out(placed, work, held) for placed in every.segments]
+    tools = _Tools(work, held, chooser)
+    segments = [tools.laid_out(placed) for placed in every.segments]
+    every = _with_selections(every, tools.selections)
     if all(new is old for new, old in zip(segments, every.segments, strict=True)):
-        return graph
+        return graph if not tools.selections else _replaced(graph, every)
+    if work is not None:
+        work.every = every
     if work is None or graph.once is None:
         every = with_verdicts(held.finish(replace(every, segments=tuple(segments))))
-        return replace(graph, every=replace(graph.every, placement=every))
+        return _replaced(graph, every)
     once, every = map(with_verdicts, work.finish(segments))
     return replace(
         graph,
@@ -56,16 +64,63 @@ def with_verdicts(part: Placement) -> Placement:
     return replace(part, verdicts=(*part.verdicts, *added))
 
 
-def _laid_out(
-    placed: PlacedSegment, work: Preparation | None, held: GraphConstants
-) -> PlacedSegment:
-    frozen = frozenset(work.constants(placed)) if work is not None else frozenset()
-    segment = placed.backends[0].lay_out(placed.segment, frozen | held.inputs(placed).keys())
-    if segment is placed.segment:
-        return placed
-    added = _added(placed.segment, segment)
-    there = held.run(replace(placed, segment=segment), added)
-    return there if work is None else work.move(there, added)
+def _replaced(graph: PlacedGraph, every: Placement) -> PlacedGraph:
+    return replace(graph, every=replace(graph.every, placement=every))
+
+
+def _with_choices(graph: PlacedGraph, every: Placement, chooser: Chooser) -> PlacedGraph:
+    """A graph whose calls have candidates, and stay where they are."""
+    segments, selections = [], dict[str, Selection]()
+    for placed in every.segments:
+        segment, found = chooser.choose(placed.segment, placed.backends[0], frozenset())
+        segments.append(replace(placed, segment=segment))
+        selections |= found
+    every = replace(_with_selections(every, selections), segments=tuple(segments))
+    return _replaced(graph, every) if selections else graph
+
+
+def _with_selections(part: Placement, selections: Mapping[str, Selection]) -> Placement:
+    """A part whose verdicts say what was chosen."""
+    if not selections:
+        return part
+    told = (replace(v, selection=selections.get(v.call)) for v in part.verdicts)
+    return replace(part, verdicts=tuple(told))
+
+
+@dataclass
+class _Tools:
+    """What segments of a graph are laid out with."""
+
+    work: Preparation | None
+    held: GraphConstants
+    chooser: Chooser | None
+    selections: dict[str, Selection] = field(default_factory=dict)  # by the calls' names
+
+    def laid_out(self, placed: PlacedSegment) -> PlacedSegment:
+        """The segment as it runs at each call."""
+        backend, work = placed.backends[0], self.work
+        frozen = frozenset(work.constants(placed)) if work is not None else frozenset()
+        constants = frozen | self.held.inputs(placed).keys()
+        segment = backend.lay_out(placed.segment, constants)
+        if self.chooser is not None:
+            once = constants | _made_of(constants, _added(placed.segment, segment))
+            segment, found = self.chooser.choose(segment, backend, once)
+            self.selections |= found
+        segment = backend.pack(segment, constants)
+        if segment is placed.segment:
+            return placed
+        added = _added(placed.segment, segment)
+        there = self.held.run(replace(placed, segment=segment), added)
+        return there if work is None else work.move(there, added)
+
+
+def _made_of(constants: frozenset[str], calls: list[OpCall]) -> frozenset[str]:
+    """The calls that depend on constants alone."""
+    made = set(constants)
+    for call in calls:
+        if {ref.name for ref in call.refs()} <= made:
+            made.add(call.name)
+    return frozenset(made - constants)
 
 
 def _added(before: Segment, after: Segment) -> list[OpCall]:

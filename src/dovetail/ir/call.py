@@ -63,7 +63,8 @@ class OpCall:
 
     ``op`` is the operator's full name (``aten.add.Tensor``, ``higher_order.cond``,
     ``python.truediv`` for arithmetic on numbers). ``binds`` names symbols that this call's
-    result defines (a data-dependent size) and how to read each from it.
+    result defines (a data-dependent size) and how to read each from it. ``candidate`` is the way to
+    compute it that measuring found best, among those of its backend; empty: by the backend's rules.
     """
 
     name: str
@@ -72,6 +73,7 @@ class OpCall:
     kwargs: Mapping[str, Arg] = field(default_factory=dict)
     output: Desc = None
     binds: tuple[tuple[str, tuple[tuple[str, int], ...]], ...] = ()
+    candidate: str = ""
 
     @property
     def inputs(self) -> tuple[TensorDesc, ...]:
@@ -115,7 +117,8 @@ class OpCall:
     def __str__(self) -> str:
         parts = [format_arg(a) for a in self.args]
         parts += [f"{k}={format_arg(v)}" for k, v in self.kwargs.items()]
-        return f"%{self.name}: {format_desc(self.output)} = {self.op}({', '.join(parts)})"
+        by = f" by {self.candidate}" if self.candidate else ""
+        return f"%{self.name}: {format_desc(self.output)} = {self.op}({', '.join(parts)}){by}"
 
 
 def leaves(arg: Arg) -> Iterator[Arg]:

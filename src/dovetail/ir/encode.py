@@ -97,6 +97,7 @@ class SegmentWriter:
             "kwargs": {k: self.arg(v) for k, v in call.kwargs.items()},
             "output": self.desc(call.output),
             "binds": [[self.name(symbol), [list(s) for s in path]] for symbol, path in call.binds],
+            **({"candidate": call.candidate} if call.candidate else {}),
         }
 
     def arg(self, arg: Arg) -> Any:
@@ -168,7 +169,8 @@ class _SegmentReader:
         kwargs = {str(k): self.arg(v) for k, v in data["kwargs"].items()}
         output = self.desc(data["output"])
         self.descs[data["name"]] = output
-        return OpCall(str(data["name"]), str(data["op"]), args, kwargs, output, binds)
+        head = str(data["name"]), str(data["op"]), args, kwargs, output, binds
+        return OpCall(*head, str(data.get("candidate", "")))
 
     def arg(self, data: Any) -> Arg:
         return arg_from_json(data, self.tagged)

@@ -165,12 +165,17 @@ class KernelBuffer:
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """Buffers, a parallel iteration space, and the loops that run at each of its points."""
+    """Buffers, a parallel iteration space, and the loops that run at each of its points.
+
+    ``tile`` is the rows and vectors of its tiles of registers where measuring chose them; empty:
+    they are the scheduler's.
+    """
 
     name: str
     buffers: tuple[KernelBuffer, ...]
     axes: tuple[Axis, ...]
     loops: tuple[Loop, ...]
+    tile: tuple[int, ...] = field(default=(), kw_only=True)
     notes: tuple[str, ...] = field(default=(), compare=False)
 
     def instructions(self) -> Iterator[Instruction]:

@@ -28,7 +28,8 @@ from dovetail.ir.size import Dim, parse_size
 def print_kernel(kernel: Kernel) -> str:
     """The kernel, a line an instruction."""
     buffers = ", ".join(f"{b.role} {b.name}: {b.dtype}" for b in kernel.buffers)
-    lines = [f"kernel {kernel.name}({buffers}) over [{_axes(kernel.axes)}] {{"]
+    tile = f" in tiles of {' x '.join(map(str, kernel.tile))}" if kernel.tile else ""
+    lines = [f"kernel {kernel.name}({buffers}) over [{_axes(kernel.axes)}]{tile} {{"]
     for loop in kernel.loops:
         lines.append(f"  loop [{_axes(loop.axes)}] {{")
         lines += [f"    {_instruction(i)}" for i in loop.body]
@@ -67,7 +68,7 @@ def _instruction(i: Instruction) -> str:
             return f"store {i.buffer}[{_index(i.index)}] = {i.value}"
 
 
-_HEAD = re.compile(r"kernel (\S+)\((.*)\) over \[(.*)\] \{")
+_HEAD = re.compile(r"kernel (\S+)\((.*)\) over \[([^]]*)\](?: in tiles of (\d+) x (\d+))? \{")
 _LOOP = re.compile(r"loop \[(.*)\] \{")
 _STORE = re.compile(r"store (\S+)\[(.*)\] = (\S+)")
 _VALUE = re.compile(r"(\S+): (\w+) = (.*)")
@@ -82,7 +83,8 @@ def parse_kernel(text: str) -> Kernel:
         head = _match(_HEAD, lines[0])
         buffers = tuple(_parse_buffer(b) for b in _split(head[2]))
         loops = tuple(_parse_loops(iter(lines[1:])))
-        return Kernel(head[1], buffers, _parse_axes(head[3]), loops)
+        tile = tuple(map(int, head.groups()[3:])) if head[4] else ()
+        return Kernel(head[1], buffers, _parse_axes(head[3]), loops, tile=tile)
     except (ValueError, IndexError, StopIteration) as error:
         raise UnsupportedGraph(f"this text is no kernel: {error}") from None
 

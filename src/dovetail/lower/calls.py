@@ -49,7 +49,9 @@ class Lowered:
     made: tuple[Value, ...] = ()  # all that the rule made, operands before what reads them
     results: tuple[Value, ...] = ()
     paths: tuple[tuple[int, ...], ...] = ()  # of the results among those of the call
-    adapted: dict[Hashable, Lowered] = field(default_factory=dict, compare=False)  # by Adapt
+    tile: tuple[int, ...] = ()  # of its contractions' kernels, where measuring chose one
+    # By Adapt and the call's candidate.
+    adapted: dict[Hashable, Lowered] = field(default_factory=dict, compare=False)
 
     @staticmethod
     def of(
@@ -86,6 +88,8 @@ class Lowered:
                 new.rebase(known[new.base])
             elif isinstance(new, Computed):
                 new.reads = tuple([known[r] for r in new.reads])
+            if self.tile and isinstance(new, Contraction):
+                new.tile = self.tile
         for value in sorted(filter(_is_inner, self.made), key=_number):
             known[value].name = lower.fresh(value.name.rpartition(".")[0])
         for value in self.made:
@@ -159,8 +163,9 @@ def _lower(rule: Rule, call: OpCall, operands: dict[tuple[str, tuple[int, ...]],
         return Lowered(f"its rule fails: {type(error).__name__}: {error}")
 
 
-# What a target makes of a lowered call: the same in other steps, or a refusal, for a library.
-Adapt = Callable[[Lowered], Lowered]
+# What a target makes of a lowered call, whose candidate is the other argument: the same in other
+# steps, or a refusal, for a library.
+Adapt = Callable[[Lowered, str], Lowered]
 
 
 def lowered_alone(call: OpCall) -> Lowered:
@@ -177,7 +182,7 @@ def lower_call(lower: Lower, call: OpCall, adapt: Adapt) -> LibraryCall | list[V
     """One call: by its rule where that covers it and it is not left to a library."""
     keys = dict.fromkeys((r.name, r.path) for r in call.refs())
     operands = {key: lower.values[key] for key in keys if key in lower.values}
-    found = adapt(lowered(call, operands))
+    found = adapt(lowered(call, operands), call.candidate)
     if found.refusal:
         return _library(lower, call)
     results = found.copies(lower, call, operands.values())

@@ -50,6 +50,7 @@ class Contraction(Reduction):
         dtype: str,
     ) -> None:
         super().__init__(name, dtype, "sum", source_shape, dims, body, operands, dtype)
+        self.tile: tuple[int, ...] = ()  # as its kernel's
 
     @cached_property
     def factors(self) -> tuple[Factor, Factor]:

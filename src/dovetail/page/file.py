@@ -181,6 +181,7 @@ def _call(
         "backend": generated.get(row["kind"], by_pytorch),
         "segment": "program",
         "answers": [],
+        "selection": None,
         "text": f"%{name}: {made} = {row['text']}",
         "reads": sources,
         "source": None,

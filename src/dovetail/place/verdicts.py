@@ -12,6 +12,21 @@ from dovetail.ir import OpCall
 _YES = Support.yes()
 
 
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Which of the ways to compute a call its backend takes, and why.
+
+    ``seconds`` are those measured, ``estimates`` the cost model's, by the candidates' names;
+    ``taken`` is what the rules take where nothing was measured.
+    """
+
+    chosen: str
+    reason: str
+    seconds: tuple[tuple[str, float], ...] = ()
+    estimates: tuple[tuple[str, float], ...] = ()
+    taken: str = ""
+
+
 @dataclass(slots=True)
 class Verdict:
     """Where one call runs, and what every backend but the last, which takes all, answered.
@@ -24,6 +39,7 @@ class Verdict:
     op: str
     backend: str
     answers: tuple[tuple[str, Support], ...] = ()
+    selection: Selection | None = None  # of several ways to compute it, where somebody asked
 
     @property
     def refusals(self) -> tuple[tuple[str, str], ...]:

@@ -115,6 +115,18 @@ def _call(verdict: Any, segment: str | None) -> dict[str, Any]:
             }
             for backend, answer in verdict.answers
         ],
+        "selection": _selection(verdict.selection),
+    }
+
+
+def _selection(found: Any) -> dict[str, Any] | None:
+    if found is None:
+        return None
+    return {
+        **_fields(found, "chosen", "reason"),
+        "rules": found.taken,
+        "measured_seconds": dict(found.seconds),
+        "modelled_seconds": dict(found.estimates),
     }
 
 

@@ -66,7 +66,7 @@ def middle(segment: Segment, target: Target) -> Iterator[StageText]:
     """The stages before code generation: calls, layouts, values, kernels."""
     yield StageText("graph", f"{segment}\n")
     yield from layouts(segment)
-    _, order = lower_segment(segment, lambda found: found)  # products too, whoever computes them
+    _, order = lower_segment(segment, lambda found, _: found)  # products too, whoever computes them
     yield StageText("lower", print_values(order))
     steps = make_plan(segment, target).steps
     yield StageText("fuse", "\n".join(_step(step, target) for step in steps))

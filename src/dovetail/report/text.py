@@ -31,6 +31,7 @@ def compilation_lines(
         yield from _segments(graph)
         yield from _copies(graph.copies())
         yield from _reformats(graph)
+        yield from _selections(graph)
         yield from _refusals(graph)
         yield from _cheaper(graph)
     for note in compilation.notes:
@@ -71,7 +72,8 @@ def call_lines(compilation: Compilation) -> Iterator[str]:
         width = max((len(v.call) for v in graph.verdicts), default=0)
         for verdict in graph.verdicts:
             why = "".join(f"; {name}: {reason}" for name, reason in verdict.refusals)
-            yield f"  {verdict.call:<{width}}  {verdict.op}  on {verdict.backend}{why}"
+            by = f" by {selection_text(verdict.selection)}" if verdict.selection else ""
+            yield f"  {verdict.call:<{width}}  {verdict.op}  on {verdict.backend}{by}{why}"
 
 
 def _segments(graph: GraphRecord) -> Iterator[str]:
@@ -120,6 +122,27 @@ def _reformats(graph: GraphRecord) -> Iterator[str]:
     count = sum(segment.reformats for segment in graph.segments)
     if count:
         yield f"    {_plural(count, 'change')} of layout"
+
+
+def _selections(graph: GraphRecord) -> Iterator[str]:
+    """Which of several ways computes a call, and why; calls alike once."""
+    counts: dict[tuple[str, Any], int] = {}
+    for verdict in graph.verdicts:
+        if verdict.selection is not None:
+            key = verdict.op, verdict.selection
+            counts[key] = counts.get(key, 0) + 1
+    for (op, selection), times in counts.items():
+        yield f"    {op} ({times}x) by {selection_text(selection)}"
+
+
+def selection_text(selection: Any) -> str:
+    """What was taken, why, and the seconds of all, the fastest first."""
+    rows = sorted(selection.seconds or selection.estimates, key=lambda row: row[1])
+    kind = "" if selection.seconds else ", modelled"
+    listed = "; ".join(f"{name} {show_seconds(seconds)}" for name, seconds in rows)
+    return f"{selection.chosen} ({selection.reason}{kind if rows else ''})" + (
+        f": {listed}" if rows else ""
+    )
 
 
 def _copies(copies: list[Copies]) -> Iterator[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache, partial
 
 from dovetail.ir.dtypes import FLOATS
@@ -12,6 +13,9 @@ from dovetail.schedule.cpu import library as cpu_library
 from dovetail.schedule.gpu import cut as gpu_cut
 from dovetail.schedule.gpu import library as gpu_library
 from dovetail.schedule.parts import cut
+from dovetail.schedule.way import Way
+
+MEASURED = "a library was measured to take less time"
 
 
 @cache
@@ -22,17 +26,32 @@ def adapter(target: Target, *, libraries: bool = True) -> Adapt:
     """
     where = gpu_cut.place_to_cut if target.warp else cpu_cut.place_to_cut
 
-    def adapt(found: Lowered) -> Lowered:
+    def adapt(found: Lowered, candidate: str) -> Lowered:
         if found.refusal:
             return found
-        known = found.adapted.get(adapt)
+        key = adapt, candidate
+        known = found.adapted.get(key)
         if known is None:
-            reason = library_reason(found, target) if libraries or served(found) else ""
-            known = Lowered(reason) if reason else cut(found, partial(where, target=target))
-            found.adapted[adapt] = known
+            chosen = Way.parse(candidate)
+            may = libraries or served(found)
+            reason = _reason(found, target, chosen) if may else ""
+            known = Lowered(reason) if reason else _in_kernels(found, chosen)
+            found.adapted[key] = known
         return known
 
+    def _in_kernels(found: Lowered, chosen: Way | None) -> Lowered:
+        made = cut(found, partial(where, target=target))
+        tile = chosen.tile if chosen is not None else ()
+        return replace(made, tile=tile, adapted={}) if tile else made
+
     return adapt
+
+
+def _reason(found: Lowered, target: Target, chosen: Way | None) -> str:
+    """Why a library computes a call, by measurement where there is one, else by rules."""
+    if chosen is None:
+        return library_reason(found, target)
+    return MEASURED if chosen.library else ""
 
 
 def library_reason(found: Lowered, target: Target) -> str:

@@ -22,6 +22,7 @@ from dovetail.ir.kernel import (
     Scan,
     Store,
 )
+from dovetail.lower.contraction import Contraction
 from dovetail.lower.expression import inline
 from dovetail.lower.index_map import Indices
 from dovetail.lower.values import (
@@ -102,8 +103,13 @@ class KernelBuilder:
         row = [r for r in self.roots if self._is_row(r) and self._row_stage(r) == last + 1]
         loops += self._loop((), row, [])
         buffers = tuple(KernelBuffer(n, v.dtype, self._role(v)) for v, n in self.buffers.items())
-        kernel = Kernel(name, buffers, kept, tuple(loops))
+        kernel = Kernel(name, buffers, kept, tuple(loops), tile=self._tile())
         return Built(kernel, {n: v for v, n in self.buffers.items()})
+
+    def _tile(self) -> tuple[int, ...]:
+        """What measuring chose for the product that the kernel sums up."""
+        sums = (each for each in self.cluster.members if isinstance(each, Contraction))
+        return next((each.tile for each in sums if each.tile), ())
 
     def _park(self, reductions: list[Reduction]) -> None:
         """Keep what is expensive and reduced in the memory of the result that needs it again."""

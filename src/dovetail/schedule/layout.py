@@ -94,7 +94,7 @@ class _Choice:
             return None
         constant = operands[1].name in self.once
         found = self._library_seconds(call, constant=constant)
-        if found is None or not self.adapt(lowered_alone(call)).refusal:
+        if found is None or not self.adapt(lowered_alone(call), call.candidate).refusal:
             return None
         if self.target.kind != "cpu":
             return found
@@ -132,7 +132,7 @@ class _Choice:
 
     def _computed(self, call: OpCall) -> tuple[Value, ...] | None:
         """The results of a generated kernel; None where a library or a window makes them."""
-        found = self.adapt(lowered_alone(call))
+        found = self.adapt(lowered_alone(call), call.candidate)
         if found.refusal or any(isinstance(root_of(r), Source) for r in found.results):
             return None
         return found.results

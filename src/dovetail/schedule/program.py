@@ -54,7 +54,7 @@ class Kernels:
     def add(self, kernel: kernel_ir.Kernel) -> str:
         """The name to call this kernel by."""
         known, name = self._named.get(id(kernel.loops), (None, ""))
-        if known is None or (known.buffers, known.axes) != (kernel.buffers, kernel.axes):
+        if known is None or _form(known) != _form(kernel):
             name = self._add(kernel)
             self._named[id(kernel.loops)] = kernel, name
         return name
@@ -65,12 +65,17 @@ class Kernels:
         except CannotSave as error:
             self.cannot_save = str(error)
             body = str(replace(kernel, name="")).encode()
-        sizes = ",".join(map(str, call_sizes(kernel)))
+        sizes = ",".join(map(str, (*call_sizes(kernel), *kernel.tile)))
         digest = sha256(body + b"\0" + sizes.encode()).hexdigest()[:_DIGITS]
         name = f"{PREFIX}{digest}{describe(kernel)}"
         if name not in self.by_name:
             self.by_name[name], self.encoded[name] = replace(kernel, name=name), body
         return name
+
+
+def _form(kernel: kernel_ir.Kernel) -> tuple[object, ...]:
+    """What makes kernels of the same loops different ones."""
+    return kernel.buffers, kernel.axes, kernel.tile
 
 
 def describe(kernel: kernel_ir.Kernel) -> str:

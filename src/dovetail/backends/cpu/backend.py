@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, ClassVar
 
-from dovetail.backend import Availability, Backend, Blob, Executable, Support
+from dovetail.backend import Availability, Backend, Blob, Candidates, Executable, Support
 from dovetail.backends.lowering import LoweringBackend
 from dovetail.file.container import MAGIC
 from dovetail.ir.encode import segment_from_bytes, segment_to_bytes
@@ -77,17 +77,28 @@ class CpuBackend(LoweringBackend):
         return Passes(pre_grad=(INSTANCE_NORM,), post_grad=(PIXEL, CONV1D))
 
     def lay_out(self, segment: Segment, once: frozenset[str]) -> Segment:
-        """Images as convolutions run best, constant weights as kernels read them."""
+        """Images as convolutions run best."""
+        from dovetail.file.processors import target_here
+        from dovetail.schedule.layout import assign_layouts
+
+        return assign_layouts(segment, target_here(), once)
+
+    def candidates(self, call: OpCall, once: frozenset[str]) -> Candidates | None:
+        """Libraries and kernels of products, convolutions and attention."""
+        from dovetail.file.processors import target_here
+        from dovetail.schedule.cpu.candidates import candidates
+
+        return candidates(call, target_here(), once, self.convolution_error)
+
+    def pack(self, segment: Segment, once: frozenset[str]) -> Segment:
+        """Weights as kernels read them."""
         from dovetail.file.processors import target_here
         from dovetail.schedule.cpu.pack_convolution import pack_convolutions
         from dovetail.schedule.cpu.packing import pack_products
-        from dovetail.schedule.layout import assign_layouts
 
         target, error = target_here(), self.convolution_error
-        if not self.libraries:  # laid out before, but for what was left to one
-            return pack_convolutions(segment, target, once, error, libraries=False)
-        segment = pack_convolutions(assign_layouts(segment, target, once), target, once, error)
-        return pack_products(segment, target, once)
+        segment = pack_convolutions(segment, target, once, error, libraries=self.libraries)
+        return pack_products(segment, target, once) if self.libraries else segment
 
     def prepare(self) -> None:
         """Import the code generator and start LLVM."""

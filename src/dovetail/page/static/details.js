@@ -58,6 +58,7 @@ function showNode(node) {
       ["reads", node.sources.length ? linked(node.sources) : ""],
       ["read by", node.readers.length ? linked(node.readers) : ""],
     ),
+    selection(call),
     answers(call),
     node.steps.flatMap((step) => stepBlock(g, node, step)),
     call.expression ? [element("h3", {}, "expression: what an element is"), element("pre", { class: "wrap" }, call.expression)] : null,
@@ -86,6 +87,16 @@ function answers(call) {
   if (!given.length) return null;
   return element("div", {}, element("h3", {}, "why not elsewhere"), element("ul", {}, given.map((answer) =>
     element("li", {}, element("span", { class: "refused" }, answer.backend), `: ${answer.takes ? "takes it, at a higher cost" : answer.reason}`))));
+}
+
+function selection(call) {
+  const found = call.selection;
+  if (!found) return null;
+  const measured = Object.entries(found.measured_seconds), modelled = Object.entries(found.modelled_seconds);
+  const times = (measured.length ? measured : modelled).sort((a, b) => a[1] - b[1]);
+  return element("div", {}, element("h3", {}, "why so"),
+    element("p", {}, `${found.chosen}: ${found.reason}`),
+    element("ul", {}, times.map(([name, each]) => element("li", {}, `${name}: ${seconds(each)} ${measured.length ? "measured" : "modelled"}`))));
 }
 
 function stepBlock(g, node, step) {

@@ -28,6 +28,7 @@ from dovetail.schedule.cpu.layout import REFORMAT, library_seconds
 from dovetail.schedule.cpu.library import library_reason
 from dovetail.schedule.cpu.transform_weights import WeightTransform
 from dovetail.schedule.images import channels_last, is_channels_last
+from dovetail.schedule.way import LIBRARY, Way
 
 _CONVOLUTION = "aten.convolution.default"
 # Columns of a panel, the best first: vectors of every processor that fill its registers with
@@ -216,9 +217,9 @@ class _WeightPacker:
         image, weight = call.args[:2]
         assert isinstance(image, Ref)
         assert isinstance(weight, Ref)
-        source = self.sources.get(weight.name, weight)
-        size = winograd_size(found, self.target, self.error) if source.name in self.once else 0
-        width = 0 if size else _panel_width(found)
+        source, way = self.sources.get(weight.name, weight), Way.parse(call.candidate)
+        size = self._winograd_size(found, way) if source.name in self.once else 0
+        width = 0 if size else panel_width(found, way)
         if (weight, width) not in self.packed:
             made = [*self._panels(source, width)] if width else []
             made = made or [*self._pack(source, transposed=found.transposed)]
@@ -242,27 +243,20 @@ class _WeightPacker:
         more = self.transformed[source, size], size
         yield replace(call, op=WINOGRAD, args=(*given, *more))
 
+    def _winograd_size(self, found: Convolution, way: Way | None) -> int:
+        """The side of its tiles; 0: none, by the rules unless measuring chose."""
+        return winograd_size(found, self.target, self.error) if way is None else way.winograd
+
     def _is_ours(self, call: OpCall, found: Convolution) -> bool:
-        if not is_channels_last(found.image) or not is_channels_last(found.made):
+        way = Way.parse(call.candidate)
+        if not can_be_packed(call, found, self.target):
             return False
-        packed = _packed_strides(found.weight, found.transposed)
-        if found.weight.strides == packed or not (found.is_spread or self._is_left(call)):
-            return False  # its weights lie so already
+        if way is not None or not self.libraries:
+            return way != LIBRARY or not self.libraries
         weight = call.args[1]
         assert isinstance(weight, Ref)
         constant = self.sources.get(weight.name, weight).name in self.once
-        seconds = own_choice(call, self.target, constant=constant, error=self.error)
-        known = library_seconds(call, constant=constant)
-        if seconds is None or known is None or (self.libraries and seconds > known[1]):
-            return False
-        desc = replace(found.weight, strides=packed)
-        there = replace(call, args=(call.args[0], replace(weight, desc=desc), *call.args[2:]))
-        return not self._is_left(there)
-
-    def _is_left(self, call: OpCall) -> bool:
-        """Whether a library computes a call."""
-        lowered = lowered_alone(call)
-        return bool(lowered.refusal or library_reason(lowered.contractions, self.target))
+        return _is_faster(call, self.target, constant=constant, error=self.error)
 
     def _pack(self, weight: Ref, *, transposed: bool) -> Iterator[OpCall]:
         """The same weights, dense along the channels of the result."""
@@ -336,11 +330,39 @@ class _WeightPacker:
         return OpCall(name, op, args, {}, output)
 
 
-def _panel_width(found: Convolution) -> int:
+def can_be_packed(call: OpCall, found: Convolution, target: Target) -> bool:
+    """Whether a convolution's kernel would read its weights laid out otherwise than they are."""
+    if not is_channels_last(found.image) or not is_channels_last(found.made):
+        return False
+    packed = _packed_strides(found.weight, found.transposed)
+    if found.weight.strides == packed or not (found.is_spread or _is_left(call, target)):
+        return False  # its weights lie so already
+    weight = call.args[1]
+    assert isinstance(weight, Ref)
+    desc = replace(found.weight, strides=packed)
+    there = replace(call, args=(call.args[0], replace(weight, desc=desc), *call.args[2:]))
+    return not _is_left(there, target)
+
+
+def _is_left(call: OpCall, target: Target) -> bool:
+    """Whether the rules leave a call to a library."""
+    lowered = lowered_alone(call)
+    return bool(lowered.refusal or library_reason(lowered.contractions, target))
+
+
+def _is_faster(call: OpCall, target: Target, *, constant: bool, error: float) -> bool:
+    """Whether the cost model has a kernel take no longer than a library."""
+    seconds = own_choice(call, target, constant=constant, error=error)
+    known = library_seconds(call, constant=constant)
+    return seconds is not None and known is not None and seconds <= known[1]
+
+
+def panel_width(found: Convolution, way: Way | None = None) -> int:
     """Columns of a panel; 0 where weights are one, or no panels divide them."""
     if found.transposed or found.groups > 1:
         return 0
-    width = next((n for n in PANEL_WIDTHS if found.outputs % n == 0), 0)
+    given = () if way is None or way.panels is None else (way.panels,)
+    width = next((n for n in given or PANEL_WIDTHS if n and found.outputs % n == 0), 0)
     return width if width < found.outputs else 0
 
 

@@ -21,6 +21,7 @@ from dovetail.ir.target import Target
 from dovetail.ir.tensor import TensorDesc
 from dovetail.lower.calls import lowered_alone
 from dovetail.schedule.cpu.library import FEW_ROWS, library_reason, multiplies
+from dovetail.schedule.way import LIBRARY, Way
 
 # Columns of a panel, the best first: whole vectors of every processor that fill its registers with
 # accumulators (three of AVX-512 by eight rows, twice two of AVX2 by six, and so on). All
@@ -37,9 +38,39 @@ def pack_products(segment: Segment, target: Target, once: frozenset[str]) -> Seg
     return replace(segment, calls=calls) if packer.packed else segment
 
 
-def panel_width(columns: int) -> int:
+def panel_width(columns: int, way: Way | None = None) -> int:
     """Columns of a panel; 0 where none divides a matrix into whole ones."""
-    return next((width for width in WIDTHS if columns % width == 0), 0)
+    given = WIDTHS if way is None or way.panels is None else (way.panels,)
+    return next((width for width in given if width and columns % width == 0), 0)
+
+
+def packed_width(call: OpCall, target: Target, once: frozenset[str]) -> int:
+    """Columns of a panel for a product by a constant matrix; 0: it is not worth packing for.
+
+    Where measuring chose a kernel, it alone says whether that has panels, and of what width.
+    """
+    first, way = _PRODUCTS.get(call.op, 0), Way.parse(call.candidate)
+    if call.op not in _PRODUCTS or len(call.args) != first + 2 or call.kwargs or way == LIBRARY:
+        return 0
+    left, right = call.args[first:]
+    if not isinstance(left, Ref) or not isinstance(right, Ref) or right.name not in once:
+        return 0
+    x, w, out = _tensor(left.desc), _tensor(right.desc), _tensor(call.output)
+    sizes = (x.shape[1], *w.shape, *w.strides)
+    if not all(isinstance(n, int) for n in sizes) or x.shape[0] == 1 or not is_row_major(out):
+        return 0
+    width = panel_width(int(w.shape[1]), way)  # type: ignore[arg-type]
+    if width == w.shape[1] and is_row_major(w):  # one panel, as it lies
+        return 0
+    return width if way is not None or _is_own(call, w.dtype, target) else 0
+
+
+def _is_own(call: OpCall, dtype: str, target: Target) -> bool:
+    """Whether a product is a kernel's by the rules, once its columns are laid out."""
+    found = lowered_alone(call)
+    if found.refusal or not multiplies(dtype, target):
+        return False
+    return library_reason(found.contractions, target) in ("", FEW_ROWS)
 
 
 @dataclass
@@ -47,52 +78,30 @@ class _ConstantPacker:
     segment: Segment
     target: Target
     once: frozenset[str]
-    packed: dict[Ref, Ref] = field(default_factory=dict)
+    packed: dict[tuple[Ref, int], Ref] = field(default_factory=dict)  # by matrix and width
 
     def __post_init__(self) -> None:
         self.names = {i.name for i in self.segment.inputs} | {c.name for c in self.segment.calls}
 
     def rewritten(self, call: OpCall) -> Iterator[OpCall]:
         """A call, or what stands for it."""
-        first = _PRODUCTS.get(call.op, 0)
-        if call.op not in _PRODUCTS or len(call.args) != first + 2 or call.kwargs:
+        width = packed_width(call, self.target, self.once)
+        if not width:
             yield call
             return
-        left, right = call.args[first:]
-        if not self._takes(call, left, right):
-            yield call
-            return
+        left, right = call.args[-2:]
         assert isinstance(left, Ref)
         assert isinstance(right, Ref)
-        if right not in self.packed:
-            yield from self._pack(right)
-        yield from self._product(call, left, self.packed[right])
+        if (right, width) not in self.packed:
+            *most, last = self._pack(right, width)
+            self.packed[right, width] = _ref(last)
+            yield from (*most, last)
+        yield from self._product(call, left, self.packed[right, width])
 
-    def _takes(self, call: OpCall, left: object, right: object) -> bool:
-        """Whether a product is by a constant matrix, in a kernel, and worth packing for."""
-        if not isinstance(left, Ref) or not isinstance(right, Ref) or right.name not in self.once:
-            return False
-        x, w, out = _tensor(left.desc), _tensor(right.desc), _tensor(call.output)
-        sizes = (x.shape[1], *w.shape, *w.strides)
-        if not all(isinstance(n, int) for n in sizes) or not multiplies(w.dtype, self.target):
-            return False
-        (rows, _), (_, columns) = x.shape, w.shape
-        width = panel_width(int(columns))  # type: ignore[arg-type]
-        if rows == 1 or not is_row_major(out) or not width:
-            return False
-        if width == columns and is_row_major(w):  # one panel, as it lies
-            return False
-        found = lowered_alone(call)
-        return not found.refusal and library_reason(found.contractions, self.target) in (
-            "",
-            FEW_ROWS,
-        )
-
-    def _pack(self, matrix: Ref) -> Iterator[OpCall]:
+    def _pack(self, matrix: Ref, width: int) -> Iterator[OpCall]:
         """[K, N] as [N / W, K, W]."""
         desc = _tensor(matrix.desc)
         steps, columns = map(int, desc.shape)  # type: ignore[arg-type]
-        width = panel_width(columns)
         count, (down, across) = columns // width, desc.strides
         if count == 1:
             yield self._copy(matrix, matrix, _dense(desc, desc.shape))
@@ -108,7 +117,6 @@ class _ConstantPacker:
     def _copy(self, matrix: Ref, source: Ref, desc: TensorDesc) -> OpCall:
         """What products by a matrix take instead of it."""
         made = self._call(matrix.name, "aten.clone.default", (source,), desc)
-        self.packed[matrix] = _ref(made)
         return replace(made, kwargs=_ROW_MAJOR)
 
     def _product(self, call: OpCall, left: Ref, packed: Ref) -> Iterator[OpCall]:
@@ -124,6 +132,7 @@ class _ConstantPacker:
         same = self._call(call.name, "aten.expand.default", (_ref(first), (count, -1, -1)), again)
         parts = _dense(out, (count, rows, width))
         product = self._call(call.name, "aten.bmm.default", (_ref(same), packed), parts)
+        product = replace(product, candidate=call.candidate)
         turned = _permuted(parts, (1, 0, 2))
         beside = self._call(call.name, "aten.permute.default", (_ref(product), (1, 0, 2)), turned)
         # No size is named that may be known when the segment runs alone: it has no input for it.

@@ -81,8 +81,8 @@ def product_tile(kernel: Kernel, found: KernelProduct, target: Target) -> Produc
     """The tile for a product."""
     sizes, lanes = _sizes(kernel, found), lanes_of(found, target)
     size = {b.name: item_bytes(b.dtype) for b in kernel.buffers}[found.right.buffer]
-    shapes = _shapes(target.vector_registers)
-    rows, vectors = min(shapes, key=lambda s: (_cycles(sizes, lanes, *s), -s[0] * s[1]))
+    shapes = best_shapes(sizes, lanes, target)
+    rows, vectors = next((s for s in shapes if s == kernel.tile), shapes[0])
     width = vectors * lanes
     block = _block(sizes, rows, width, target)
     dense = found.right.index.stride(found.columns.name) == 1
@@ -109,6 +109,12 @@ def product_tile(kernel: Kernel, found: KernelProduct, target: Target) -> Produc
         ahead=_ahead(found, rows, vectors, target.l1_bytes // (width * size)),
     )
     return _with_heights(_in_order(tile, sizes, size, target), found.rows.extent)
+
+
+def best_shapes(sizes: Sizes, lanes: int, target: Target) -> list[tuple[int, int]]:
+    """Rows and vectors of tiles, by the cycles that they take."""
+    shapes = _shapes(target.vector_registers)
+    return sorted(shapes, key=lambda s: (_cycles(sizes, lanes, *s), -s[0] * s[1]))
 
 
 def _in_order(tile: ProductTile, sizes: Sizes, size: int, target: Target) -> ProductTile:

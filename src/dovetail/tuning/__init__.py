@@ -1,0 +1,1 @@
+"""Choice by measuring, for any backend that names candidates: ``mode="max-autotune"``."""
