@@ -38,6 +38,8 @@ PROGRAMS = {
     "broadcast": (lambda x: x.unsqueeze(0) - x.unsqueeze(1), [(3, 2), (4, 2), (5, 2)]),
     "mean_of_shape": (lambda x: x.sum() / x.shape[0] + x.shape[1] / 2, [(3, 2), (4, 5), (6, 7)]),
     "strided": (lambda x: x[::2, 1:].contiguous().t(), [(4, 5), (6, 7), (9, 9)]),
+    "last_as_many": (lambda x: x[:, -x.shape[0] :] * 2, [(3, 7), (5, 8), (4, 9)]),
+    "last_as_many_seen": (lambda x: (x * 2)[:, -x.shape[0] :], [(3, 7), (5, 8), (4, 9)]),
 }
 
 
@@ -58,6 +60,14 @@ def test_one_compilation_serves_many_sizes(name, grad, backend):
                 sum(p.sum() for p in parts if torch.is_tensor(p) and p.requires_grad).backward()
             torch.testing.assert_close(y.grad, x.grad)
     assert len(history.recent()) == 1
+
+
+@both
+def test_starts_of_either_sign(backend):
+    compiled = torch.compile(lambda x, n: x[:, n:] * 2, backend=backend, dynamic=True)
+    x = t(2, 9)
+    for start in (3, -4, 12, -12, -1):
+        torch.testing.assert_close(compiled(x, start), x[:, start:] * 2)
 
 
 @both

@@ -29,7 +29,7 @@ from dovetail.ir import (
     TensorDesc,
 )
 from dovetail.ir.call import leaves
-from dovetail.ir.size import INT64_MAX, UNKNOWN, symbols_of
+from dovetail.ir.size import INT64_MAX, INT64_MIN, UNKNOWN, symbols_of
 
 _INT = frozenset({int})
 _PLAIN = frozenset({type(None), bool, int, float, complex, str})
@@ -278,7 +278,8 @@ def size_hints(gm: fx.GraphModule) -> dict[str, int]:
 def size_ranges(gm: fx.GraphModule) -> dict[str, tuple[int, int]]:
     """The least and the greatest value of those symbols of the inputs that have ends.
 
-    PyTorch compiles for sizes of 2 or more, which says nothing by itself.
+    PyTorch compiles for sizes of 2 or more, which says nothing by itself. A number that is no
+    size may be below zero.
     """
     found: dict[str, tuple[int, int]] = {}
     for node in gm.graph.find_nodes(op="placeholder"):
@@ -289,9 +290,10 @@ def size_ranges(gm: fx.GraphModule) -> dict[str, tuple[int, int]]:
             if not isinstance(dim, Size) or not dim.is_symbol or dim.args[0] in found:
                 continue
             low, high = symbol_range(size)
-            least, greatest = low or 0, INT64_MAX if high is None else high
-            if least > _SMALLEST or greatest < _LARGEST:
-                found[dim.args[0]] = least, min(greatest, INT64_MAX)
+            lowest = 0 if isinstance(value, torch.Tensor) else INT64_MIN
+            least, greatest = lowest if low is None else low, INT64_MAX if high is None else high
+            if least < 0 or least > _SMALLEST or greatest < _LARGEST:
+                found[dim.args[0]] = max(least, lowest), min(greatest, INT64_MAX)
     return found
 
 

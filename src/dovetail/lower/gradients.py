@@ -17,7 +17,6 @@ from dovetail.lower.index_map import Indices
 from dovetail.lower.masks import between
 from dovetail.lower.pointwise import element, float_type, lower_elements, one
 from dovetail.lower.reductions import finish, kept_index
-from dovetail.lower.reindex import from_front
 from dovetail.lower.rules import (
     Lower,
     Refused,
@@ -30,6 +29,7 @@ from dovetail.lower.rules import (
     tensor,
 )
 from dovetail.lower.values import Pointwise, Value
+from dovetail.lower.views import slice_start
 
 
 @rule("native_layer_norm_backward.default")
@@ -129,7 +129,7 @@ def lower_select_backward(lower: Lower, call: OpCall) -> Pointwise:
     """A value at one position of a dimension, zeros at all others."""
     piece, stored = lower.value(call.args[0]), tensor(call.output)
     dim, dtype = axis(call.args[2], len(stored.shape)), compute(stored.dtype)
-    place = from_front(static(call.args[3], "a position"), stored.shape[dim])
+    place = slice_start(static(call.args[3], "a position"), stored.shape[dim], stored.shape)
 
     def body(b: Builder, index: Indices) -> str:
         mask = between(b, index[dim], place, add(place, 1))

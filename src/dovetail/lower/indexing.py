@@ -13,7 +13,7 @@ from dovetail.lower.expression import Builder
 from dovetail.lower.index_map import Indices
 from dovetail.lower.masks import all_of, between
 from dovetail.lower.pointwise import check_number, element
-from dovetail.lower.reindex import diagonal_of, from_front, moved
+from dovetail.lower.reindex import diagonal_of, moved
 from dovetail.lower.rules import (
     Lower,
     Refused,
@@ -26,6 +26,7 @@ from dovetail.lower.rules import (
     tensor,
 )
 from dovetail.lower.values import Pointwise, Value, broadcast_index
+from dovetail.lower.views import slice_start
 
 _MOST_PIECES = 4  # more are better copied one by one
 _MOST_INNER = 16  # along the last dimension, where loops are cut at the borders
@@ -184,7 +185,7 @@ def lower_slice_scatter(lower: Lower, call: OpCall) -> Pointwise:
     shape = tensor(call.output).shape
     dim = axis(argument(call, 2, "dim", 0), len(shape))
     step = static(argument(call, 5, "step", 1), "a step")
-    start = from_front(static(argument(call, 3, "start", 0) or 0, "a start"), shape[dim])
+    start = slice_start(static(argument(call, 3, "start", 0) or 0, "a start"), shape[dim], shape)
 
     def where(b: Builder, index: Indices, piece: Value) -> tuple[str, Indices]:
         end = add(start, mul(piece.shape[dim], step))
@@ -219,7 +220,7 @@ def lower_select_scatter(lower: Lower, call: OpCall) -> Pointwise:
     """A value with one position of a dimension replaced."""
     shape = tensor(call.output).shape
     dim = axis(call.args[2], len(shape))
-    place = from_front(static(call.args[3], "a position"), shape[dim])
+    place = slice_start(static(call.args[3], "a position"), shape[dim], shape)
 
     def where(b: Builder, index: Indices, _: Value) -> tuple[str, Indices]:
         return between(b, index[dim], place, add(place, 1)), (*index[:dim], *index[dim + 1 :])

@@ -13,7 +13,7 @@ from dovetail.lower.expression import Builder
 from dovetail.lower.index_map import Indices, ReshapeMap, Run
 from dovetail.lower.rules import Lower, Refused, argument, axis, rule, static, tensor, view
 from dovetail.lower.values import Value, View
-from dovetail.lower.views import keeps_places, known_dim
+from dovetail.lower.views import keeps_places, known_dim, slice_start
 
 
 def _base(lower: Lower, call: OpCall) -> Value:
@@ -79,32 +79,9 @@ def _start(call: OpCall, base: Value, size: Dim) -> Dim:
     """Where a slice starts, counted from the front and no further than the end."""
     start = known_dim(argument(call, 2, "start", 0))
     start = 0 if start is None else start
-    if isinstance(start, Size):
-        if not _is_not_negative(start, base.shape):
-            raise Refused("a start that may count from the end")
-        return Size.binary("min", start, size)
-    if not isinstance(start, int):
+    if not isinstance(start, int | Size):
         raise Refused("a start that is not known")
-    return from_front(start, size)
-
-
-def _is_not_negative(dim: Dim, sizes: tuple[Dim, ...]) -> bool:
-    """Whether an expression cannot be below zero, as ``sizes`` are not."""
-    if isinstance(dim, int):
-        return dim >= 0
-    if dim.is_symbol:
-        return dim in sizes
-    signs = [_is_not_negative(arg, sizes) for arg in dim.args]
-    if dim.op == "max":
-        return any(signs)
-    return dim.op in ("add", "mul", "floordiv", "mod", "min") and all(signs)
-
-
-def from_front(start: int, size: Dim) -> Dim:
-    """A position that may count from the end, counted from the front and no further than it."""
-    if start < 0:
-        return Size.binary("max", add(size, start), 0)
-    return Size.binary("min", start, size) if start else 0
+    return slice_start(start, size, base.shape)
 
 
 @rule("select.int")

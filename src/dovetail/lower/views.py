@@ -71,17 +71,13 @@ def _axis(args: Sequence[Arg], base: TensorDesc, position: int = 0) -> int:
 
 def _select(base: TensorDesc, args: Sequence[Arg]) -> list[Dim] | None:
     axis, index = _axis(args, base), args[1]
-    return [mul(_from_start(index, base.shape[axis]), base.strides[axis])]
+    return [mul(_from_front(index, base.shape[axis], base.shape), base.strides[axis])]
 
 
 def _slice(base: TensorDesc, args: Sequence[Arg]) -> list[Dim] | None:
     axis = _axis(args, base)
     start = args[1] if len(args) > 1 and args[1] is not None else 0
-    size = base.shape[axis]
-    begin = _from_start(start, size)
-    if begin != 0:
-        begin = Size.binary("max", 0, Size.binary("min", begin, size))
-    return [mul(begin, base.strides[axis])]
+    return [mul(slice_start(start, base.shape[axis], base.shape), base.strides[axis])]
 
 
 def _unbind(base: TensorDesc, args: Sequence[Arg]) -> list[Dim] | None:
@@ -119,6 +115,36 @@ _RULES: dict[str, Callable[[TensorDesc, Sequence[Arg]], list[Dim] | None]] = {
 }
 
 
-def _from_start(index: Dim, size: Dim) -> Dim:
-    """A position that may count from the end, counted from the start."""
-    return add(size, index) if isinstance(index, int) and index < 0 else index
+def slice_start(start: Dim, size: Dim, sizes: Sequence[Dim]) -> Dim:
+    """Where a slice of ``size`` elements starts: counted from the front, within them.
+
+    ``sizes`` are dimensions, which are never below zero.
+    """
+    if start == 0:
+        return 0
+    begin = _from_front(start, size, sizes)
+    if not _is_not_negative(start, sizes):
+        begin = Size.binary("max", begin, 0)
+    return begin if isinstance(start, int) and start < 0 else Size.binary("min", begin, size)
+
+
+def _from_front(index: Dim, size: Dim, sizes: Sequence[Dim]) -> Dim:
+    """A position that may count from the end, counted from the front."""
+    if _is_not_negative(index, sizes):
+        return index
+    if isinstance(index, int):
+        return add(size, index)
+    below = Size.binary("max", Size.binary("min", index, 0), -1)  # -1 where it is below zero, or 0
+    return Size.binary("sub", index, mul(below, size))
+
+
+def _is_not_negative(dim: Dim, sizes: Sequence[Dim]) -> bool:
+    """Whether an expression cannot be below zero, as ``sizes`` are not."""
+    if isinstance(dim, int):
+        return dim >= 0
+    if dim.is_symbol:
+        return dim in sizes
+    signs = [_is_not_negative(arg, sizes) for arg in dim.args]
+    if dim.op == "max":
+        return any(signs)
+    return dim.op in ("add", "mul", "floordiv", "mod", "min") and all(signs)
