@@ -99,6 +99,21 @@ def layer_norm_backward(dtype: torch.dtype) -> Case:
     return fn, (x.flip(0), x, mean, rstd, w)
 
 
+def rms_norm_backward(dtype: torch.dtype) -> Case:
+    """The gradients of an RMS norm, as formulas."""
+    x = torch.randn(16384, 4096, device="cuda", dtype=dtype)
+    w = torch.randn(4096, device="cuda", dtype=dtype)
+
+    def fn(g: Any, x: Any, w: Any) -> Any:
+        h, given = x.float(), g.float()
+        scale = torch.rsqrt(h.pow(2).mean(-1, keepdim=True) + 1e-6)
+        normal, inner = h * scale, given * w.float()
+        mean = (inner * normal).mean(-1, keepdim=True)
+        return ((inner - normal * mean) * scale).to(x.dtype), (given * normal).sum(0).to(w.dtype)
+
+    return fn, (x.flip(0), x, w)
+
+
 def column_sum(dtype: torch.dtype) -> Case:
     """The gradient of a bias."""
     return lambda x: x.sum(0), (_rows(4096, dtype),)
@@ -114,6 +129,7 @@ KERNELS: dict[str, Callable[[torch.dtype], Case]] = {
     "group_norm_silu": group_norm,
     "softmax_backward": softmax_backward,
     "layer_norm_backward": layer_norm_backward,
+    "rms_norm_backward": rms_norm_backward,
     "column_sum": column_sum,
 }
 
