@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from dovetail.backends.cuda.backend import program_of
-from dovetail.errors import InvalidSchedule
+from dovetail.errors import CannotSave, InvalidSchedule
+from dovetail.file.kernel_encode import encode_kernel
 from dovetail.ir.kernel_text import parse_kernel, print_kernel
 from dovetail.ir.target import TARGETS
 from dovetail.schedule.gpu.blocks import BlockSchedule
@@ -49,11 +50,12 @@ def test_under_the_interpreter():
 @needs_triton
 def test_code_for_a_gpu_is_made_without_one(tmp_path):
     program = """
-from tests.codegen.test_triton import GPU, make_schedule, softmax
+from tests.codegen.test_triton import GPU, make_schedule, softmax, walked
 from dovetail.codegen.triton.compile import compile_kernel
 made = compile_kernel(softmax(8, 4096), make_schedule(softmax(8, 4096), GPU), GPU)
 assert made.name == "softmax" and made.code[:4] == b"\\x7fELF", made
-print(made.warps)
+made = compile_kernel(walked(), make_schedule(walked(), GPU), GPU)
+assert made.code[:4] == b"\\x7fELF", made
 """
     python("-c", program, TRITON_CACHE_DIR=str(tmp_path), TRITON_INTERPRET="0")
 
@@ -113,6 +115,7 @@ def test_texts_parse_back():
         make_schedule(softmax(8, 1 << 17), GPU),
         BlockSchedule("sm_90", 512, warps=8, wide=True, short=True, cost=7),
         BlockSchedule("sm_90", 64, 64, 8, along=("j", "k")),
+        BlockSchedule("sm_90", 4, 1024, 8, persistent=True, walked=("r",)),
     ):
         assert parse_schedule(print_schedule(schedule)) == schedule
 
@@ -136,6 +139,60 @@ def test_schedules_that_do_not_fit_are_refused(change, problem):
     verify_schedule(kernel, ours, GPU)
     with pytest.raises(InvalidSchedule, match=problem):
         verify_schedule(kernel, replace(ours, **change), GPU)
+
+
+def walked(rows=8):
+    text = """kernel k(in x: bfloat16, out y: bfloat16, out s: float32) over [p: 264, r: ROWS] {
+      loop [c: 100] {
+        a: float32 = load x[0 | p * (EACH) | r * (100) | c * (1)]
+        store y[0 | p * (EACH) | r * (100) | c * (1)] = a
+        store s[0 | p * (100) | c * (1)] += a
+      }
+    }"""
+    return parse_kernel(text.replace("ROWS", str(rows)).replace("EACH", str(100 * rows)))
+
+
+def test_a_kernel_that_adds_to_memory_reads_back():
+    kernel = walked()
+    assert parse_kernel(print_kernel(kernel)) == kernel
+
+
+def test_files_hold_no_kernel_that_adds_to_memory():
+    with pytest.raises(CannotSave, match="blocks of a GPU alone"):
+        encode_kernel(walked())
+
+
+def test_rows_are_walked_as_many_at_a_time_as_divide_them():
+    for rows, at_once in ((8, 8), (6, 2), (7, 1), (64, 32)):
+        found = make_schedule(walked(rows), GPU)
+        assert (found.rows, found.walked, found.units(walked(rows))) == (at_once, ("r",), 264)
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        ({"walked": ()}, "without axes that a block walks"),
+        ({"walked": ("p",)}, "other axes than the last"),
+        ({"rows": 16}, "cut in the middle"),
+        ({"columns": 64}, "rows that are not whole"),
+        ({"persistent": False}, "other axes than the last"),
+    ],
+    ids=str,
+)
+def test_walks_that_lose_sums_are_refused(change, problem):
+    kernel = walked()
+    ours = make_schedule(kernel, GPU)
+    verify_schedule(kernel, ours, GPU)
+    with pytest.raises(InvalidSchedule, match=problem):
+        verify_schedule(kernel, replace(ours, **change), GPU)
+
+
+def test_sums_that_blocks_share_are_refused():
+    text = print_kernel(walked())
+    for place in ("s[0 | c * (1)]", "s[0 | p * (100) | r * (1) | c * (1)]"):
+        kernel = parse_kernel(text.replace("s[0 | p * (100) | c * (1)]", place))
+        with pytest.raises(InvalidSchedule, match=r"several blocks|moves along"):
+            verify_schedule(kernel, make_schedule(kernel, GPU), GPU)
 
 
 def test_functions_are_short_where_all_results_are():

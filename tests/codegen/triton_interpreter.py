@@ -403,6 +403,49 @@ def long_rows():
         check(kernel, BlockSchedule("sm_90", 2, columns, 1, persistent=persistent), arrays)
 
 
+WALK = """kernel k(in x: DTYPE, in g: DTYPE, in w: DTYPE, out y: DTYPE, out s: float32,
+    out t: float32) over [p: PARTS, r: ROWS] {
+  loop [c: COLUMNS] {
+    a: float32 = load x[0 | p * (EACH) | r * (COLUMNS) | c * (1)]
+    b: float32 = load w[0 | c * (1)]
+    d: float32 = mul(a, b)
+    e: float32 = reduce max(d)
+  }
+  loop [c: COLUMNS] {
+    f: float32 = load x[0 | p * (EACH) | r * (COLUMNS) | c * (1)]
+    h: float32 = add(f, e)
+    store y[0 | p * (EACH) | r * (COLUMNS) | c * (1)] = h
+  }
+  loop [c: COLUMNS] {
+    i: float32 = load g[0 | p * (EACH) | r * (COLUMNS) | c * (1)]
+    j: float32 = load x[0 | p * (EACH) | r * (COLUMNS) | c * (1)]
+    k1: float32 = mul(i, j)
+    store s[0 | p * (COLUMNS) | c * (1)] += k1
+    store t[0 | p * (COLUMNS) | c * (1)] += i
+  }
+}"""
+
+
+def walks():
+    """Sums of columns while rows are gone through, one and several at a time; all types, exact."""
+    rng = np.random.default_rng(4)
+    for dtype, rows, columns in itertools.product(FLOATS, (1, 6, 8), (1, 5, 32, 37)):
+        parts, each = 3, rows * columns
+        text = WALK.replace("DTYPE", dtype).replace("PARTS", "3").replace("EACH", str(each))
+        text = text.replace("out s: float32", f"out s: {COMPUTE[dtype]}").replace(
+            "out t: float32", f"out t: {COMPUTE[dtype]}"
+        )
+        text = text.replace(": float32 =", f": {COMPUTE[dtype]} =")
+        kernel = _sized(text.replace("\n    out t", " out t"), dtype, rows, columns)
+        arrays = {n: rng.integers(-3, 4, parts * each).astype("f8") for n in ("x", "g", "y")}
+        arrays |= {"w": rng.integers(1, 3, columns).astype("f8")}
+        arrays |= {n: np.full(parts * columns, np.nan) for n in ("s", "t")}
+        arrays = {n: a.astype("f8" if dtype == "float64" else "f4") for n, a in arrays.items()}
+        for schedule in {make_schedule(kernel, GPU), replace(make_schedule(kernel, GPU), rows=1)}:
+            assert schedule.walked == ("r",)
+            check(kernel, schedule, arrays)
+
+
 def places():
     """Blocks that lie along the last axis alone, and blocks that do not, in rows and in columns."""
     text = """kernel k(in x: float32, in w: float32, out y: float32) over [i: 3, j: 4, k: 8] {
@@ -513,6 +556,7 @@ GROUPS = (
     reductions,
     strategies,
     long_rows,
+    walks,
     places,
     short_functions,
     random_kernels,

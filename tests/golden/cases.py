@@ -1,4 +1,4 @@
-"""What the golden files show: thirty-five kernels and five models, small enough to read."""
+"""What the golden files show: thirty-six kernels and five models, small enough to read."""
 
 from __future__ import annotations
 
@@ -55,6 +55,12 @@ KERNELS: dict[str, Callable[[], Case]] = {
     "softmax": lambda: _of(lambda x: x.softmax(-1), ROWS),
     "log_softmax_dim0": lambda: _of(lambda x: x.log_softmax(0), (64, 128)),
     "layer_norm": lambda: _of(lambda x, w, b: F.layer_norm(x, (512,), w, b), ROWS, (512,), (512,)),
+    "layer_norm_backward": lambda: _of(
+        lambda g, x, mean, rstd, w: torch.ops.aten.native_layer_norm_backward(
+            g, x, [48], mean, rstd, w, w, [True, True, True]
+        ),
+        *((1024, 48), (1024, 48), (1024, 1), (1024, 1), (48,)),
+    ),
     "rms_norm": lambda: _of(
         lambda x, w: x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6) * w, ROWS, (512,)
     ),

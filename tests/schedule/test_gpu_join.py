@@ -133,3 +133,84 @@ def test_an_input_among_the_pieces_leaves_the_kernel_that_joins():
         return torch.cat((x.cos().cumsum(0), y), 1)
 
     assert len(check(fn, 2, torch.randn(4, 3), torch.randn(4, 2)).steps) == 2
+
+
+def layer_norm_backward(g, x, mean, rstd, w):
+    width = [x.shape[-1]]
+    return torch.ops.aten.native_layer_norm_backward(g, x, width, mean, rstd, w, w, [True] * 3)
+
+
+def rms_norm_backward(x, g, w):
+    scale = torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6)
+    normal, inner = x * scale, g * w
+    mean = (inner * normal).mean(-1, keepdim=True)
+    return (inner - normal * mean) * scale, (g * normal).sum(0)
+
+
+def check_rounded(fn, kernels, *args):
+    """As ``check``, where long sums are rounded: not further from float64 than twice eager's."""
+    plan = plan_of(fn, *args)
+    assert len(plan.steps) == kernels, [str(s.kernel) for s in plan.steps]
+    exact = fn(*(x.double() for x in args))
+    for found, eager, wanted in zip(run(plan, *args), fn(*args), exact, strict=True):
+        error, allowed = ((each.double() - wanted).norm() for each in (found, eager))
+        assert error <= 2 * allowed + 1e-6 * wanted.norm()
+    return plan
+
+
+def sums_of(plan):
+    """What each kernel adds to memory."""
+    kernels = [step.kernel for step in plan.steps]
+    return [sum(isinstance(i, Store) and i.sums for i in k.instructions()) for k in kernels]
+
+
+def layer_norm_inputs(*shape):
+    x, g, w = torch.randn(shape), torch.randn(shape), torch.randn(shape[-1])
+    _, mean, rstd = torch.ops.aten.native_layer_norm(x, [shape[-1]], w, w, 1e-5)
+    return g, x, mean, rstd, w
+
+
+@pytest.mark.parametrize("shape", [(1024, 37), (8, 128, 64), (2112, 5), (1056, 3)], ids=str)
+def test_columns_are_summed_where_rows_are_gone_through(shape):
+    plan = check_rounded(layer_norm_backward, 2, *layer_norm_inputs(*shape))
+    assert sums_of(plan) == [2, 0]
+    assert [b.dtype for b in plan.steps[1].kernel.buffers[:2]] == ["float32"] * 2
+
+
+def test_a_row_that_the_kernel_makes_itself_is_at_hand_for_its_columns():
+    x, g, w = torch.randn(2048, 48), torch.randn(2048, 48), torch.randn(48)
+    plan = check_rounded(rms_norm_backward, 2, x, g, w)
+    assert sums_of(plan) == [1, 0]
+
+
+@pytest.mark.parametrize(
+    "shape",
+    [
+        (64, 48),  # too few rows for all multiprocessors
+        (1031, 48),  # a prime number of rows
+        (1024, 1 << 15),  # rows that registers do not hold
+    ],
+    ids=str,
+)
+def test_columns_are_summed_apart_where_that_is_better(shape):
+    plan = plan_of(layer_norm_backward, *layer_norm_inputs(*shape))
+    assert not any(sums_of(plan))
+
+
+def test_sums_that_rows_need_are_not_made_by_them():
+    def fn(x):
+        return x.softmax(-1) * x.sum(0)
+
+    assert not any(sums_of(plan_of(fn, torch.randn(4096, 64))))
+
+
+def test_sums_of_what_rows_do_not_read_stay_apart():
+    def fn(x, y):
+        return x.softmax(-1), y.sum(0)
+
+    assert not any(sums_of(plan_of(fn, torch.randn(4096, 64), torch.randn(4096, 64))))
+
+
+def test_a_sum_of_what_a_softmax_reads():
+    plan = check_rounded(lambda x: (x.softmax(-1), x.sum(0)), 2, torch.randn(4096, 64))
+    assert sums_of(plan) == [1, 0]

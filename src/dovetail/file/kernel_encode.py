@@ -160,6 +160,8 @@ class _KernelWriter:
             case Scan():
                 return number(codes.SCAN) + self._operation(i, REDUCTIONS)
             case Store():
+                if i.sums:
+                    raise CannotSave("sums in memory are for blocks of a GPU alone")
                 place = number(self.buffers[i.buffer]) + self._index(i.index)
                 return number(codes.STORE) + place + number(self.values[i.value])
 

@@ -97,13 +97,17 @@ class Scan(_Operands):
 
 @dataclass(frozen=True, slots=True)
 class Store:
-    """Write an element."""
+    """Write an element, or (``sums``) add to one, which is zero before the kernel begins.
+
+    Several points may add to one element; where a kernel does, a GPU's schedule says how.
+    """
 
     buffer: str
     index: Index
     value: str
     dtype: str = ""
     name: str = ""
+    sums: bool = False
 
     @property
     def uses(self) -> tuple[str, ...]:

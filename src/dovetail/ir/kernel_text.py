@@ -65,12 +65,12 @@ def _instruction(i: Instruction) -> str:
         case Scan():
             return f"{i.name}: {i.dtype} = scan {i.op}({', '.join(i.args)})"
         case Store():
-            return f"store {i.buffer}[{_index(i.index)}] = {i.value}"
+            return f"store {i.buffer}[{_index(i.index)}] {'+=' if i.sums else '='} {i.value}"
 
 
 _HEAD = re.compile(r"kernel (\S+)\((.*)\) over \[([^]]*)\](?: in tiles of (\d+) x (\d+))? \{")
 _LOOP = re.compile(r"loop \[(.*)\] \{")
-_STORE = re.compile(r"store (\S+)\[(.*)\] = (\S+)")
+_STORE = re.compile(r"store (\S+)\[(.*)\] (\+?=) (\S+)")
 _VALUE = re.compile(r"(\S+): (\w+) = (.*)")
 _LOAD = re.compile(r"load (\S+)\[(.*)\](?: if (\S+))?")
 _CALL = re.compile(r"(reduce |scan )?(\w+)\((.*)\)")
@@ -127,8 +127,8 @@ def _parse_loops(lines: Iterator[str]) -> Iterator[Loop]:
 
 def _parse_instruction(line: str) -> Instruction:
     if line.startswith("store "):
-        buffer, index, value = _match(_STORE, line).groups()
-        return Store(buffer, _parse_index(index), value)
+        buffer, index, sign, value = _match(_STORE, line).groups()
+        return Store(buffer, _parse_index(index), value, sums=sign == "+=")
     name, dtype, rest = _match(_VALUE, line).groups()
     if rest.startswith("load "):
         found = _match(_LOAD, rest)

@@ -75,6 +75,11 @@ def _verify_instruction(
         _require(i.buffer in buffers, f"an unknown buffer {i.buffer}")
         role = buffers[i.buffer].role
         _require(role != ("out" if isinstance(i, Load) else "in"), f"{i.buffer} is {role}")
+    if isinstance(i, Store) and i.sums:
+        dtype = buffers[i.buffer].dtype
+        _require(dtype == types[i.value] and dtype.startswith("float"), f"a sum of {dtype}")
+        alone = [s for s in kernel.instructions() if isinstance(s, Store) and s.buffer == i.buffer]
+        _require(len(alone) == 1 and not i.index.values, "a sum in memory that others write to")
     if isinstance(i, Position):
         _require(i.dtype == "int64" and not i.index.values, "a position that is not int64")
     if isinstance(i, Const):

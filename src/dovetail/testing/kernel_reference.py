@@ -140,9 +140,20 @@ class _KernelRun:
         return np.min(found, axis=axes, keepdims=True, initial=2**63 - 1)
 
     def store(self, i: Store, loop: Loop) -> None:
+        if i.sums:
+            self.add(i, loop)
+            return
         place, value = self.np.broadcast_arrays(self.place(i.index), self.values[i.value])
-        del loop
         self.buffers[i.buffer][place] = value.astype(self.buffers[i.buffer].dtype)
+
+    def add(self, i: Store, loop: Loop) -> None:
+        """Sums of all points that add to an element."""
+        np, buffer = self.np, self.buffers[i.buffer]
+        (value,) = self.spread((i.value,), loop)
+        place = np.broadcast_to(self.place(i.index), value.shape)
+        total = np.zeros(buffer.shape)
+        np.add.at(total, place, value)
+        buffer[place] = total[place]
 
 
 def _round_bfloat16(np: Any, x: Array) -> Array:

@@ -5,14 +5,45 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from dovetail.codegen.triton import reduce
+from dovetail.codegen.triton.operations import NAMES
 from dovetail.ir.affine import product
-from dovetail.ir.kernel import Loop, Reduce, Scan
+from dovetail.ir.kernel import Loop, Reduce, Scan, Store
 from dovetail.ir.kernel_softmax import PowerSum
 
 if TYPE_CHECKING:
     from dovetail.codegen.triton.render import TritonRenderer
 
 FEW_WARPS = 8  # of a block that agrees on a maximum at every step
+
+
+def walk(r: TritonRenderer) -> None:
+    """A block's rows, some at a time; what they add to memory is added up in registers."""
+    s, axis = r.schedule, r.kernel.axes[-1]
+    sums = [i for i in r.kernel.instructions() if isinstance(i, Store) and i.sums]
+    for i in sums:
+        r.line(f"sum_{i.buffer} = tl.zeros([{s.rows}, {s.columns}], {NAMES[r.stored[i.buffer]]})")
+    r.line(f"for x0 in range(0, {r.size(axis.extent)}, {s.rows}):")
+    r.depth += 1
+    if s.rows == 1:
+        r.line(f"i_{axis.name} = x0")
+        r.fixed.add(axis.name)
+    else:
+        r.line(f"i_{axis.name} = x0 + tl.arange(0, {s.rows})[:, None]")
+    r.loops()
+    r.depth -= 1
+    for i in sums:
+        _store_sum(r, i)
+
+
+def _store_sum(r: TritonRenderer, i: Store) -> None:
+    """What a block has added up for each column."""
+    (loop,) = [loop for loop in r.kernel.loops if i in loop.body]
+    r.columns = r.schedule.columns
+    r.walk(loop.axes, "")
+    place, _, columns = r.place(i.index)
+    mask = "".join(f", {mask}" for mask in r.masks(False, columns))
+    r.line(f"total_{i.buffer} = tl.sum(sum_{i.buffer}, 0, keep_dims=True)")
+    r.line(f"tl.store(p_{i.buffer} + ({place}), total_{i.buffer}{mask})")
 
 
 def keep(r: TritonRenderer, loop: Loop) -> None:

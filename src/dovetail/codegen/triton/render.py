@@ -111,7 +111,10 @@ class TritonRenderer:
         parameters = ", ".join([*pointers, *self.sizes.values()])
         self.lines += ["@triton.jit", f"def {self.kernel.name}({parameters}):"]
         self._places()
-        self._loops()
+        if self.schedule.walked:
+            loops.walk(self)
+        else:
+            self.loops()
         if len(self.lines) == 2:
             self.line("pass")
         return "\n".join(self.lines) + "\n"
@@ -132,6 +135,11 @@ class TritonRenderer:
             self.walk(inner, f"block % across * {s.columns}")
             self.line("block = block // across")
         spread = "[:, None]" if s.columns else ""
+        if s.walked:
+            self.line("x = block")
+            self._decode("x", tuple(a for a in outer if a.name not in s.walked))
+            self.fixed |= self.row_axes - {*s.walked}
+            return
         if s.rows == 1:
             self.line("x = block")
             self._decode("x", outer)
@@ -225,7 +233,7 @@ class TritonRenderer:
         """The shape of a number."""
         return self.shape(False, False)
 
-    def _loops(self) -> None:
+    def loops(self) -> None:
         """All loops, in order; two that are done as one are done where the first stands."""
         pairs = self.pairs
         for place, loop in enumerate(self.kernel.loops):
@@ -293,7 +301,7 @@ class TritonRenderer:
             text = f"tl.full({self.constant}, {number(i.value, i.dtype)}, {NAMES[i.dtype]})"
             return ("const", i.dtype, repr(i.value)), text, False, False
         if isinstance(i, Position):
-            text, rows, columns = self._place(i.index)
+            text, rows, columns = self.place(i.index)
             return ("position", i.index), f"({text}).to(tl.int64)", rows, columns
         if isinstance(i, Load):
             return self._load(i)
@@ -313,7 +321,7 @@ class TritonRenderer:
         """An operation of one operand on another one."""
         return operations.apply(i.op, i.dtype, [f"({text})"], short=self.schedule.short)
 
-    def _place(self, index: Index) -> tuple[str, bool, bool]:
+    def place(self, index: Index) -> tuple[str, bool, bool]:
         """A place in memory, and along which dimensions it differs."""
         moving = [name for name, _ in index.axes if name not in self.fixed]
         rows = any(name in self.row_axes for name in moving)
@@ -338,7 +346,7 @@ class TritonRenderer:
         return [mask for mask in found if mask]
 
     def _load(self, i: Load) -> tuple[object, str, bool, bool]:
-        place, rows, columns = self._place(i.index)
+        place, rows, columns = self.place(i.index)
         masks = self.masks(rows, columns)
         key: tuple[object, ...] = ("load", i.buffer, place)
         if i.mask is not None:
@@ -358,7 +366,10 @@ class TritonRenderer:
         return key, f"tl.load(p_{i.buffer} + ({place}){rest}){wider}", rows, columns
 
     def _store(self, i: Store) -> None:
-        place, rows, columns = self._place(i.index)
+        if i.sums:
+            self.line(f"sum_{i.buffer} = sum_{i.buffer} + {self.names[i.value].name}")
+            return
+        place, rows, columns = self.place(i.index)
         value, stored = self.names[i.value], self.stored[i.buffer]
         if self.schedule.rows == 1 and columns:
             rows = True  # the only one

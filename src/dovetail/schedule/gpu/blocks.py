@@ -16,7 +16,9 @@ class BlockSchedule:
 
     A block has ``rows`` points of the parallel axes and, at a time, ``columns`` points of a loop's
     axes, or of the parallel axes ``along``. A ``persistent`` block reads a row once, and every loop
-    finds it in registers; where a loop has more columns, they are written out step by step.
+    finds it in registers; where a loop has more columns, they are written out step by step. A block
+    with axes ``walked`` goes through all their points, ``rows`` at a time, and keeps what it adds
+    to memory in registers until the last.
     """
 
     target: str
@@ -25,6 +27,7 @@ class BlockSchedule:
     warps: int = 4
     persistent: bool = False
     along: tuple[str, ...] = ()
+    walked: tuple[str, ...] = ()
     wide: bool = False  # places in memory are 64-bit numbers
     online: bool = False  # a maximum and the sum of powers relative to it are found in one loop
     short: bool = False  # what is computed is rounded to 16 bits, and functions need no more
@@ -34,6 +37,8 @@ class BlockSchedule:
         """How many blocks a kernel has; none where it does nothing."""
         if not kernel.loops:
             return 0
+        if self.walked:
+            return product(a.extent for a in kernel.axes if a.name not in self.walked)
         rows = product(a.extent for a in kernel.axes if a.name not in self.along)
         columns = product(a.extent for a in kernel.axes if a.name in self.along)
         return mul(

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from dovetail.ir.target import Target
 from dovetail.lower.values import Value, root_of
+from dovetail.schedule.gpu.columns import sum_columns
 from dovetail.schedule.gpu.pieces import place_pieces
 from dovetail.schedule.gpu.rows import finish_rows
 from dovetail.schedule.gpu.steps import Step
@@ -14,4 +15,5 @@ from dovetail.schedule.gpu.steps import Step
 def join(steps: Sequence[Step], outputs: Sequence[Value], target: Target) -> list[Step]:
     """The steps, with fewer kernels among them."""
     wanted = {root_of(value) for value in outputs}
-    return finish_rows(place_pieces(list(steps), wanted), wanted, target)
+    joined = finish_rows(place_pieces(list(steps), wanted), wanted, target)
+    return sum_columns(joined, wanted, target)

@@ -123,7 +123,7 @@ class RowJoin:
     def _merged(self, split: Kernel, two: Kernel, values: dict[str, str]) -> Built:
         held = {root_of(v): name for name, v in self.first.buffers.items()}
         buffers, roots = {b.name: b for b in split.buffers}, dict(self.first.buffers)
-        suffix = _free_suffix(split)
+        suffix = free_suffix(split)
         renamed: dict[str, str] = {}
         for b in two.buffers:
             value = self.second.buffers[b.name]
@@ -136,7 +136,7 @@ class RowJoin:
         inner = tuple(Axis(f"{a.name}{suffix}", a.extent) for a in two.axes[len(split.axes) :])
         axes |= {a.name: f"{a.name}{suffix}" for a in two.axes[len(split.axes) :]}
         body = tuple(
-            _renamed(two.loops, axes, renamed, values, self._rounding(values, two), suffix)
+            rename_all(two.loops, axes, renamed, values, self._rounding(values, two), suffix)
         )
         loops = (*self._without_unread(split), Loop(inner, body))
         used = {i.buffer for loop in loops for i in loop.body if isinstance(i, Load | Store)}
@@ -212,7 +212,7 @@ def _split_axes(kernel: Kernel, axes: Sequence[Axis]) -> Kernel | None:
     return replace(kernel, axes=tuple(new), loops=loops)
 
 
-def _free_suffix(kernel: Kernel) -> str:
+def free_suffix(kernel: Kernel) -> str:
     """What names of a kernel that joins this one end in; this one may be joined itself."""
     names = {b.name for b in kernel.buffers} | {i.name for i in kernel.instructions() if i.name}
     names |= {a.name for axes in (kernel.axes, *(loop.axes for loop in kernel.loops)) for a in axes}
@@ -222,7 +222,7 @@ def _free_suffix(kernel: Kernel) -> str:
     return suffix
 
 
-def _renamed(
+def rename_all(
     loops: Sequence[Loop],
     axes: dict[str, str],
     buffers: dict[str, str],

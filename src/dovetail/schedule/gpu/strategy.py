@@ -28,6 +28,9 @@ EACH_BYTES, MOST_EACH = 32, 16  # of a thread in a kernel without reductions: tw
 KEPT_EACH, KEPT_EACH_FLOAT, MUCH_EACH = 32, 8, 16
 KEPT_FLOATS = 1 << 12  # elements of such a short row
 MUCH = 8  # bytes of registers for each column that are more than two arrays'
+# Elements of the rows that a block takes at a time, those of a thread, and warps, where it adds
+# columns up as it goes: the sums take as many registers as what is read. Not measured yet.
+WALKED, WALKED_EACH, MOST_WALKING = 1 << 12, 16, 16
 BLOCK = 1024  # elements of short rows in a block
 STEP = 4096  # columns of a row that is read step by step
 LONG_STEP, LONG = 8192, 1 << 16  # the same for rows longer than this that are written too
@@ -58,7 +61,9 @@ def _cost(kernel: Kernel, schedule: BlockSchedule, target: Target) -> int:
 
 def candidates(kernel: Kernel, target: Target) -> Iterator[BlockSchedule]:
     """Schedules to choose from, the better one first where costs are equal."""
-    if not any(loop.axes for loop in kernel.loops):
+    if any(isinstance(i, Store) and i.sums for i in kernel.instructions()):
+        found = iter([walking(kernel, target)])
+    elif not any(loop.axes for loop in kernel.loops):
         found = iter([transposing(kernel, target) or pointwise(kernel, target)])
     else:
         found = (down_columns if is_down(kernel) else along_rows)(kernel, target)
@@ -159,6 +164,24 @@ def prefers_steps(kernel: Kernel) -> bool:
         return False
     writes = any(isinstance(i, Store) for loop in kernel.loops if loop.axes for i in loop.body)
     return _narrowest(kernel) < 4 or not writes
+
+
+def walking(kernel: Kernel, target: Target) -> BlockSchedule:
+    """A block's own rows one after the other, with what it adds to each column in registers."""
+    columns, last = power_of_two(_width(kernel)), kernel.axes[-1]
+    rows = 1
+    while rows * columns < WALKED and number(last.extent) % (2 * rows) == 0:
+        rows *= 2
+    warps = min(_warps(rows * columns, WALKED_EACH, target), MOST_WALKING)
+    return BlockSchedule(target.name, rows, columns, warps, persistent=True, walked=(last.name,))
+
+
+def walks_fit(kernel: Kernel, target: Target) -> bool:
+    """Whether registers hold a row with what a block adds to each of its columns."""
+    columns = power_of_two(_width(kernel))
+    sums = sum(isinstance(i, Store) and i.sums for i in kernel.instructions())
+    kept = _kept_bytes(kernel, columns) + sums * 4 * columns
+    return kept <= target.vector_registers * 4 * KEPT
 
 
 def _rows(kernel: Kernel, columns: int, target: Target) -> int:

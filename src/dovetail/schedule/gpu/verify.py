@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dovetail.errors import InvalidSchedule
 from dovetail.ir.affine import product
-from dovetail.ir.kernel import Kernel, Loop
+from dovetail.ir.kernel import Kernel, Loop, Store
 from dovetail.ir.kernel_softmax import power_sums
 from dovetail.ir.target import Target
 from dovetail.schedule.gpu.blocks import BlockSchedule
@@ -33,6 +33,10 @@ def verify_blocks(kernel: Kernel, schedule: BlockSchedule, target: Target) -> Bl
     _require(not s.short or is_short(kernel), "results that are not rounded to 16 bits")
     pairs = power_sums(kernel)
     _require(not s.online or (bool(pairs) and not s.persistent), "no sum of powers in one loop")
+    sums = [i for i in kernel.instructions() if isinstance(i, Store) and i.sums]
+    _require(bool(sums) == bool(s.walked), "sums in memory without axes that a block walks")
+    if s.walked:
+        _walked(kernel, schedule, sums)
     if s.persistent:
         _require(bool(loops), "a persistent kernel without loops")
         _persistent(loops, s.columns)
@@ -44,6 +48,23 @@ def _persistent(loops: list[Loop], columns: int) -> None:
         points = product(a.extent for a in loop.axes)
         held = isinstance(points, int) and points <= columns * MOST_PARTS
         _require(held, "a row that registers do not hold")
+
+
+def _walked(kernel: Kernel, s: BlockSchedule, sums: list[Store]) -> None:
+    """Points that add to one element are one block's, and it keeps the element all the time."""
+    loops = [loop for loop in kernel.loops if loop.axes]
+    last = kernel.axes[-1]
+    _require(s.walked == (last.name,) and s.persistent, "a walk along other axes than the last")
+    _require(isinstance(last.extent, int) and last.extent % s.rows == 0, "rows cut in the middle")
+    widths = {product(a.extent for a in loop.axes) for loop in loops}
+    whole = len(widths) == 1 and all(isinstance(w, int) and w <= s.columns for w in widths)
+    _require(whole, "a walk over rows that are not whole")
+    for store in sums:
+        found = next((each for each in loops if store in each.body), None)
+        axes = (*kernel.axes[:-1], *(found.axes if found is not None else ()))
+        apart = found is not None and all(store.index.stride(a.name) for a in axes)
+        _require(apart, "elements that several blocks add to")
+        _require(store.index.stride(last.name) == 0, "a sum that moves along the walk")
 
 
 def _is_power(n: int) -> bool:
