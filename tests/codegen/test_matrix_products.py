@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import nn
 
+from dovetail.codegen.llvm.module import module_text
 from dovetail.errors import InvalidSchedule
 from dovetail.ir.kernel_product import kernel_product
 from dovetail.ir.target import TARGETS
@@ -384,3 +385,33 @@ def test_error_beside_eager(kind):
 def test_nothing_to_multiply(shape):
     m, k, n = shape
     assert_same(torch.mm, data(m, k), data(k, n), backend="cpu")
+
+
+# ---- shapes of tiles ---------------------------------------------------------------------------
+
+
+def test_tiles_hide_latency_and_share_cache_lines():
+    """Twelve sums of one line of columns, not eight, though 256 rows are no multiple of six."""
+    for columns in (32, 48, 64):
+        kernel = Matrices(256, columns, 256).kernel()
+        tile = make_schedule(kernel, TARGETS["x86-64-v3"]).register_tiles
+        assert (tile.heights, tile.vectors) == ((6, 5), 2)
+
+
+@pytest.mark.parametrize(("steps", "most"), [(1024, 8), (1000, 14)])
+def test_rows_of_a_tile_stay_in_the_first_cache(steps, most):
+    """Rows that lie a power of two apart fall into one set of it, which holds eight."""
+    tile = make_schedule(Matrices(256, 32, steps).kernel(), TARGETS["x86-64-v4"]).register_tiles
+    assert tile.heights[0] <= most
+    assert (tile.heights[0] > 8) == (most > 8)
+
+
+@pytest.mark.parametrize("name", ["x86-64-v3", "x86-64-v4"])
+def test_sums_are_functions_that_nothing_else_shares_registers_with(name):
+    """One for each height of a tile; what they use of the rest they are told."""
+    kernel, target = Matrices(13, 37, 50, right="nk", epilogue="gelu").kernel(), TARGETS[name]
+    schedule = make_schedule(kernel, target)
+    text = module_text({"k": (kernel, schedule)}, target)
+    for height in schedule.register_tiles.heights:
+        assert text.count(f"call void @k.body.sums{height}(") == 1
+        assert text.count(f"define internal void @k.body.sums{height}(") == 1

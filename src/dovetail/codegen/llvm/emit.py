@@ -5,12 +5,14 @@ Loop counters and accumulators live in stack slots; LLVM's SROA pass turns them 
 
 from __future__ import annotations
 
+import re
 import struct
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from dovetail.ir.dtypes import DTYPES, FLOATS, KERNEL_DTYPES, DType
 
+_NAMES = re.compile(r"%[\w.]+")
 _FLOATS = {"f64": "double", "f32": "float", "f16": "half", "bf16": "bfloat"}
 
 
@@ -81,6 +83,7 @@ class Code:
         self.globals: dict[str, str] = {}
         self.functions: dict[str, str] = {}
         self.shared: dict[str, tuple[Val, ...]] = {}  # found once, used where it was found
+        self._types: dict[str, str] = {}  # of the values so far
         self._count = 0
 
     # ---- text ------------------------------------------------------------------------------
@@ -94,6 +97,7 @@ class Code:
         self._count += 1
         name = f"%t{self._count}"
         self.lines.append(f"  {name} = {text}")
+        self._types[name] = vector_type(dtype, lanes)
         return Val(name, dtype, lanes)
 
     def label(self, stem: str) -> str:
@@ -262,6 +266,26 @@ class Code:
         self.declared |= inside.declared
         self.functions |= inside.functions
         self.functions[name] = "\n".join([f"define private {to} @{name}({head}) #0 {{", *lines])
+
+    def apart(self, name: str, body: Callable[[], None]) -> None:
+        """What ``body`` writes as a function of its own, which is told the values that it uses.
+
+        Registers are then given out for it alone: around a loop that needs all of them LLVM keeps
+        what the rest of a function needs later, and the loop's own values wait in memory.
+        """
+        lines, self.lines = self.lines, []
+        slots, self.slots = self.slots, []
+        shared, self.shared = self.shared, {}
+        body()
+        inside, self.lines = [*self.slots, *self.lines], lines
+        self.slots, self.shared = slots, shared
+        own = {line.partition(" = ")[0].strip() for line in inside if " = " in line}
+        own |= {f"%{line[:-1]}" for line in inside if line.endswith(":")}
+        used = dict.fromkeys(n for line in inside for n in _NAMES.findall(line))
+        given = ", ".join(f"{self._types.get(n, 'ptr')} {n}" for n in used if n not in own)
+        head = f"define internal void @{name}({given}) #0 {{"
+        self.functions[name] = "\n".join([head, "entry:", *inside, "  ret void", "}"])
+        self.line(f"call void @{name}({given})")
 
     def declare(self, name: str, to: str, types: list[str]) -> None:
         """Note that a function is needed."""

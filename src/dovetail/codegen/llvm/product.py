@@ -211,7 +211,18 @@ class Tiles:
         steps: Span,
         finish: Callable[[int, int, Val], None],
     ) -> None:
-        """Products of some steps, summed in registers."""
+        """Products of some steps, summed in registers, which no other code shares."""
+        run = partial(self._run_here, height, rows, columns, steps, finish)
+        self.c.apart(f"{self.r.name}.sums{height}", run)
+
+    def _run_here(
+        self,
+        height: int,
+        rows: Span,
+        columns: Span,
+        steps: Span,
+        finish: Callable[[int, int, Val], None],
+    ) -> None:
         c, tile = self.c, self.tile
         sums = [
             [c.slot(self.dtype, self.lanes) for _ in range(tile.vectors)] for _ in range(height)

@@ -27,14 +27,22 @@ MOST_VECTORS, MOST_ROWS = 6, 14
 LATENCY = 4  # cycles of a multiply-add: independent ones fill them
 PER_CYCLE = 2  # multiply-adds, and loads, that start in one cycle
 SECOND_HEIGHT = 1.02  # what one height is worth: half the code, and half the time it takes LLVM
-# Cycles that a step waits for each vector of columns, which comes from the second cache (394 by 384
-# times 384 by 1536: tiles of 2 rows by 6 vectors run at 47 G/s, of 14 by 2 at 52).
-WAIT = 0.1
+# Cycles that a step waits for each cache line of columns, which comes from the second cache (240 by
+# 256 times 256 by 768, AVX2: tiles of 4 rows by 3 vectors, whose columns are two lines, run at 48
+# G/s, of 6 by 2 at 55).
+WAIT = 0.35
+# Independent sums below which a step takes longer, and by how many cycles for each that is missing:
+# latency alone asks for half of them, if nothing comes late (256 by 256 times 256 by 256, AVX2:
+# tiles of 4 rows by 2 vectors run at 46 G/s, of 5 by 2 at 51, of 6 by 2 at 54).
+ENOUGH_SUMS, MISSING_SUM = 2 * LATENCY * PER_CYCLE, 0.08
 # Cycles for which columns are asked for before they are needed, about what main memory takes: the
 # processor foresees too little of them (12 layers of 197 by 384 by 1152 and so on: 4 % of the time
 # with vectors of 64 bytes from 300 to 900 cycles, 5 % with 32 at 380; 64 by 768 by 3072: 6 %), and
 # the share of the first cache that they may take meanwhile.
 AHEAD, AHEAD_SHARE = 450, 4
+# Sets of a first cache, and lines that each holds: rows of which more fall into one set push each
+# other out (256 by 1024 times 1024 by 256, AVX-512: tiles of 14 rows run at 47 G/s, of 8 at 56).
+SETS, WAYS = 64, 8
 FINISH = 6  # cycles that a vector of results takes beside its sum
 # Picoseconds of a multiply-add for one element: two vectors of eight in a cycle, at 3.3 GHz.
 MULTIPLY_ADD = 19
@@ -81,7 +89,7 @@ def product_tile(kernel: Kernel, found: KernelProduct, target: Target) -> Produc
     """The tile for a product."""
     sizes, lanes = _sizes(kernel, found), lanes_of(found, target)
     size = {b.name: item_bytes(b.dtype) for b in kernel.buffers}[found.right.buffer]
-    shapes = best_shapes(sizes, lanes, target)
+    shapes = best_shapes(sizes, lanes, target, _most_rows(kernel, found, target))
     rows, vectors = next((s for s in shapes if s == kernel.tile), shapes[0])
     width = vectors * lanes
     block = _block(sizes, rows, width, target)
@@ -111,10 +119,17 @@ def product_tile(kernel: Kernel, found: KernelProduct, target: Target) -> Produc
     return _with_heights(_in_order(tile, sizes, size, target), found.rows.extent)
 
 
-def best_shapes(sizes: Sizes, lanes: int, target: Target) -> list[tuple[int, int]]:
+def best_shapes(
+    sizes: Sizes, lanes: int, target: Target, most_rows: int = MOST_ROWS
+) -> list[tuple[int, int]]:
     """Rows and vectors of tiles, by the cycles that they take."""
-    shapes = _shapes(target.vector_registers)
-    return sorted(shapes, key=lambda s: (_cycles(sizes, lanes, *s), -s[0] * s[1]))
+    shapes, lines = _shapes(target.vector_registers, most_rows), _lines(target)
+    return sorted(shapes, key=lambda s: (_cycles(sizes, lanes, lines, *s), -s[0] * s[1]))
+
+
+def _lines(target: Target) -> float:
+    """Cache lines of a vector."""
+    return target.vector_bytes / target.line_bytes
 
 
 def _in_order(tile: ProductTile, sizes: Sizes, size: int, target: Target) -> ProductTile:
@@ -160,39 +175,49 @@ def _sizes(kernel: Kernel, found: KernelProduct) -> Sizes:
     return Sizes(rows, columns, steps, outer)
 
 
-def _shapes(registers: int) -> list[tuple[int, int]]:
+def _most_rows(kernel: Kernel, found: KernelProduct, target: Target) -> int:
+    """Rows whose elements of one step the first cache holds at once."""
+    stride = found.left.index.stride(found.rows.name)
+    size = {b.name: item_bytes(b.dtype) for b in kernel.buffers}[found.left.buffer]
+    if not isinstance(stride, int) or stride * size % target.line_bytes or not stride:
+        return MOST_ROWS
+    return min(MOST_ROWS, SETS // math.gcd(stride * size // target.line_bytes, SETS) * WAYS)
+
+
+def _shapes(registers: int, most_rows: int) -> list[tuple[int, int]]:
     """Rows and vectors of tiles whose accumulators, vectors and one more value fit registers."""
     return [
         (rows, vectors)
         for vectors in range(1, MOST_VECTORS + 1)
-        for rows in range(1, MOST_ROWS + 1)
+        for rows in range(1, most_rows + 1)
         if rows * vectors + vectors + 1 <= registers
     ]
 
 
-def _cycles(sizes: Sizes, lanes: int, rows: int, vectors: int) -> float:
-    """Cycles that all tiles of a matrix take, roughly."""
+def _cycles(sizes: Sizes, lanes: int, lines: float, rows: int, vectors: int) -> float:
+    """Cycles that all tiles of a matrix take, roughly; ``lines``: cache lines of a vector."""
     panels = -(-sizes.columns // (vectors * lanes))
     count = -(-sizes.rows // rows)
     each, more = divmod(sizes.rows, count)
     total = 0.0
     for height, times in ((each, count - more), (each + 1, more)):
-        step = _step_cycles(height, vectors) + WAIT * vectors
+        step = _step_cycles(height, vectors, lines)
         total += times * (sizes.sum * step + FINISH * height * vectors)
     return panels * total * (1.0 if not more else SECOND_HEIGHT)
 
 
-def _step_cycles(rows: int, vectors: int) -> float:
-    """Cycles of one step of the sum, for a tile."""
-    work = max(rows * vectors, rows + vectors) / PER_CYCLE
-    return max(work, LATENCY)
+def _step_cycles(rows: int, vectors: int, vector_lines: float) -> float:
+    """Cycles of one step of the sum, for a tile, which asks for each of its lines once."""
+    sums, lines = rows * vectors, math.ceil(vectors * vector_lines)
+    work = max(sums, rows + vectors + lines) / PER_CYCLE
+    return max(work, LATENCY) + WAIT * lines + MISSING_SUM * max(0, ENOUGH_SUMS - sums)
 
 
 def _ahead(found: KernelProduct, rows: int, vectors: int, held: int) -> int:
     """Steps ahead of which columns are asked for; ``held``: those that the first cache holds."""
     if not isinstance(found.right.index.stride(found.sum.name), int):
         return 0
-    return min(round(AHEAD / _step_cycles(rows, vectors)), held // AHEAD_SHARE)
+    return min(round(AHEAD / _step_cycles(rows, vectors, 0)), held // AHEAD_SHARE)
 
 
 def _depth(steps: Dim, most: int) -> int:
