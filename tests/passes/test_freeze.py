@@ -1,12 +1,17 @@
 """Frozen parameters under torch.compile: computed once, noticed when changed."""
 
+import copy
+
 import pytest
 import torch
 from torch import nn
 
 import dovetail
 from dovetail import errors, history
+from tests.differential import needs_code
 from tests.models import ResNet
+
+NEAR = {"rtol": 1e-4, "atol": 1e-5}
 
 both = pytest.mark.parametrize("backend", ["reference", "aten"])
 
@@ -255,3 +260,73 @@ def test_dynamic_shapes_and_freezing():
     for size in (8, 9, 12):
         x = torch.randn(2, 3, size, size)
         torch.testing.assert_close(run(x), model(x), rtol=1e-5, atol=1e-5)
+
+
+def exact(model, x):
+    return copy.deepcopy(model).double()(x.double())
+
+
+def steps_after_convolutions():
+    (graph,) = (g for c in history.recent() for g in c.graphs if g.kind == "inference")
+    texts = "\n".join(text for _, text, *_ in graph.segments)
+    return [op for op in ("aten.add.", "aten.sub.", "aten.mul.") if op in texts]
+
+
+@needs_code
+@pytest.mark.parametrize("transposed", [False, True])
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("affine", [False, True])
+@pytest.mark.parametrize("groups", [1, 2])
+@torch.no_grad()
+def test_batch_norms_that_were_taken_apart_are_folded(transposed, bias, affine, groups):
+    cls = nn.ConvTranspose2d if transposed else nn.Conv2d
+    layers = cls(4, 6, 3, bias=bias, groups=groups), nn.BatchNorm2d(6, affine=affine)
+    model = nn.Sequential(*layers, nn.ReLU()).eval()
+    for parameter in (*model[1].parameters(), model[1].running_mean):
+        parameter.normal_()
+    model[1].running_var.uniform_(0.5, 2)
+    x = torch.randn(2, 4, 7, 7)
+    torch.testing.assert_close(compiled(model, "cpu")(x).double(), exact(model, x), **NEAR)
+    if not (transposed and groups > 1):
+        assert not steps_after_convolutions()
+
+
+class Scaled(nn.Module):
+    """A convolution and what one case does with it."""
+
+    def __init__(self, case):
+        super().__init__()
+        self.conv, self.case = nn.Conv2d(4, 6, 3), case
+        self.channels = nn.Parameter(torch.randn(6, 1, 1))
+        self.places = nn.Parameter(torch.randn(5, 5))
+        self.line = nn.Parameter(torch.randn(1, 6, 1, 5))
+        self.more = nn.Parameter(torch.randn(2, 1, 6, 1, 1))
+
+    def forward(self, x):
+        return CASES[self.case](self, self.conv(x))
+
+
+CASES = {
+    "scaled": lambda m, y: m.channels * y,
+    "moved": lambda m, y: y - m.channels,
+    "by_one_number": lambda m, y: y * m.places[:1, :1] + m.places[1, 1],
+    "taken_from": lambda m, y: m.channels - y,
+    "by_place": lambda m, y: y * m.places,
+    "by_line": lambda m, y: y + m.line,
+    "of_higher_rank": lambda m, y: y * m.more,
+    "by_itself": lambda m, y: y * y,
+    "used_twice": lambda m, y: (y * m.channels, y),
+    "weighed": lambda m, y: torch.add(y, m.channels, alpha=2),
+}
+FOLDED = {"scaled", "moved", "by_one_number"}
+
+
+@needs_code
+@pytest.mark.parametrize("case", CASES)
+@torch.no_grad()
+def test_what_is_done_to_each_channel_is_folded(case):
+    model, x = Scaled(case).eval(), torch.randn(2, 4, 7, 7)
+    found, expected = compiled(model, "cpu")(x), exact(model, x)
+    expected = tuple(y.float() for y in expected) if case == "used_twice" else expected.float()
+    torch.testing.assert_close(found, expected, **NEAR)
+    assert bool(steps_after_convolutions()) == (case not in FOLDED)

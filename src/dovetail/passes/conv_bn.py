@@ -1,5 +1,8 @@
 """Convolution + batch norm in inference, where the weights are constants: one convolution.
 
+A batch norm that was taken apart is folded step by step: what adds a constant to each channel of a
+convolution's result, or multiplies it by one, whatever it comes from.
+
 The new weights are computed in the graph from the old ones; as everything they depend on is
 constant, the constants pass then moves that computation out of the per-call graph.
 """
@@ -14,6 +17,7 @@ from torch import fx
 
 from dovetail.passes.constants import constant_nodes
 from dovetail.passes.graphs import calls, insert_call, replace, value_of
+from dovetail.passes.verify import fill_metadata
 
 aten = torch.ops.aten
 
@@ -27,6 +31,12 @@ def fold_conv_bn(gm: fx.GraphModule) -> fx.GraphModule:
         conv = norm.args[0]
         if _is_foldable(norm, conv, constant):
             _fold(gm, conv, norm)
+    fill_metadata(gm)
+    for conv in calls(gm, aten.convolution.default):
+        batched = value_of(conv).dim() == value_of(conv.args[1]).dim()
+        found = conv if batched else None
+        while found is not None:
+            found = _fold_step(gm, found, constant)
     return gm
 
 
@@ -75,6 +85,61 @@ def _fold(gm: fx.GraphModule, conv: fx.Node, norm: fx.Node) -> None:
 
 def _weight_shape(conv: fx.Node) -> list[int]:
     """The shape under which a per-channel vector scales the convolution's output channels."""
-    rank = value_of(conv.args[1]).dim()
+    rank = value_of(conv).dim()
     transposed = conv.args[6]
     return [1, -1, *[1] * (rank - 2)] if transposed else [-1, *[1] * (rank - 1)]
+
+
+# ---- batch norms that were taken apart -------------------------------------------------------
+
+_STEPS = (aten.add.Tensor, aten.sub.Tensor, aten.mul.Tensor)
+
+
+def _fold_step(gm: fx.GraphModule, conv: fx.Node, constant: set[fx.Node]) -> fx.Node | None:
+    """The convolution that does what its only user does to each channel; None where none can."""
+    user = next(iter(conv.users), None)
+    if len(conv.users) != 1 or user is None or user.target not in _STEPS or user.kwargs:
+        return None
+    image, weight, bias, *rest = conv.args
+    first, second = user.args
+    other = second if first is conv else first
+    if not _is_of_channels(other, conv, constant) or (user.target is _STEPS[1] and other is first):
+        return None
+    if weight not in constant or not (bias is None or bias in constant):
+        return None
+    if rest[3] and rest[5] != 1:  # transposed and grouped: channels interleave
+        return None
+
+    def call(target: Any, *args: Any) -> fx.Node:
+        made = insert_call(gm, user, target, *args)
+        constant.add(made)
+        return made
+
+    channels = call(aten.reshape.default, other, [-1])
+    if user.target is aten.mul.Tensor:
+        column = call(aten.reshape.default, channels, _weight_shape(conv))
+        weight = call(aten.mul.Tensor, weight, column)
+        bias = None if bias is None else call(aten.mul.Tensor, bias, channels)
+    elif bias is not None:
+        bias = call(user.target, bias, channels)
+    else:
+        channels = call(aten.expand.default, channels, [value_of(conv).shape[1]])
+        bias = channels if user.target is aten.add.Tensor else call(aten.neg.default, channels)
+    folded = insert_call(gm, user, aten.convolution.default, image, weight, bias, *rest)
+    folded.meta = dict(user.meta)
+    replace(user, folded)
+    return folded
+
+
+def _is_of_channels(other: Any, conv: fx.Node, constant: set[fx.Node]) -> bool:
+    """Whether a constant has a number for each channel of a convolution's result, or one in all."""
+    if other not in constant:
+        return False
+    values = [value_of(node) for node in (other, conv)]
+    if not all(isinstance(v, torch.Tensor) and v.dtype == torch.float32 for v in values):
+        return False
+    shape = [1] * (values[1].dim() - values[0].dim()) + list(values[0].shape)
+    if len(shape) != values[1].dim():
+        return False
+    of_channels = shape.pop(1) in (1, values[1].shape[1])
+    return of_channels and all(isinstance(n, int) and n == 1 for n in shape)
