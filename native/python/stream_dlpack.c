@@ -147,6 +147,9 @@ PyObject *read_dlpack(PyObject *module, PyObject *capsule)
         return raise_named("GuardFailed", "__dlpack__ gives no capsule of DLPack's");
     void *managed =
         PyCapsule_GetPointer(capsule, versioned ? "dltensor_versioned" : "dltensor");
+    if (versioned && ((dvt_managed *)managed)->version.major != 1)
+        return raise_named("GuardFailed", "a tensor of DLPack %u, where 1 is known",
+                           ((dvt_managed *)managed)->version.major);
     const dvt_tensor *t =
         versioned ? &((dvt_managed *)managed)->tensor : &((old_managed *)managed)->tensor;
     if (t->ndim < 0 || t->ndim > MOST_DIMENSIONS)

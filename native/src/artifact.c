@@ -298,6 +298,7 @@ void dvt_close(dvt_artifact *a)
 {
     if (a == NULL)
         return;
+    dvt_devices_settle(a);
     while (a->frames != NULL) {
         frame *f = a->frames;
         a->frames = f->next;

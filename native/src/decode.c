@@ -134,7 +134,7 @@ static dvt_status decode_sizes(const dvt_file *file, program *p, dvt_error *erro
     return DVT_OK;
 }
 
-static uint32_t item_size(dvt_dtype dtype)
+uint32_t dvt_item_size(dvt_dtype dtype)
 {
     switch (dtype.code) {
     case DVT_BOOL:
@@ -204,7 +204,7 @@ static void decode_buffer(reader *r, const dvt_file *file, program *p, uint32_t 
     b->kind = at[8];
     b->dtype = (dvt_dtype){at[9], at[10], 1};
     b->rank = at[11];
-    b->item = item_size(b->dtype);
+    b->item = dvt_item_size(b->dtype);
     b->base = word(at, 3);
     uint32_t dims_at = word(at, 4);
     b->offset = word(at, 5);

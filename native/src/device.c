@@ -1,6 +1,6 @@
 /* Devices of an artifact: plug-ins found by name and asked for what the file needs, weights
  * that stay on the device, and the launches of a frame. */
-#include "device.h"
+#include "stream.h"
 
 #include <dlfcn.h>
 #include <stdlib.h>
@@ -224,14 +224,29 @@ static void close_device(const dvt_artifact *a, device_state *s)
 {
     if (s->plugin != NULL && s->weights != NULL && s->programs != NULL) {
         dvt_lock_take(&s->plugin->lock);
+        bool stay = s->plugin->info.flags & DVP_IMPORTED_CONSTANTS; /* they were waited for */
         for (uint32_t i = 0; i < a->program.buffer_count; i++)
-            plugin_free(s->plugin, &s->weights[i]);
+            (stay ? plugin_free_idle : plugin_free)(s->plugin, &s->weights[i]);
         drop_programs(s, a->program.table->blob_count);
         plugin_sweep(s->plugin);
         dvt_lock_give(&s->plugin->lock);
     }
     free(s->weights);
     free(s->programs);
+}
+
+/* A stream may be at work for a run that nobody waited for, which reads constants where they
+ * are; and those that a device uses there are its own until it has let go of them. */
+void dvt_devices_settle(const dvt_artifact *a)
+{
+    for (const frame *f = a->frames; f != NULL; f = f->next)
+        if (!dvt_device_is_free(f, NULL))
+            dvt_wait_for_lane(f->devices->flies_on);
+    for (uint32_t i = 0; a->devices != NULL && i < a->program.table->device_count; i++) {
+        plugin *p = a->devices[i].plugin;
+        if (p != NULL && p->info.flags & DVP_IMPORTED_CONSTANTS)
+            dvt_wait_for_lanes(p);
+    }
 }
 
 void dvt_devices_close(dvt_artifact *a)

@@ -6,11 +6,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define HEAD_SIZE    16
-#define LAUNCH_SIZE  16
-#define OPERAND_SIZE 64
-#define MAX_RECORDS  (1u << 24)
-#define MOST_BLOCK   (INT64_C(1) << 31)
+#define HEAD_SIZE     16
+#define LAUNCH_SIZE   16
+#define OPERAND_SIZE  64
+#define MAX_RECORDS   (1u << 24)
+#define MOST_BLOCK    (INT64_C(1) << 31)
+#define MOST_ELEMENTS (UINT64_C(1) << 52)
 
 enum { QUANTIZED = 1, DESCRIBED = 2, PREPARED = 4 };
 
@@ -82,30 +83,35 @@ static const char *judge_parameters(const operand_record *o)
         return "a scale that is no number above 0";
     if (o->scales == DVT_NONE && several)
         return "one scale for several blocks";
-    if (o->least > o->greatest || o->zero_point < INT32_MIN || o->zero_point > INT32_MAX)
+    bool zero_fits =
+        o->zero_point == 0 || (o->zero_point >= o->least && o->zero_point <= o->greatest);
+    if (o->least > o->greatest || o->zero_point < INT32_MIN || o->zero_point > INT32_MAX ||
+        (o->zeros == DVT_NONE && !zero_fits))
         return "quantised numbers of no possible range";
     return NULL;
 }
 
-/* The elements of a described tensor reach so many bits into it; false: beyond 60 bits. */
+/* The elements of a described tensor reach so many bits into it; false: further than anything
+ * can, or they cannot be counted. */
 static bool reach(const operand_record *o, uint64_t *bits)
 {
-    uint64_t last = 0;
-    bool empty = false;
-    for (uint32_t d = 0; d < o->rank; d++) {
-        uint64_t part;
+    uint64_t elements;
+    dvt_tensor described = {.ndim = (int32_t)o->rank,
+                            .shape = (int64_t *)(uintptr_t)o->shape,
+                            .strides = (int64_t *)(uintptr_t)o->strides};
+    for (uint32_t d = 0; d < o->rank; d++)
         if (o->shape[d] < 0 || o->strides[d] < 0)
             return false;
-        empty = empty || o->shape[d] == 0;
-        if (o->shape[d] > 0 && (__builtin_mul_overflow((uint64_t)(o->shape[d] - 1),
-                                                       (uint64_t)o->strides[d], &part) ||
-                                __builtin_add_overflow(last, part, &last)))
-            return false;
-    }
-    if (last >= UINT64_C(1) << 52)
+    if (!dvt_reach(&described, &elements) || elements > MOST_ELEMENTS)
         return false;
-    *bits = empty ? 0 : (last + 1) * o->dtype.bits;
+    *bits = elements * o->dtype.bits;
     return true;
+}
+
+/* A type that operands may be described with: those of buffers, and integers of four bits. */
+static bool is_type(dvt_dtype d)
+{
+    return dvt_item_size(d) > 0 || (is_integer(d) && d.bits == 4);
 }
 
 static const char *read_operand(const uint8_t *at, const uint8_t *numbers,
@@ -138,7 +144,9 @@ static const char *read_operand(const uint8_t *at, const uint8_t *numbers,
     o->shape = from + (o->quantized ? o->rank : 0);
     o->strides = o->shape + o->rank;
     uint64_t bits;
-    if (o->described && (o->dtype.bits == 0 || !reach(o, &bits)))
+    if (o->described && !is_type(o->dtype))
+        return "an operand is described with a type that there is not";
+    if (o->described && !reach(o, &bits))
         return "an operand is described with sizes that nothing has";
     return o->quantized ? judge_parameters(o) : NULL;
 }
@@ -258,7 +266,7 @@ static bool has_blocks(const dvp_tensor *t, const dvp_quantization *q, const dvp
     for (int32_t d = 0; d < t->ndim; d++) {
         int64_t count = q->block[d] > 0 ? t->shape[d] / q->block[d] : 1;
         if ((q->block[d] > 0 && t->shape[d] % q->block[d] != 0) ||
-            (blocks != NULL && q->block[d] > 0 && blocks->shape[d] != count))
+            (blocks != NULL && blocks->shape[d] != count))
             return false;
     }
     return true;

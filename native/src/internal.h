@@ -254,6 +254,8 @@ void dvt_frame_free(frame *f);
 dvt_status dvt_layout_bind(const program *p, frame *f, uint32_t index, dvt_error *error);
 /* The elements that a tensor reaches past its start; false: it does not fit 63 bits. */
 bool dvt_reach(const dvt_tensor *t, uint64_t *elements);
+/* The bytes of an element; 0: files know no such type. */
+uint32_t dvt_item_size(dvt_dtype dtype);
 /* Clears what must be before an instruction, on the host. */
 void dvt_frame_clear(frame *f, uint32_t at);
 
@@ -288,6 +290,8 @@ void dvt_devices_drop(program *p);
 span dvt_blob_owner(const program *p, uint32_t blob);
 span dvt_launch_name(const program *p, uint32_t operation);
 dvt_status dvt_devices_open(dvt_artifact *a, const dvt_open_options *options, dvt_error *error);
+/* Waits for devices that still read what is about to be freed. */
+void dvt_devices_settle(const dvt_artifact *a);
 void dvt_devices_close(dvt_artifact *a);
 dvt_status dvt_devices_prepare(dvt_artifact *a, frame *f, dvt_error *error);
 /* Describes every launch of a frame whose buffers have shapes, and asks the plug-ins. */

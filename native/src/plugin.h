@@ -211,6 +211,9 @@ bool plugin_is_alive(const plugin *p, const plugin_buffer *buffer);
 /* Gives memory back once no lane has work that may use it; any thread may, with no lock held.
  */
 void plugin_free(plugin *p, plugin_buffer *buffer);
+/* The same at once, where nothing uses it any more: of the host's own memory, which may be gone
+ * later. The lock is held. */
+void plugin_free_idle(plugin *p, plugin_buffer *buffer);
 void plugin_free_compiled(plugin *p, dvp_program *compiled, uint64_t generation);
 void plugin_free_graph(plugin *p, dvp_graph *graph, uint64_t generation);
 /* Sees to it that one more buffer or program can be given back without memory to note it in;

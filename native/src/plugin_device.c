@@ -70,6 +70,18 @@ void plugin_free(plugin *p, plugin_buffer *buffer)
     buffer->memory = NULL;
 }
 
+void plugin_free_idle(plugin *p, plugin_buffer *buffer)
+{
+    if (buffer->memory != NULL && buffer->generation == p->generation && p->device != NULL) {
+        plugin_unreserve(p);
+        dvt_lock_take(&p->memory);
+        p->api.buffer_free(p->device, buffer->memory);
+        dvt_lock_give(&p->memory);
+        plugin_counted(&p->counters.buffers, (uint64_t)-1);
+    }
+    buffer->memory = NULL;
+}
+
 void plugin_free_compiled(plugin *p, dvp_program *compiled, uint64_t generation)
 {
     if (compiled != NULL && generation == p->generation)
@@ -204,8 +216,8 @@ static dvp_status make_lane(plugin *p, plugin_lane *lane, dvp_error *said)
         status = p->api.event_create(p->device, &lane->uploaded, said);
     if (status == DVP_OK)
         status = p->api.event_create(p->device, &lane->computed, said);
-    if (status != DVP_OK)
-        drop_lane(p, lane);
+    if (status != DVP_OK) /* its turns go on counting, as below */
+        destroy_streams(p, lane);
     dvt_lock_give(&p->memory);
     lane->made = status == DVP_OK;
     return status;

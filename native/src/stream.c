@@ -158,17 +158,29 @@ void *dvt_buffer_host(const dvt_buffer *buffer)
 static dvt_status wait_for(plugin *p, plugin_lane *wanted, uint64_t nanoseconds,
                            dvt_error *error);
 
+void dvt_wait_for_lane(plugin_lane *lane)
+{
+    if (lane->made && lane->finished < lane->given)
+        wait_for(lane->plugin, lane, UINT64_MAX, NULL);
+}
+
+void dvt_wait_for_lanes(plugin *p)
+{
+    for (int i = 0; i < PLUGIN_LANES; i++)
+        dvt_wait_for_lane(&p->lanes[i]);
+}
+
 void dvt_buffer_free(dvt_buffer *buffer)
 {
     if (buffer == NULL)
         return;
     plugin *p = buffer->plugin;
-    bool callers = buffer->kind == DVT_MEMORY_IMPORTED || buffer->kind == 0;
-    for (int i = 0; callers && i < PLUGIN_LANES; i++)
-        if (p->lanes[i].made && p->lanes[i].finished < p->lanes[i].given)
-            wait_for(p, &p->lanes[i], UINT64_MAX, NULL);
+    if (buffer->kind == DVT_MEMORY_IMPORTED || buffer->kind == 0)
+        dvt_wait_for_lanes(p);
     dvt_lock_take(&p->lock);
-    if (buffer->kind != 0)
+    if (buffer->kind == DVT_MEMORY_IMPORTED)
+        plugin_free_idle(p, &buffer->memory);
+    else if (buffer->kind != 0)
         plugin_free(p, &buffer->memory);
     plugin_sweep(p);
     dvt_lock_give(&p->lock);

@@ -23,6 +23,10 @@ struct dvt_event {
     uint64_t turn, generation;
 };
 
+/* Wait for what a lane, or every lane, was given; an error of that is not told. */
+void dvt_wait_for_lane(plugin_lane *lane);
+void dvt_wait_for_lanes(plugin *p);
+
 /* 0, or -1 with the error set. */
 int dvt_buffer_is_lost(const dvt_buffer *buffer, plugin_error *error);
 /* Records an event behind all that a lane's kernels were given, in a run. */

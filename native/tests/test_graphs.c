@@ -253,6 +253,25 @@ static void test_native_streams(chain *c)
     dvt_stream_free(stream);
 }
 
+/* A stream that cannot be imported leaves the turns that others wait for as they were. */
+static void test_a_lane_that_cannot_be_made(chain *c)
+{
+    vendor v = open_vendor(&c->model);
+    void *native = v.stream_new(0);
+    dvt_stream *stream, *none;
+    dvt_tensor x = tensor_of(&c->model, c->x, true), y = tensor_of(&c->model, c->y, true);
+    OK(dvt_stream_import(c->model.plugin, native, &stream, &error));
+    OK(run(&c->model, x, y, stream, c->done, NULL));
+    OK(dvt_stream_follow(c->stream, c->done, &error));
+    dvt_stream_free(stream);
+    set(&c->model, "fault.stream_create", 1);
+    FAILS(dvt_stream_import(c->model.plugin, native, &none, &error), DVT_ERROR_PLUGIN_FAILED);
+    set(&c->model, "fault.stream_create", 0);
+    OK(dvt_stream_wait(c->stream, EVER, &error));
+    run_chain(c, 0, 0);
+    v.stream_free(native);
+}
+
 /* ---- results that the library makes, and memory that it has from elsewhere ---- */
 
 static void test_memory_from_elsewhere(chain *c)
@@ -355,6 +374,7 @@ int main(void)
     test_refused(&c);
     close_chain(&c);
     c = open_chain();
+    test_a_lane_that_cannot_be_made(&c);
     test_native_streams(&c);
     close_chain(&c);
     test_host_calls();

@@ -268,6 +268,10 @@ HOSTILE = {
     "a huge block": put(NUMBERS + 6 * 8, "<2q", 0, 1 << 40),
     "a negative size": put(NUMBERS, "<q", -2),
     "sizes beyond 64 bits": put(NUMBERS, "<4q", 1 << 62, 1 << 62, 1 << 62, 1 << 62),
+    "elements beyond counting": put(NUMBERS, "<4q", 1 << 40, 1 << 40, 0, 0),
+    "integers of three bits": put(WEIGHT + 9, "<B", 3),
+    "scales of 200 bits": put(ROWS + 3 * 64 + 9, "<B", 200),
+    "a zero point beyond its range": put(ROWS + 64 + 32, "<q", 128),
     "numbers that are not its own": put(WEIGHT + 56, "<I", 1),
     "something in its padding": put(WEIGHT + 60, "<I", 1),
     "cut short": lambda data: data[:-8],
@@ -285,6 +289,8 @@ def test_a_hostile_file_is_refused_when_it_is_opened(accel_path, change):
 BOUND = {
     "a tensor beyond its buffer": (put(NUMBERS, "<2q", 2, 3), "described beyond its buffer"),
     "blocks that leave a rest": (put(NUMBERS + 6 * 8, "<2q", 0, 3), "a scale for each"),
+    "no scales at all": (put(NUMBERS + 12 * 8, "<q", 0), "a scale for each"),
+    "no zero points at all": (put(NUMBERS + 16 * 8, "<q", 0), "a scale for each"),
     "more blocks than scales": (put(NUMBERS + 12 * 8, "<2q", 1, 2), "a scale for each"),
 }
 

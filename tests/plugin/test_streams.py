@@ -267,6 +267,9 @@ def test_mistakes_are_errors_that_say_what_to_do(sim, chained, tmp_path):
         chained.device("cuda")
     with pytest.raises(errors.GuardFailed, match="has no __dlpack__"):
         device.tensor("three")
+    for take in (device.tensor, device.host_memory):
+        with pytest.raises(errors.GuardFailed, match="laid out backwards"):
+            take(VALUES.reshape(16, 16)[:, ::-1])
     with pytest.raises(errors.GuardFailed, match="no type of elements"):
         device.empty((3,), "float3")
     with pytest.raises(errors.GuardFailed, match="memory of kind"):

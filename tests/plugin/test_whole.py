@@ -1,5 +1,6 @@
 """Segments compiled as a whole: ranges of sizes, constants in the code, constants left in place."""
 
+import gc
 from pathlib import Path
 
 import pytest
@@ -130,6 +131,13 @@ def test_constants_of_a_file_stay_where_they_are(build, tmp_path):
     native.set("reset", 0)
     torch.testing.assert_close(run(x), model(x))
     assert native.get("copied") == x.numel() * 4  # the factors were not
+    assert native.get("imported") == 1
+    stream = run.device().stream()
+    y = run.on(stream)(x)  # nobody waits for it
+    del run
+    gc.collect()
+    assert native.get("imported") == 0  # let go of while the file was there
+    torch.testing.assert_close(torch.from_numpy(y.host().array()), model(x))
 
 
 @pytest.mark.parametrize(

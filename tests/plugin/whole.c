@@ -56,16 +56,27 @@ static void device_close(dvp_device *device)
     (void)device;
 }
 
+/* Imported memory is the host's own, known by its address. */
+static void *imported[64];
+
+static int64_t count_imported(void)
+{
+    int64_t count = 0;
+    for (int i = 0; i < 64; i++)
+        count += imported[i] != NULL;
+    return count;
+}
+
 static dvp_status device_get(dvp_device *d, const char *name, int64_t *value, dvp_error *error)
 {
     (void)error;
     const struct {
         const char *name;
         int64_t value;
-    } known[] = {{"compiled", d->compiled}, {"ran", d->ran},
-                 {"sizes", d->sizes},       {"least", d->least},
-                 {"greatest", d->greatest}, {"multiple", d->multiple},
-                 {"absorbed", d->absorbed}, {"copied", d->copied}};
+    } known[] = {
+        {"compiled", d->compiled}, {"ran", d->ran},           {"sizes", d->sizes},
+        {"least", d->least},       {"greatest", d->greatest}, {"multiple", d->multiple},
+        {"absorbed", d->absorbed}, {"copied", d->copied},     {"imported", count_imported()}};
     for (size_t i = 0; i < sizeof known / sizeof *known; i++)
         if (strcmp(known[i].name, name) == 0) {
             *value = known[i].value;
@@ -100,9 +111,6 @@ static void buffer_free(dvp_device *device, void *memory)
     free(memory);
 }
 #else
-/* Imported memory is the host's own, known by its address. */
-static void *imported[64];
-
 static void buffer_free(dvp_device *device, void *memory)
 {
     (void)device;

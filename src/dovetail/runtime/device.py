@@ -309,6 +309,8 @@ class _Taken:
         ) = _native.read_dlpack(capsule)
         if lanes != 1:
             raise GuardFailed("a tensor of vectors: give one of numbers")
+        if any(step < 0 for step in self.strides):
+            raise GuardFailed("a tensor that is laid out backwards: give a contiguous copy of it")
         self.dtype = code, bits
         reach = sum((n - 1) * step for n, step in zip(self.shape, self.strides, strict=True))
         self.bytes = 0 if 0 in self.shape else (reach + 1) * -(-bits // 8)
