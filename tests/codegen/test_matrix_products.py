@@ -14,9 +14,10 @@ from dovetail.errors import InvalidSchedule
 from dovetail.ir.kernel_product import kernel_product
 from dovetail.ir.target import TARGETS
 from dovetail.schedule.build import Built
+from dovetail.schedule.cpu.dots import MOST_ROWS
 from dovetail.schedule.cpu.strategy import make_schedule
 from dovetail.schedule.text import parse_schedule, print_schedule
-from dovetail.schedule.tiles import ProductTile
+from dovetail.schedule.tiles import DotTile, ProductTile
 from dovetail.schedule.verify_schedule import verify_schedule
 from dovetail.testing.schedules import check_schedule, run_schedule
 from tests.codegen.kernels import assert_generated, plan_of
@@ -88,7 +89,7 @@ def test_sizes_that_are_known_when_a_kernel_runs(unknown, right):
 
 @pytest.mark.parametrize("right", ["kn", "nk"])
 def test_long_sums_of_few_rows_go_part_by_part(right):
-    made = Matrices(3, 20, 9000, right=right)
+    made = Matrices(3, 20, 9000, left="km", right=right)
     for target in targets():
         schedule = make_schedule(made.kernel(), target)
         deep = replace(schedule.register_tiles, depth=512)
@@ -142,21 +143,23 @@ def test_an_epilogue_with_a_function():
         torch.testing.assert_close(found, F.gelu(sums), rtol=1e-6, atol=1e-7)
 
 
+@pytest.mark.parametrize("rows", [7, MOST_ROWS + 1])
 @pytest.mark.parametrize("dtype", ["float64", "float16", "bfloat16"])
-def test_types(dtype):
+def test_types(dtype, rows):
     """Half precision is widened as it is loaded and summed in float32."""
-    made = Matrices(7, 37, 20, right="nk", dtype=dtype)
+    made = Matrices(rows, 37, 20, right="nk", dtype=dtype)
     for target in targets():
         kernel, given = made.kernel(), made.integers()
         schedule = verify_schedule(kernel, make_schedule(kernel, target), target)
-        assert isinstance(schedule.register_tiles, ProductTile)
+        kind = ProductTile if rows > MOST_ROWS else DotTile
+        assert isinstance(schedule.register_tiles, kind)
         kind = getattr(torch, dtype)
         stored = {n: torch.from_numpy(a).to(kind) for n, a in given.items()}
         lengths = {n: len(a) for n, a in given.items()}
         found = run_tensors(kernel, lengths, [stored["left"], stored["right"]], target, schedule)
-        left = torch.from_numpy(given["left"]).double().view(7, 20)
+        left = torch.from_numpy(given["left"]).double().view(rows, 20)
         right = torch.from_numpy(given["right"]).double().view(37, 20)
-        assert torch.equal(found["out"].view(7, 37), (left @ right.t()).to(kind))
+        assert torch.equal(found["out"].view(rows, 37), (left @ right.t()).to(kind))
 
 
 @pytest.mark.parametrize("ahead", [0, 1, 40])
@@ -164,7 +167,7 @@ def test_types(dtype):
 def test_columns_asked_for_ahead(ahead, right):
     """Asking for memory, also for what lies behind the columns, changes no result."""
     for target in targets():
-        made = Matrices(11, 37, 21, right=right)
+        made = Matrices(11, 37, 21, left="km", right=right)
         schedule = make_schedule(made.kernel(), target)
         tile = schedule.register_tiles
         assert isinstance(tile, ProductTile)
@@ -172,6 +175,80 @@ def test_columns_asked_for_ahead(ahead, right):
         schedule = replace(schedule, register_tiles=replace(tile, ahead=ahead))
         assert parse_schedule(print_schedule(schedule)) == schedule
         check(made, target, schedule)
+
+
+def dots_of(made, target):
+    schedule = make_schedule(made.kernel(), target)
+    assert isinstance(schedule.register_tiles, DotTile)
+    return schedule
+
+
+@pytest.mark.parametrize("rows", [2, 3, 7, 13, MOST_ROWS])
+@pytest.mark.parametrize("epilogue", ["", "bias_relu", "residual"])
+def test_few_rows_are_summed_in_vectors_of_steps(rows, epilogue):
+    """Columns and steps that no tile and no vector divides; one sum, and columns left over."""
+    for target in targets():
+        for columns, steps in [(37, 20), (3, 33), (130, 64), (2, 777)]:
+            made = Matrices(rows, columns, steps, right="nk", epilogue=epilogue)
+            schedule = dots_of(made, target)
+            assert parse_schedule(print_schedule(schedule)) == schedule
+            check(made, target, schedule)
+
+
+def test_vectors_of_steps_of_batches_and_of_sizes_not_known():
+    for target in targets():
+        check(Matrices(3, 21, 40, right="nk", batch=5, epilogue="bias"), target)
+        made = Matrices(3, 21, 40, right="nk", batch=2, unknown="nkp")
+        schedule = dots_of(made, target)
+        for columns, steps, batch in [(1, 1, 1), (64, 3000, 3), (21, 0, 2), (0, 5, 2), (67, 17, 1)]:
+            other = replace(made, columns=columns, sum=steps, batch=max(batch, 2))
+            check(other, target, schedule)
+
+
+@pytest.mark.parametrize("together", [1, 2, 4])
+@pytest.mark.parametrize("chunk", [0, 16, 64])
+def test_vectors_of_steps_in_other_tiles(together, chunk):
+    made = Matrices(5, 23, 150, right="nk")
+    for target in targets():
+        schedule = dots_of(made, target)
+        tile = replace(schedule.register_tiles, together=together, chunk=chunk, ahead=1)
+        for heights in ((5,), (3, 2), (1,)):
+            check(made, target, replace(schedule, register_tiles=replace(tile, heights=heights)))
+
+
+def test_tiles_of_vectors_of_steps_that_cannot_be():
+    for target in targets():
+        kernel = Matrices(5, 23, 150, right="nk").kernel()
+        schedule = make_schedule(kernel, target)
+        tile = schedule.register_tiles
+        for wrong in [
+            {"together": 3},
+            {"together": 2 * schedule.lanes},
+            {"heights": (4,)},
+            {"block": 2},
+            {"chunk": 3},
+            {"rows": "n"},
+            {"ahead": -1},
+            {"block": 1 << 16},
+        ]:
+            bad = replace(schedule, register_tiles=replace(tile, **wrong))
+            with pytest.raises(InvalidSchedule):
+                verify_schedule(kernel, bad, target)
+        across = Matrices(5, 23, 150, right="kn").kernel()
+        with pytest.raises(InvalidSchedule, match="dense along the sum"):
+            verify_schedule(across, schedule, target)
+
+
+def test_long_sums_in_vectors_of_steps_stay_accurate():
+    made = Matrices(2, 16, 20_000, right="nk")
+    random = np.random.default_rng(3)
+    given = {n: random.standard_normal(s).astype("float32") for n, s in made.shapes().items()}
+    left, right = given["left"].reshape(2, -1), given["right"].reshape(16, -1)
+    exact = left.astype("float64") @ right.astype("float64").T
+    for target in targets():
+        found = run_schedule(made.kernel(), dots_of(made, target), target, given)["out"]
+        off = np.abs(found.reshape(2, 16) - exact).max()
+        assert off <= 2 * np.abs((left @ right.T) - exact).max()
 
 
 def test_batches():
@@ -264,7 +341,7 @@ def alternatives(schedule):
 
 @pytest.mark.parametrize("right", ["kn", "nk"])
 def test_any_schedule_that_is_accepted_gives_the_same(right):
-    made = Matrices(13, 37, 50, right=right, epilogue="bias")
+    made = Matrices(13, 37, 50, left="km", right=right, epilogue="bias")
     kernel = made.kernel()
     for target in targets():
         fitting = []
@@ -295,7 +372,7 @@ def test_any_schedule_that_is_accepted_gives_the_same(right):
     ],
 )
 def test_tiles_that_miss_something_are_refused(wrong, reason):
-    kernel = Matrices(13, 37, 50, right="nk").kernel()
+    kernel = Matrices(13, 37, 50, left="km", right="nk").kernel()
     ours = make_schedule(kernel, TARGETS["x86-64-v4"])
     schedule = replace(ours, register_tiles=replace(ours.register_tiles, **wrong))
     with pytest.raises(InvalidSchedule, match=reason):
@@ -409,7 +486,8 @@ def test_rows_of_a_tile_stay_in_the_first_cache(steps, most):
 @pytest.mark.parametrize("name", ["x86-64-v3", "x86-64-v4"])
 def test_sums_are_functions_that_nothing_else_shares_registers_with(name):
     """One for each height of a tile; what they use of the rest they are told."""
-    kernel, target = Matrices(13, 37, 50, right="nk", epilogue="gelu").kernel(), TARGETS[name]
+    made, target = Matrices(13, 37, 50, left="km", right="nk", epilogue="gelu"), TARGETS[name]
+    kernel = made.kernel()
     schedule = make_schedule(kernel, target)
     text = module_text({"k": (kernel, schedule)}, target)
     for height in schedule.register_tiles.heights:

@@ -95,6 +95,44 @@ class ProductTile:
 
 
 @dataclass(frozen=True, slots=True)
+class DotTile:
+    """A sum of products of few rows whose operands are both dense along the sum.
+
+    A tile is some rows by ``together`` columns. Each of its sums has an accumulator whose lanes are
+    neighbouring steps, added up at the end: columns are read once, in the order in which they lie.
+    A unit of work is all rows by ``block`` columns, cut into tiles whose heights differ by one at
+    most.
+    """
+
+    rows: str
+    heights: tuple[int, ...]  # the rows that a tile may have, the most first
+    together: int  # columns of a tile, a power of two; the last of a unit are done one by one
+    block: int  # columns of a unit
+    chunk: int  # steps summed in registers before their sum enters the total; 0: all of them
+    ahead: int = 0  # columns between one and that which it asks memory for meanwhile; 0: none
+
+    def columns(self, lanes: int) -> int:  # noqa: ARG002  # as those of other tiles
+        """Columns of a unit; 0: all."""
+        return self.block
+
+    def units(self, kernel: Kernel, along: str, lanes: int) -> Dim:  # noqa: ARG002
+        """How many units there are."""
+        columns = next(a.extent for a in kernel.axes if a.name == along)
+        return count_points((_points(kernel, (self.rows, along)), count_parts(columns, self.block)))
+
+    def __str__(self) -> str:
+        sums = f"{self.together} together of {self.block}, chunk {self.chunk} ahead {self.ahead}"
+        return f"{self.rows} {_tall(self.heights)}, {sums}"
+
+    @staticmethod
+    def parse(text: str) -> DotTile:
+        """The tile that ``str`` wrote."""
+        pattern = rf"(\w+) {_HEIGHTS}, (\d+) together of (\d+), chunk (\d+) ahead (\d+)"
+        rows, heights, *found = _match(pattern, text)
+        return DotTile(rows, _heights(heights), *map(int, found))
+
+
+@dataclass(frozen=True, slots=True)
 class ConvolutionTile:
     """A convolution in tiles of accumulators that stay in registers.
 
@@ -188,10 +226,11 @@ class DepthwiseTile:
         return DepthwiseTile(pixels, _heights(heights), int(walked or 0))
 
 
-RegisterTiles = ProductTile | ConvolutionTile | DepthwiseTile
+RegisterTiles = ProductTile | DotTile | ConvolutionTile | DepthwiseTile
 # By the word that stands before their text.
 TILES: dict[str, type[RegisterTiles]] = {
     "product": ProductTile,
+    "dots": DotTile,
     "convolution": ConvolutionTile,
     "depthwise": DepthwiseTile,
 }

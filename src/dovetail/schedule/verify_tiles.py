@@ -16,6 +16,7 @@ from dovetail.schedule.tiles import (
     STACK_BYTES,
     ConvolutionTile,
     DepthwiseTile,
+    DotTile,
     ProductTile,
     heights_met,
 )
@@ -32,6 +33,8 @@ def verify_register_tiles(kernel: Kernel, schedule: Schedule) -> None:
     _require(schedule.tile is None, "tiles of registers in tiles of two axes")
     if isinstance(tiles, ProductTile):
         _product(kernel, schedule, tiles)
+    elif isinstance(tiles, DotTile):
+        _dots(kernel, schedule, tiles)
     elif isinstance(tiles, ConvolutionTile):
         _convolution(kernel, schedule, tiles)
     elif isinstance(tiles, DepthwiseTile):
@@ -116,14 +119,39 @@ def _lengths(tile: ConvolutionTile, pixels: object) -> set[int]:
 
 
 def _product(kernel: Kernel, schedule: Schedule, tile: ProductTile) -> None:
-    found = kernel_product(kernel)
-    _require(found is not None, "tiles of a kernel that is no product")
-    assert found is not None
-    _require(found.rows.name == tile.rows, f"tiles of rows of {tile.rows}")
-    _require(found.columns.name == schedule.vector, f"vectors along {schedule.vector}")
+    found = _found(kernel, schedule, tile.rows)
     _product_numbers(tile)
     _heights(tile, found)
     _memory(kernel, tile, found, schedule.lanes)
+
+
+def _found(kernel: Kernel, schedule: Schedule, rows: str) -> KernelProduct:
+    """The product that a kernel is, of these rows and of columns along the vectors."""
+    found = kernel_product(kernel)
+    _require(found is not None, "tiles of a kernel that is no product")
+    assert found is not None
+    _require(found.rows.name == rows, f"tiles of rows of {rows}")
+    _require(found.columns.name == schedule.vector, f"vectors along {schedule.vector}")
+    return found
+
+
+def _dots(kernel: Kernel, schedule: Schedule, tile: DotTile) -> None:
+    found, lanes = _found(kernel, schedule, tile.rows), schedule.lanes
+    rows = _size(found.rows)
+    _some(tile.heights, rows, tile.block, tile.together)
+    met = heights_met(rows, tile.heights[0])
+    _require(met <= set(tile.heights), f"tiles of {sorted(met)} rows")
+    _require(tile.together & (tile.together - 1) == 0, f"{tile.together} columns together")
+    _require(tile.together <= lanes, f"sums of {tile.together} columns in {lanes} lanes")
+    _require(tile.block % lanes == 0, "units of no whole number of vectors")
+    _require(tile.chunk >= 0 and tile.chunk % lanes == 0, f"chunks of {tile.chunk}")
+    _require(tile.ahead >= 0, f"{tile.ahead} columns ahead")
+    _written_out(2 * rows * (tile.together + 1))
+    dense = [i.index.stride(found.sum.name) == 1 for i in (found.left, found.right)]
+    _require(all(dense), "operands that are not dense along the sum")
+    _require(not found.sums_to_row and not found.used_to_row, "sums that end with their row")
+    size = rows * tile.block * item_bytes(found.total.dtype)
+    _require(size <= STACK_BYTES, f"{size} bytes on the stack")
 
 
 def _product_numbers(tile: ProductTile) -> None:

@@ -17,7 +17,7 @@ from dovetail.codegen.llvm.emit import Val, vector_type
 from dovetail.codegen.llvm.tile import Span, span
 from dovetail.ir.dtypes import item_bytes
 from dovetail.ir.kernel import Load, Store
-from dovetail.ir.kernel_product import kernel_product
+from dovetail.ir.kernel_product import KernelProduct, kernel_product
 from dovetail.ir.size import Dim
 from dovetail.schedule.tiles import ProductTile
 
@@ -360,21 +360,30 @@ class Tiles:
             c.each(*rows, 1, row)
 
     def _finish(self, rows: Span, base: Val, columns: Span) -> None:
-        """What the kernel does with each sum."""
-        of, r, c = self.of, self.r, self.c
-        assert r.schedule.steps is not None
-        steps = r.schedule.steps
+        finish(self.r, self.of, (self.totals, self.width), rows, base, columns)
 
-        def row(i: Val) -> None:
-            r.axes[of.rows.name] = i
-            first = c.op("mul", c.op("sub", i, base), self._index(self.width))
-            start = memory.address(c, self.totals, c.op("sub", first, columns[0]), self.dtype)
 
-            def vector(_: int) -> None:
-                place = memory.address(c, start, r.axes[of.columns.name], self.dtype)
-                r.values[of.total.name] = memory.load_dense(c, self.dtype, place, None, r.lanes)
-                r.loops()
+def finish(
+    r: Renderer, of: KernelProduct, totals: tuple[Val, int], rows: Span, base: Val, columns: Span
+) -> None:
+    """What a kernel does with each sum.
 
-            r.along_vector(*columns, steps, vector)
+    ``totals``: where they lie from row ``base`` on, and how far a row is from the next.
+    """
+    c, dtype, (place, width) = r.c, of.total.dtype, totals
+    assert r.schedule.steps is not None
+    steps = r.schedule.steps
 
-        c.each(*rows, 1, row)
+    def row(i: Val) -> None:
+        r.axes[of.rows.name] = i
+        first = c.op("mul", c.op("sub", i, base), c.const(width, "int64"))
+        start = memory.address(c, place, c.op("sub", first, columns[0]), dtype)
+
+        def vector(_: int) -> None:
+            at = memory.address(c, start, r.axes[of.columns.name], dtype)
+            r.values[of.total.name] = memory.load_dense(c, dtype, at, None, r.lanes)
+            r.loops()
+
+        r.along_vector(*columns, steps, vector)
+
+    c.each(*rows, 1, row)

@@ -14,6 +14,7 @@ from typing import Any
 from dovetail.codegen.llvm import (
     convolution,
     depthwise,
+    dots,
     guard,
     memory,
     outline,
@@ -45,12 +46,13 @@ from dovetail.ir.ops import CHECKS, DIVISIONS
 from dovetail.ir.size import Dim
 from dovetail.ir.target import Target
 from dovetail.schedule.schedule import LOOPS, LoopSchedule, Schedule, Steps
-from dovetail.schedule.tiles import ConvolutionTile, DepthwiseTile, ProductTile
+from dovetail.schedule.tiles import ConvolutionTile, DepthwiseTile, DotTile, ProductTile
 
 Group = tuple[Load | Store, ...]
 # What writes the units of a kernel that is done in tiles of registers.
 _TILES: Mapping[type, Callable[..., Any]] = {
     ProductTile: product.Tiles,
+    DotTile: dots.DotTiles,
     ConvolutionTile: convolution.PixelTiles,
     DepthwiseTile: depthwise.ChannelTiles,
 }

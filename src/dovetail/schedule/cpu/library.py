@@ -92,7 +92,8 @@ def _matrix_reason(value: Contraction, target: Target) -> str:
     if _spreads_pixels(value):
         return "a transposed convolution whose channels do not lie together"
     rows = value.extent("rows")
-    if isinstance(rows, int) and rows < _PACKING_ROWS and not _has_dense_columns(value):
+    few = isinstance(rows, int) and rows < _PACKING_ROWS
+    if few and not _has_dense_columns(value) and not _has_dense_steps(value):
         return FEW_ROWS
     return ""
 
@@ -130,6 +131,11 @@ def _has_dense_columns(value: Contraction) -> bool:
     dims = variables_of(right.index.results[-1:])
     last = value.reads[right.operand].strides[-1:]
     return last == (1,) and all(value.roles[d] == "columns" for d in dims)
+
+
+def _has_dense_steps(value: Contraction) -> bool:
+    """Whether vectors of steps of the sum can be read from where both operands lie."""
+    return all(has_dense(value, factor, "sum") for factor in value.factors)
 
 
 def runtime_kernel(call: OpCall) -> Match | None:

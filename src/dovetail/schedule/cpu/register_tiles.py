@@ -11,7 +11,8 @@ from dovetail.ir.target import Target
 from dovetail.schedule.cpu.convolution import convolution_cost, convolution_of, convolution_tile
 from dovetail.schedule.cpu.cost import cost
 from dovetail.schedule.cpu.depthwise import depthwise_of, depthwise_tile
-from dovetail.schedule.cpu.product import product_cost, product_of, product_tile
+from dovetail.schedule.cpu.dots import dot_tile, suits
+from dovetail.schedule.cpu.product import lanes_of, product_cost, product_of, product_tile
 from dovetail.schedule.tiles import RegisterTiles
 
 
@@ -37,8 +38,9 @@ def _tilings(kernel: Kernel, target: Target) -> Iterator[Tiling]:
         yield Tiling(tiles, image.columns, image.total.dtype, each)
     matrix = product_of(kernel, target)
     if matrix is not None:
-        each = product_cost(kernel, matrix)
-        tile = product_tile(kernel, matrix, target)
+        each, lanes = product_cost(kernel, matrix), lanes_of(matrix, target)
+        few = suits(matrix, lanes)
+        tile = dot_tile(matrix, target, lanes) if few else product_tile(kernel, matrix, target)
         yield Tiling(tile, matrix.columns, matrix.total.dtype, each)
     alone = depthwise_of(kernel, target)
     if alone is not None:
