@@ -140,7 +140,7 @@ CASES = {
     "spread_grouped": Case((2, 12, 4, 3), (12, 16, 3, 3), step=3, transposed=True, groups=2),
     "dilated": Case((1, 4, 9, 9), (18, 4, 3, 3), pad=2, hole=2),
     "grouped": Case((1, 12, 6, 6), (40, 6, 3, 3), pad=1, groups=2),
-    "transposed": Case((1, 6, 5, 4), (6, 20, 3, 3), step=2, pad=1, transposed=True),
+    "transposed": Case((1, 6, 5, 4), (6, 20, 3, 3), pad=1, transposed=True),
     "depthwise": Case((2, 24, 6, 9), (24, 1, 3, 3), pad=1, groups=24),
     "depthwise_stride": Case((1, 33, 11, 10), (33, 1, 5, 3), step=2, pad=1, groups=33),
     "depthwise_dilated": Case((1, 16, 9, 9), (16, 1, 3, 3), pad=2, hole=2, groups=16),
@@ -186,6 +186,15 @@ def test_a_transposed_convolution_of_taps_apart_multiplies_once():
     found = kernel_convolution(CASES["spread"].kernel())
     assert found.taps == ()
     assert not found.is_masked
+
+
+@pytest.mark.parametrize("groups", [1, 16])
+def test_a_transposed_convolution_of_taps_that_meet_is_a_librarys(groups):
+    """A kernel would skip three in four of 4 by 4 taps, pixel by pixel."""
+    pair = (16, 16) if groups == 1 else (16, 1)
+    case = Case((1, 16, 8, 8), (*pair, 4, 4), step=2, pad=1, transposed=True, groups=groups)
+    calls = [s.call.op for s in make_plan(case.packed(), AVX512).steps if not isinstance(s, Built)]
+    assert calls == ["aten.convolution.default"]
 
 
 def compare(case, seed):

@@ -76,11 +76,22 @@ def _convolution_reason(value: Contraction, target: Target) -> str:
         return "a convolution whose sizes are not known"
     if any(operand.dtype not in FLOATS for operand in value.reads):
         return "a convolution that is not of floating-point numbers"
+    if _skips_pixels(value):
+        return "a transposed convolution whose taps meet, of which a kernel would skip most"
     if is_depthwise(value):
         return ""
     if value.extent("rows") == 1 or value.extent("columns") == 1 or not is_convolution(value):
         return "a convolution whose channels do not lie together"
     return ""
+
+
+def _skips_pixels(value: Contraction) -> bool:
+    """Whether pixels are found by division, as those of a strided transposed convolution are.
+
+    Where a remainder is left a tap has no pixel: of 4 by 4 taps with a stride of 2, three in four.
+    """
+    image, _ = value.factors
+    return any(place.values for place in image.index.results)
 
 
 def _matrix_reason(value: Contraction, target: Target) -> str:

@@ -139,8 +139,9 @@ def own_choice(call: OpCall, target: Target, *, constant: bool, error: float = 0
         return None
     if found.is_depthwise:
         return depthwise_seconds(found.pixels, found.groups, found.taps, target)
-    wasted = math.prod(found.steps) if found.transposed and not found.is_spread else 1
-    sums = found.inputs * (1 if found.is_spread else found.taps * wasted)
+    if found.transposed and not found.is_spread and math.prod(found.steps) > 1:
+        return None  # its kernel would skip most of its products
+    sums = found.inputs * (1 if found.is_spread else found.taps)
     seconds = found.groups * own_seconds(found.pixels, found.outputs, sums, found.taps, target)
     if constant:
         seconds = min(seconds, winograd_choice(found, target, error)[0])
