@@ -23,7 +23,7 @@ from dovetail.bench.gpu_cases import KERNELS as CASES
 from dovetail.errors import InvalidSchedule
 from dovetail.ir.kernel_text import parse_kernel, print_kernel
 from dovetail.ir.target import TARGETS, Target
-from dovetail.schedule.schedule import BlockSchedule
+from dovetail.schedule.gpu.blocks import BlockSchedule
 from dovetail.schedule.text import parse_schedule, print_schedule
 from dovetail.schedule.verify_schedule import verify_schedule
 
@@ -39,6 +39,8 @@ def others(kernel: Any, chosen: BlockSchedule, target: Target) -> Iterator[Block
         found = [
             replace(chosen, rows=r, warps=w) for r in powers[8:14] for w in (2, 4, 8) if r >= 32 * w
         ]
+    elif chosen.walked:
+        found = [replace(chosen, rows=r, warps=w) for r in powers[:4] for w in (2, 4, 8, 16, 32)]
     elif chosen.along:
         found = [
             replace(chosen, rows=r, columns=c, warps=w)
@@ -58,7 +60,7 @@ def others(kernel: Any, chosen: BlockSchedule, target: Target) -> Iterator[Block
                 found += [replace(chosen, rows=r, warps=warps) for r in rows]
             found += [
                 replace(chosen, rows=1, columns=c, warps=warps, persistent=False)
-                for c in (1024, 2048, 4096, 8192)
+                for c in (1024, 2048, 4096, 8192, 16384)
             ]
     for schedule in found:
         each = schedule.rows * max(schedule.columns, 1) / (schedule.warps * 32)
@@ -150,6 +152,7 @@ def show(name: str, kind: str, pool: ProcessPoolExecutor) -> None:
                 blocks = int(schedule.units(kernel))  # type: ignore[arg-type]
                 s = schedule
                 note = f"{s.rows}x{s.columns} w{s.warps}{' p' if s.persistent else ''}"
+                note += " walked" if s.walked else ""
                 times.append((milliseconds(code, words, blocks, tensors), note))
             first, ranked = times[0], sorted(times)
             best = "; ".join(f"{t * 1e3:.1f} {note}" for t, note in ranked[:SHOWN])
