@@ -17,7 +17,7 @@ from dovetail.ir.kernel_softmax import power_sums
 from dovetail.ir.size import Dim
 from dovetail.ir.target import Target
 from dovetail.schedule.gpu.blocks import BlockSchedule
-from dovetail.schedule.gpu.cost import elements, number, seconds
+from dovetail.schedule.gpu.cost import elements, number, seconds, stays_near
 
 ACCESS = 16  # bytes of the widest load and store of a thread
 WARPS, MOST_WARPS = 4, 32  # of a block, usually and at most
@@ -155,7 +155,14 @@ def stepping(kernel: Kernel, target: Target) -> BlockSchedule:
     if online:
         warps = MOST_WARPS if writes else _warps(rows * columns, READ_EACH, target)
         warps = min(warps, max(1, rows * columns // target.warp))
-    return BlockSchedule(target.name, rows, columns, warps, online=online)
+    found = BlockSchedule(target.name, rows, columns, warps, online=online)
+    return replace(found, back=passes(kernel, online) > 1 and not stays_near(kernel, found, target))
+
+
+def passes(kernel: Kernel, online: bool) -> int:
+    """How often a row is gone through; a maximum and its sum of powers are found in one pass."""
+    loops = sum(bool(loop.axes) for loop in kernel.loops)
+    return loops - len(power_sums(kernel)) if online else loops
 
 
 def prefers_steps(kernel: Kernel) -> bool:
