@@ -319,12 +319,14 @@ def alternatives(schedule):
     """Other tiles for a product; most do not fit."""
     heights = [(1,), (2, 1), (4, 3), (5,), (7, 6), (13,)]
     for tall, vectors, block in itertools.product(heights, (1, 2, 5), (1, 6, 13, 100)):
-        for unroll, chunk, depth, packed in (
-            (1, 0, 0, True),
-            (4, 8, 0, False),
-            (2, 4, 16, True),
-            (1, 7, 7, False),
-            (8, 0, 32, True),
+        for unroll, chunk, depth, packed, finish in (
+            (1, 0, 0, True, False),
+            (4, 8, 0, False, False),
+            (2, 4, 16, True, False),
+            (1, 7, 7, False, False),
+            (8, 0, 32, True, False),
+            (2, 0, 0, True, True),
+            (4, 0, 0, False, True),
         ):
             tile = replace(
                 schedule.register_tiles,
@@ -335,6 +337,7 @@ def alternatives(schedule):
                 chunk=chunk,
                 depth=depth,
                 packed=packed,
+                from_registers=finish,
             )
             yield replace(schedule, register_tiles=tile, block=vectors * schedule.lanes)
 
@@ -351,8 +354,10 @@ def test_any_schedule_that_is_accepted_gives_the_same(right):
             except InvalidSchedule:
                 continue
         assert len(fitting) > 50
-        chosen = np.random.default_rng(len(right)).permutation(len(fitting))[:8]
-        for schedule in (fitting[n] for n in chosen):
+        order = np.random.default_rng(len(right)).permutation(len(fitting))
+        direct = [n for n in order if fitting[n].register_tiles.from_registers]
+        assert len(direct) >= 4
+        for schedule in (fitting[n] for n in (*order[:8], *direct[:4])):
             assert parse_schedule(print_schedule(schedule)) == schedule
             check(made, target, schedule)
 
@@ -493,3 +498,35 @@ def test_sums_are_functions_that_nothing_else_shares_registers_with(name):
     for height in schedule.register_tiles.heights:
         assert text.count(f"call void @k.body.sums{height}(") == 1
         assert text.count(f"define internal void @k.body.sums{height}(") == 1
+
+
+# ---- sums used from registers ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("columns", [5, 16, 24, 40, 64, 96, 100])
+@pytest.mark.parametrize("steps", [1, 16, 27])
+@pytest.mark.parametrize("epilogue", ["bias", "residual"])
+def test_short_sums_are_used_from_registers(columns, steps, epilogue):
+    made = Matrices(29, columns, steps, epilogue=epilogue)
+    kernel = made.kernel()
+    for target in targets():
+        schedule = make_schedule(kernel, target)
+        tile = schedule.register_tiles
+        assert tile is None or tile.from_registers or columns % (tile.vectors * schedule.lanes)
+        check(made, target, schedule)
+
+
+def test_long_sums_and_small_elements_go_through_a_buffer():
+    for made in (Matrices(29, 64, 200), Matrices(29, 64, 16, dtype="bfloat16")):
+        for target in targets():
+            tile = make_schedule(made.kernel(), target).register_tiles
+            assert tile is None or not tile.from_registers
+
+
+def test_sums_in_parts_are_not_in_registers_together():
+    kernel = Matrices(29, 64, 16).kernel()
+    (target, *_) = [t for t in targets() if make_schedule(kernel, t).register_tiles is not None]
+    schedule = make_schedule(kernel, target)
+    tile = replace(schedule.register_tiles, chunk=8, from_registers=True)
+    with pytest.raises(InvalidSchedule, match="registers together"):
+        verify_schedule(kernel, replace(schedule, register_tiles=tile), target)

@@ -43,7 +43,8 @@ class ProductTile:
     which differ by one row at most. What varies with the rows is broadcast, what varies with the
     columns is loaded in vectors: from where it lies, or, where it is ``packed``, from a copy on the
     stack in which the columns of a tile lie together. Neighbouring units have the same rows where
-    they go ``by_rows``, else the same columns.
+    they go ``by_rows``, else the same columns. What the kernel does with sums it does
+    ``from_registers``, written out for each, else in a loop.
     """
 
     rows: str
@@ -56,6 +57,7 @@ class ProductTile:
     packed: bool
     by_rows: bool = False
     ahead: int = 0  # steps between a step and the one whose columns it asks memory for; 0: none
+    from_registers: bool = False
 
     def tiles(self, rows: int) -> set[int]:
         """The heights of the tiles that so many rows are cut into."""
@@ -80,6 +82,7 @@ class ProductTile:
         packed = " packed" if self.packed else ""
         packed += " by rows" if self.by_rows else ""
         packed += f" ahead {self.ahead}" if self.ahead else ""
+        packed += " from registers" if self.from_registers else ""
         sums = f"unroll {self.unroll} chunk {self.chunk} depth {self.depth}{packed}"
         return f"{self.rows} {_tall(self.heights)} of {self.block}, {self.vectors} vectors, {sums}"
 
@@ -87,11 +90,12 @@ class ProductTile:
     def parse(text: str) -> ProductTile:
         """The tile that ``str`` wrote."""
         numbers = r"(\d+), (\d+) vectors, unroll (\d+) chunk (\d+) depth (\d+)"
-        pattern = rf"(\w+) {_HEIGHTS} of {numbers}( packed)?( by rows)?(?: ahead (\d+))?"
-        rows, heights, *found, packed, order, ahead = _match(pattern, text)
+        ways = r"( packed)?( by rows)?(?: ahead (\d+))?( from registers)?"
+        pattern = rf"(\w+) {_HEIGHTS} of {numbers}{ways}"
+        rows, heights, *found, packed, order, ahead, finish = _match(pattern, text)
         block, vectors, unroll, chunk, depth = map(int, found)
         sums = (unroll, chunk, depth, packed is not None, order is not None, int(ahead or 0))
-        return ProductTile(rows, _heights(heights), vectors, block, *sums)
+        return ProductTile(rows, _heights(heights), vectors, block, *sums, finish is not None)
 
 
 @dataclass(frozen=True, slots=True)

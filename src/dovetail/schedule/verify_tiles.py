@@ -121,6 +121,8 @@ def _lengths(tile: ConvolutionTile, pixels: object) -> set[int]:
 def _product(kernel: Kernel, schedule: Schedule, tile: ProductTile) -> None:
     found = _found(kernel, schedule, tile.rows)
     _product_numbers(tile)
+    if tile.from_registers:
+        _from_registers(kernel, tile, found, schedule.lanes)
     _heights(tile, found)
     _memory(kernel, tile, found, schedule.lanes)
 
@@ -152,6 +154,17 @@ def _dots(kernel: Kernel, schedule: Schedule, tile: DotTile) -> None:
     _require(not found.sums_to_row and not found.used_to_row, "sums that end with their row")
     size = rows * tile.block * item_bytes(found.total.dtype)
     _require(size <= STACK_BYTES, f"{size} bytes on the stack")
+
+
+def _from_registers(kernel: Kernel, tile: ProductTile, found: KernelProduct, lanes: int) -> None:
+    """Whether whole sums are in registers, with lanes that are known and elements for a mask."""
+    whole = not (tile.chunk or tile.depth or found.used_to_row or found.sums_to_row)
+    _require(whole, "parts of sums that are not in registers together")
+    columns, width = found.columns.extent, tile.columns(lanes)
+    some = isinstance(columns, int) and (columns % width == 0 or columns < width)
+    _require(some, f"the last of {columns} columns from registers")
+    wide = all(item_bytes(b.dtype) >= item_bytes("float32") for b in kernel.buffers)
+    _require(wide, "elements of less than four bytes from registers")
 
 
 def _product_numbers(tile: ProductTile) -> None:

@@ -78,7 +78,8 @@ class Tiles:
                 when(self.c, self.c.compare("icmp slt", columns[0], high), sums)
             else:
                 sums()
-            self._finish((low, high), low, columns)
+            if not tile.from_registers:
+                self._finish((low, high), low, columns)
 
         self._tiles(rows, each)
 
@@ -147,6 +148,9 @@ class Tiles:
     ) -> None:
         """A tile of one height; long sums in chunks."""
         c, chunk = self.c, self.tile.chunk
+        if self.tile.from_registers:
+            self._run(height, rows, columns, steps, partial(self._finish_here, rows, columns))
+            return
         places = self._places(height, rows[0], base)
         if not chunk and fresh:
             self._run(height, rows, columns, steps, lambda i, j, v: self._keep(places[i][j], v))
@@ -358,6 +362,23 @@ class Tiles:
 
         if self.met:
             c.each(*rows, 1, row)
+
+    def _finish_here(self, rows: Span, columns: Span, i: int, j: int, value: Val) -> None:
+        """The same for one sum while it is in a register."""
+        r, c, of, lanes = self.r, self.c, self.of, self.lanes
+        r.axes[of.rows.name] = c.op("add", rows[0], self._index(i))
+        r.axes[of.columns.name] = c.op("add", columns[0], self._index(j * lanes))
+
+        def vector() -> None:
+            r.values[of.total.name] = value
+            r.loops()
+
+        left = int(of.columns.extent) - j * lanes  # type: ignore[arg-type]
+        if left < lanes:
+            count = c.splat(self._index(left), lanes)
+            r.mask = c.compare("icmp slt", memory.lane_numbers(lanes), count)
+        r.scoped(vector)
+        r.mask = None
 
     def _finish(self, rows: Span, base: Val, columns: Span) -> None:
         finish(self.r, self.of, (self.totals, self.width), rows, base, columns)

@@ -43,6 +43,8 @@ AHEAD, AHEAD_SHARE = 450, 4
 # Sets of a first cache, and lines that each holds: rows of which more fall into one set push each
 # other out (256 by 1024 times 1024 by 256, AVX-512: tiles of 14 rows run at 47 G/s, of 8 at 56).
 SETS, WAYS = 64, 8
+_SHORT = 128  # products of a sum beside which its way through a buffer counts
+_WRITTEN_OUT = 600  # instructions that follow sums, of all heights of tiles
 FINISH = 6  # cycles that a vector of results takes beside its sum
 # Picoseconds of a multiply-add for one element: two vectors of eight in a cycle, at 3.3 GHz.
 MULTIPLY_ADD = 19
@@ -116,7 +118,27 @@ def product_tile(kernel: Kernel, found: KernelProduct, target: Target) -> Produc
         by_rows=not depth and _goes_by_rows(kernel, found, size, target),
         ahead=_ahead(found, rows, vectors, target.l1_bytes // (width * size)),
     )
-    return _with_heights(_in_order(tile, sizes, size, target), found.rows.extent)
+    tile = _with_heights(_in_order(tile, sizes, size, target), found.rows.extent)
+    return replace(tile, from_registers=_finishes_in_registers(tile, kernel, found, width))
+
+
+def _finishes_in_registers(
+    tile: ProductTile, kernel: Kernel, found: KernelProduct, width: int
+) -> bool:
+    """Whether sums are used from registers: they are short, and little follows them.
+
+    A vector of results takes some cycles more on its way through a buffer. Elements of few bytes
+    go that way for what LLVM makes of masks of one lane (codegen/llvm/render.py).
+    """
+    steps, columns = found.sum.extent, found.columns.extent
+    if not isinstance(steps, int) or not isinstance(columns, int) or steps > _SHORT:
+        return False
+    if tile.chunk or tile.depth or found.used_to_row or found.sums_to_row:
+        return False
+    rest = sum(len(loop.body) for loop in kernel.loops if not loop.axes)
+    wide = all(item_bytes(b.dtype) >= item_bytes("float32") for b in kernel.buffers)
+    whole = columns % width == 0 or columns < width  # no masks in panels that need none
+    return wide and whole and sum(tile.heights) * tile.vectors * rest <= _WRITTEN_OUT
 
 
 def best_shapes(
