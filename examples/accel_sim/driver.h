@@ -88,7 +88,7 @@ dvp_status sim_fail(dvp_error *error, dvp_status status, const char *format, ...
 #define SIM_FAULTS(X) \
     X(device_open) X(device_get) X(buffer_alloc) X(memory_alloc) X(memory_import) X(copy_in) X(copy_out) X(copy_between) \
     X(stream_create) X(stream_sync) X(event_create) X(event_record) X(event_wait) X(event_sync) \
-    X(stream_import) X(capture_begin) X(capture_end) X(graph_launch) \
+    X(stream_import) X(stream_native) X(capture_begin) X(capture_end) X(graph_launch) \
     X(query_op) X(find_kernel) X(execute) X(constant_prepare) X(constant_pack) X(constant_accept) \
     X(kernel_fails) X(kernel_hangs) X(kernel_dies) X(kernel_lies) X(kernel_slow) \
     X(copy_fails) X(copy_hangs) X(copy_dies)

@@ -163,9 +163,8 @@ dvp_status sim_stream_native(dvp_device *device, dvp_stream *stream, void **nati
                              dvp_error *error)
 {
     (void)device;
-    (void)error;
     *native = stream;
-    return DVP_OK;
+    return sim_fault(SIM_AT_stream_native, error);
 }
 
 void *accel_sim_stream_new(int device)

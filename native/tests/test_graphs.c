@@ -300,6 +300,49 @@ static void test_memory_from_elsewhere(chain *c)
     FAILS(dvt_buffer_borrow(c->model.plugin, NULL, 4, &borrowed, &error), DVT_ERROR_ARGUMENT);
 }
 
+/* ---- functions that fail ---- */
+
+static void test_memory_that_cannot_be_had(chain *c)
+{
+    dvt_buffer *none = NULL;
+    float values[COUNT];
+    set(&c->model, "fault.memory_alloc", 1);
+    FAILS(dvt_buffer_new(c->model.plugin, DVT_MEMORY_PINNED, BYTES, &none, &error),
+          DVT_ERROR_PLUGIN_FAILED);
+    OK(dvt_buffer_new(c->model.plugin, DVT_MEMORY_PINNED, BYTES, &none, &error));
+    dvt_buffer_free(none);
+    if (!(dvt_memory_kinds(c->model.plugin) & DVT_MEMORY_IMPORTED))
+        return; /* the system lets no process read another's memory */
+    set(&c->model, "fault.memory_import", 1);
+    FAILS(dvt_buffer_import(c->model.plugin, values, sizeof values, &none, &error),
+          DVT_ERROR_PLUGIN_FAILED);
+    OK(dvt_buffer_import(c->model.plugin, values, sizeof values, &none, &error));
+    dvt_buffer_free(none);
+}
+
+static void test_functions_that_fail(chain *c)
+{
+    dvt_stream *none;
+    vendor v = open_vendor(&c->model);
+    void *native = v.stream_new(0), *told = NULL;
+    test_memory_that_cannot_be_had(c);
+    set(&c->model, "fault.stream_import", 1);
+    FAILS(dvt_stream_import(c->model.plugin, native, &none, &error), DVT_ERROR_PLUGIN_FAILED);
+    v.stream_free(native);
+    set(&c->model, "fault.stream_native", 1);
+    FAILS(dvt_stream_native(c->stream, &told, &error), DVT_ERROR_PLUGIN_FAILED);
+    OK(dvt_stream_native(c->stream, &told, &error));
+    dvt_tensor x = tensor_of(&c->model, c->x, true), y = tensor_of(&c->model, c->y, true);
+    x.byte_offset = y.byte_offset = 4; /* copied within the device */
+    for (int i = 0; i < 2; i++) {
+        set(&c->model, "fault.copy_between", i + 1);
+        FAILS(run(&c->model, x, y, c->stream, c->done, NULL), DVT_ERROR_PLUGIN_FAILED);
+        set(&c->model, "fault.copy_between", 0);
+        run_chain(c, 4, 4);
+        expect_result(c, 4, 2);
+    }
+}
+
 /* ---- host calls ---- */
 
 typedef struct {
@@ -371,6 +414,7 @@ int main(void)
     test_in_place(&c);
     test_memory_from_elsewhere(&c);
     test_handles_come_again(&c);
+    test_functions_that_fail(&c);
     test_refused(&c);
     close_chain(&c);
     c = open_chain();

@@ -178,6 +178,21 @@ def test_a_constant_in_the_devices_own_layout_takes_the_place_of_the_original(
     assert sim.counted("bytes.in") == 2 * x.numel() * 4 + 48 * 64 * 4 + 48 * 4
 
 
+def test_a_layout_that_cannot_be_made_or_is_not_accepted(sim, sim_path, tmp_path):
+    model, x = nn.Linear(64, 48).eval(), torch.randn(5, 64)
+    path, exported = tmp_path / "tiles.dvt", dovetail.export(model, (x,), backend=sim.name)
+    sim.native.set("fault.constant_pack", 1)
+    with pytest.raises(errors.PluginFailed, match="constant_pack"):
+        exported.save(path)
+    assert not path.exists()
+    exported.save(path)
+    run = dovetail.load(path, plugins=[sim_path])
+    sim.native.set("fault.constant_accept", 1)
+    with pytest.raises(errors.PluginFailed, match="constant_accept"):
+        run(x)
+    torch.testing.assert_close(run(x), model(x))
+
+
 def test_numbers_that_need_more_bits_than_their_graph_says(sim):
     model = Linear("group").eval()
     model.weight[0, 0] = 9
