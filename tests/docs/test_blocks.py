@@ -13,6 +13,7 @@ from torch import nn
 import dovetail
 from dovetail import registry
 from dovetail.cli.group import group
+from dovetail.constraints import Constraints
 from dovetail.options import Options
 from dovetail.variables import VARIABLES
 
@@ -27,6 +28,20 @@ GIVEN = {"torch": torch, "nn": nn, "dovetail": dovetail}
 
 def blocks(page):
     return [code for not_run, code in BLOCK.findall(page.read_text()) if not not_run]
+
+
+def test_what_kernels_may_declare_and_are_asked_about_is_listed():
+    text = (DOCS / "plugins.md").read_text()
+    asked = text.split("## Which operators are asked about")[1].split("\n## ")[0]
+    assert set(re.findall(r"^\| `(\w+)=", asked, re.M)) == Constraints.names()
+    (listed,) = re.findall(r"```text\n(.*?)```", asked, re.S)
+    core = {
+        name
+        for name in listed.split()
+        for op in [getattr(torch.ops.aten, name)]
+        if any(torch.Tag.core in getattr(op, overload).tags for overload in op.overloads())
+    }
+    assert core == set(listed.split())
 
 
 @pytest.mark.parametrize(
