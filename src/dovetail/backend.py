@@ -246,6 +246,9 @@ class Backend(ABC):
     # Calls on tensors of others it never sees, unless it ``runs_anywhere``, as PyTorch itself does.
     device: ClassVar[str] = "cpu"
     runs_anywhere: ClassVar[bool] = False
+    # Whether the result of a view is a view on its argument's memory, as PyTorch's is; else views
+    # that PyTorch takes an address from, when a graph returns them, are not this backend's.
+    keeps_views: ClassVar[bool] = False
     # A backend that copies them to and from memory of its own says what a copy costs; segments
     # that save less than their copies cost then go to the next backend. None: it copies nothing.
     transfer: Transfer | None = None
@@ -373,6 +376,7 @@ class FunctionBackend(Backend):
 
     name = "function"
     runs_anywhere = True
+    keeps_views = True
 
     def __init__(self, name: str, fn: CompilerFn) -> None:
         self.name = name  # type: ignore[misc]  # one class serves every function

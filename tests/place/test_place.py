@@ -373,3 +373,31 @@ def _segment(fn, *args):
     from dovetail.capture.from_fx import segment_of
 
     return segment_of(make_fx(fn, tracing_mode="fake")(*args), "s")
+
+
+class Copying(AtenBackend):
+    """A backend whose results are always memory of their own."""
+
+    name = "copying"
+    keeps_views = False
+    writes_in_place = False
+
+    def load(self, blob):
+        run = super().load(blob)
+        return lambda inputs: [x.clone() for x in run(inputs)]
+
+
+@pytest.mark.parametrize(
+    "fn",
+    [
+        lambda x, y: (x[:, y.shape[1] :], x * 2),
+        lambda x, y: x[:, -y.shape[1] :].t(),
+        lambda x, y: (z := x * 2, z[:, y.shape[1] :]),
+    ],
+    ids=["of_an_input", "of_a_view", "of_a_result"],
+)
+def test_returned_views_whose_place_varies_are_views(fn):
+    with dovetail.registered_backend(Copying):
+        for columns in (5, 7):
+            x, y = torch.arange(40.0).reshape(2, 20), torch.ones(2, columns)
+            assert_same(fn, x, y, backend="copying", dynamic=True)

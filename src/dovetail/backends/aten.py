@@ -17,6 +17,7 @@ class AtenBackend(Backend):
 
     name = "aten"
     runs_anywhere = True
+    keeps_views = True
     exact_processor = False
     writes_in_place = True
 

@@ -33,6 +33,7 @@ class PortableBackend(Backend):
     """Plain C kernels that come with the runtime."""
 
     name = "portable"
+    keeps_views = True
     exact_processor = False
 
     def available(self) -> Availability:

@@ -21,6 +21,7 @@ class ReferenceBackend(Backend):
 
     name = "reference"
     runs_anywhere = True
+    keeps_views = True
     exact_processor = False
     tags = frozenset({"debug"})
 

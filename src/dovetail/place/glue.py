@@ -9,12 +9,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from dovetail.backend import Backend
-from dovetail.ir import OpCall
+from dovetail.ir import Arg, OpCall, Ref, Size
+from dovetail.ir.call import leaves
 from dovetail.place.cost import Costs, is_free
 from dovetail.place.uses import Uses
 from dovetail.place.verdicts import Choice
 
 REASON = "a view goes with the calls around it"
+RETURNED = "PyTorch takes the address of a view that is returned"
 
 
 def settle_views(
@@ -37,6 +39,34 @@ def settle_views(
             choice.move(target, REASON)
     if any(backend.transfer is not None for backend in backends):
         _fetch_whole(calls, uses, choices, backends, costs, users)
+
+
+def leave_returned_views(
+    calls: Sequence[OpCall],
+    uses: Sequence[Uses],
+    choices: Sequence[Choice],
+    backends: Sequence[Backend],
+    outputs: Sequence[Arg],
+) -> None:
+    """Give returned views whose place varies to PyTorch where their backend would copy them.
+
+    PyTorch views what it gave the graph, or what the graph returns, at the offset of the result.
+    It does not ask for that where it knows the view's arguments beforehand.
+    """
+    views = {call.name: n for n, call in enumerate(calls) if is_free(call.op)}
+    returned = {leaf.name for leaf in leaves(outputs) if isinstance(leaf, Ref)}
+    made = {call.name for call in calls}
+    for name in returned & views.keys():
+        chain, root = [], name
+        while root in views and uses[views[root]].refs:
+            chain.append(views[root])
+            root = uses[views[root]].refs[0].name
+        varies = any(isinstance(leaf, Size) for n in chain for leaf in calls[n].leaves())
+        if not varies or (root in made and root not in returned):
+            continue
+        for position in chain:
+            if not backends[choices[position].chosen].keeps_views:
+                choices[position].move(len(backends) - 1, RETURNED)
 
 
 def _fetch_whole(

@@ -19,7 +19,7 @@ from dovetail.capture.from_fx import GraphReader, body, outputs_of, size_hints, 
 from dovetail.ir import Arg, Input
 from dovetail.place.cost import Costs
 from dovetail.place.cut import Cutter, PlacedSegment
-from dovetail.place.glue import settle_views
+from dovetail.place.glue import leave_returned_views, settle_views
 from dovetail.place.stages import Group
 from dovetail.place.uses import uses_of
 from dovetail.place.verdicts import Choice, Verdict, ask
@@ -56,6 +56,7 @@ def place(
     hints = size_hints(gm)
     costs = Costs(hints)
     settle_views(calls, uses, choices, backends, costs)
+    leave_returned_views(calls, uses, choices, backends, outputs)
     kept = frozenset(reader.constants) | {i.name for i in reader.inputs if i.kind == "constant"}
     weigher = Weigher(calls, uses, choices, backends, outputs, kept, costs)
     groups = weigher.computing() if keep_small else weigher.settle()

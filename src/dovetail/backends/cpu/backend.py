@@ -21,6 +21,7 @@ class CpuBackend(LoweringBackend):
     """Generates code for what has a lowering rule and calls ATen for library operations."""
 
     name = "cpu"
+    keeps_views = True
     exact_processor = False
     device: ClassVar[str] = "cpu"
     effort: ClassVar[int] = 1  # of LLVM's four levels; what there is to gain is gained before it

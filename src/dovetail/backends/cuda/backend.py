@@ -35,6 +35,7 @@ class CudaBackend(LoweringBackend):
     """Generates code for what has a lowering rule and calls ATen for library operations."""
 
     name = "cuda"
+    keeps_views = True
     device: ClassVar[str] = "cuda"
     exact_processor = False
 
