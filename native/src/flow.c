@@ -22,9 +22,20 @@ static void touch(program *p, uint32_t buffer, uint32_t at)
         owner->first = at;
 }
 
+/* Whether an instruction changes what was there before the call: a copy, or a kernel on the
+ * host whose only result is its first operand itself. */
+static bool writes_back(const program *p, const instruction *in)
+{
+    if (in->opcode == OP_COPY)
+        return true;
+    return in->opcode == OP_KERNEL && p->device_count == 0 && in->output_count == 1 &&
+           in->input_count > 0 && in->inputs[0] == in->outputs[0];
+}
+
 /* Whether an instruction may write to a buffer of this kind. */
 static bool may_write(program *p, const instruction *in, uint8_t kind)
 {
+    const bool back = writes_back(p, in);
     switch (kind) {
     case KIND_TEMPORARY:
     case KIND_OUTPUT:
@@ -32,11 +43,11 @@ static bool may_write(program *p, const instruction *in, uint8_t kind)
     case KIND_HOST:
         return in->calls_host || in->opcode == OP_COPY;
     case KIND_INPUT:
-        p->writes_inputs |= in->opcode == OP_COPY;
-        return in->opcode == OP_COPY;
+        p->writes_inputs |= back;
+        return back;
     case KIND_STATE:
-        p->writes_state |= in->opcode == OP_COPY;
-        return in->opcode == OP_COPY;
+        p->writes_state |= back;
+        return back;
     default:
         return false;
     }

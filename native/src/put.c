@@ -241,7 +241,8 @@ static dvt_status run_put(const dvt_call *c, dvt_error *error)
 {
     const dvt_tensor *out = c->outputs[0];
     put p;
-    dvt_copy_tensor(out, c->inputs[BASE]);
+    if (out != c->inputs[BASE]) /* else the base's own memory is written to */
+        dvt_copy_tensor(out, c->inputs[BASE]);
     if (!set_positions(&p, c))
         return unfit(error);
     p.source = dvt_data(c->inputs[SOURCE]);

@@ -18,6 +18,7 @@ from dovetail.file.kernel_decode import split_kernels
 from dovetail.file.objects import objects
 from dovetail.ir.affine import add
 from dovetail.ir.call import Arg, OpCall, Ref
+from dovetail.ir.in_place import is_in_place
 from dovetail.ir.program import (
     VALUE,
     Buffer,
@@ -238,13 +239,24 @@ class _Inlining:
             case KernelCall(kernel, outputs, inputs, attributes):
                 given = tuple(map(self.name, inputs))
                 made = KernelCall(kernel, tuple(map(self.name, outputs)), given, attributes)
-                self.lowering.emit(made)
+                self._kernel(made)
             case Copy(target, source):
                 self.lowering.emit(Copy(self.name(target), self.name(source)))
             case HostCall():
                 self._host(instruction, f"{self.part.segment.name}_{number}")
             case _:
                 raise CannotSave(f"{self.part.segment.name} holds {type(instruction).__name__}")
+
+    def _kernel(self, call: KernelCall) -> None:
+        """A kernel; the format has none that write where an input lies."""
+        if not is_in_place(call):
+            self.lowering.emit(call)
+            return
+        (target,) = call.outputs
+        desc = replace(self.lowering.buffers[target].desc, layout=None)
+        made = self.lowering.declare(f"{target}_written", "temporary", desc)
+        self.lowering.emit(replace(call, outputs=(made,)))
+        self.lowering.emit(Copy(target, made))
 
     def _host(self, host: HostCall, name: str) -> None:
         if self.lowering.is_native(call := self.part.as_call(host, name)):

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dovetail import history
 from dovetail.file.container import Section, chunks, lay_out
 from dovetail.file.encode import encode_program, scalar_bytes
+from dovetail.ir.in_place import is_in_place
 from dovetail.ir.program import HostCall, Program, writes
 from dovetail.ir.segment import Segment
 from dovetail.ir.size import Dim, parse_size, symbols_of
@@ -85,11 +86,14 @@ def _symbols(program: Program, results: Sequence[ManifestEntry]) -> list[tuple[s
 
 
 def when_it_writes(program: Program) -> str:
-    """When a program writes to its inputs: "never", "last" (no host call follows) or "early"."""
+    """When a program writes to its inputs: "never", "last" (no host call follows) or "early".
+
+    Kernels that write where an input lies may fail when some of it is written.
+    """
     inputs = {b.name for b in program.buffers if b.kind == "input"}
     inputs |= {b.name for b in program.buffers if b.of in inputs}
     written = [n for n, i in enumerate(program.instructions) if inputs & {*writes(i)}]
     if not written:
         return "never"
     follow = program.instructions[written[0] :]
-    return "early" if any(isinstance(i, HostCall) for i in follow) else "last"
+    return "early" if any(isinstance(i, HostCall) or is_in_place(i) for i in follow) else "last"

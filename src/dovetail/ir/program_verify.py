@@ -7,6 +7,7 @@ from collections.abc import Iterable
 
 from dovetail.errors import InvalidLayout, InvalidProgram, SizeError
 from dovetail.ir import device_verify
+from dovetail.ir.in_place import is_in_place
 from dovetail.ir.layout import verify_memory
 from dovetail.ir.program import (
     KINDS,
@@ -206,7 +207,8 @@ def _writable(program: Program, instruction: Instruction) -> set[str]:
     """The kinds of buffers that an instruction other than a copy may write."""
     on_host = isinstance(instruction, BlobCall) and instruction.owner not in program.device_names
     host = {"host"} if on_host or isinstance(instruction, HostCall) else set()
-    return {"temporary", "output"} | host
+    back = {"input", "state"} if is_in_place(instruction) and not program.devices else set()
+    return {"temporary", "output"} | host | back
 
 
 def _same(program: Program, left: str, right: str) -> bool:

@@ -397,6 +397,9 @@ def _put(
 SCATTERS = frozenset(op for op, rule in RULES.items() if rule in (_scatter, _index_put))
 
 
+PUTS = frozenset(op for op, rule in RULES.items() if rule in (_index_copy, _index_put))
+
+
 def _is_whole_slices(base: TensorDesc, index: TensorDesc, source: Arg, axis: int) -> bool:
     """Whether a source has a slice for each element of an index, and nothing is repeated."""
     if not isinstance(source, Ref) or not isinstance(source.desc, TensorDesc) or not index.rank:

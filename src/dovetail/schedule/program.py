@@ -102,6 +102,11 @@ class PlanWriter:
         for step in plan.steps:
             if isinstance(step, LibraryCall):
                 self._alias(step)
+        self.copied = [
+            tuple(self._value(arg) for arg in step.call.args[:2])
+            for step in plan.steps
+            if isinstance(step, LibraryCall) and is_write(step.call)
+        ]
         self.needed = self._needed()
         self.layouts = dict(self._layouts())
 
@@ -279,7 +284,9 @@ class PlanWriter:
 
     def _runtime_kernel(self, step: LibraryCall) -> bool:
         """Leave a call to a kernel of the runtime's, where that takes less time than PyTorch's."""
-        found = runtime_kernel(step.call) if self.target.kind == "cpu" else None
+        if self.target.kind != "cpu":
+            return False
+        found = runtime_kernel(step.call, written_back=self._is_written_back(step))
         if found is None:
             return False
         operands = [(self._value(each.value), each.dtype) for each in found.operands]
@@ -290,6 +297,12 @@ class PlanWriter:
         made = (self.buffer(result),)
         self.lowering.emit(KernelCall(found.kernel, made, reads, found.attributes))
         return True
+
+    def _is_written_back(self, step: LibraryCall) -> bool:
+        """Whether a call's result is copied over its first operand."""
+        base = self._value(step.call.args[0]) if step.call.args else None
+        pairs = [(base, result) for result in step.results]
+        return any(pair in self.copied for pair in pairs)
 
     def _results(self, step: LibraryCall) -> tuple[str, ...]:
         """A host buffer for each result that somebody needs."""

@@ -110,11 +110,16 @@ class _ProgramRun:
         made = results if isinstance(results, tuple) else (results,)
         for target, value in zip(call.outputs, made, strict=True):
             self._tensor(target).copy_(value)
+            self._write_back(target)
 
     def _copy(self, copy: Copy) -> None:
         value = self._tensor(copy.source).clone()
         self._tensor(copy.target).copy_(value)
-        root = self.program.root(copy.target)
+        self._write_back(copy.target)
+
+    def _write_back(self, name: str) -> None:
+        """What a caller sees of a write to an input or to state."""
+        root = self.program.root(name)
         if root.kind == "input":
             self.inputs[root.name].copy_(self._tensor(root.name))
         elif root.kind == "state":

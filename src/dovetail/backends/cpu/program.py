@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from dovetail.backends.cpu.code import scheduled
 from dovetail.backends.segment_artifact import ManifestEntry, artifact_bytes, dim_entry, window
 from dovetail.codegen.llvm.module import generate
@@ -12,6 +14,8 @@ from dovetail.file.kernel_encode import kernels_section
 from dovetail.file.processors import PROCESSORS, target_here
 from dovetail.ir.call import Arg, Ref
 from dovetail.ir.dtypes import DTYPES
+from dovetail.ir.in_place import write_in_place
+from dovetail.ir.program_verify import verify_program
 from dovetail.ir.segment import Segment
 from dovetail.ir.size import Size
 from dovetail.lower.to_program import Lowering, declare_inputs
@@ -40,6 +44,8 @@ def segment_artifact(segment: Segment, effort: int = 1, *, libraries: bool = Tru
     lowering.drop_unused_inputs(symbols)
     try:
         lowered = lowering.program(segment.name, results.handed_out, symbols)
+        lowered = replace(lowered, program=write_in_place(lowered.program))
+        verify_program(lowered.program)
     except (CannotSave, InvalidProgram) as error:
         raise Unschedulable(str(error)) from error
     generated = {f"{name}@1": name for name in kernels.by_name}

@@ -7,11 +7,12 @@ from collections.abc import Sequence
 
 from dovetail.ir.call import OpCall, Ref
 from dovetail.ir.dtypes import COMPUTE, FLOATS
+from dovetail.ir.in_place import PUT
 from dovetail.ir.target import Target
 from dovetail.ir.tensor import TensorDesc
 from dovetail.lower.contraction import Contraction
 from dovetail.lower.index_map import variables_of
-from dovetail.lower.portable import SCATTERS, Match, match
+from dovetail.lower.portable import PUTS, SCATTERS, Match, match
 from dovetail.schedule.cpu.attention import attention_reason
 from dovetail.schedule.tiled import (
     has_dense,
@@ -149,8 +150,15 @@ def _has_dense_steps(value: Contraction) -> bool:
     return all(has_dense(value, factor, "sum") for factor in value.factors)
 
 
-def runtime_kernel(call: OpCall) -> Match | None:
-    """The runtime's kernel for a call, where it takes less time than PyTorch's."""
+def runtime_kernel(call: OpCall, *, written_back: bool = False) -> Match | None:
+    """The runtime's kernel for a call, where it takes less time than PyTorch's.
+
+    ``written_back``: the result is copied over what was changed, which the runtime's kernel can
+    write to where it lies (``ir/in_place.py``).
+    """
+    if call.op in PUTS and written_back:
+        found = match(call)
+        return found if isinstance(found, Match) and found.kernel == PUT else None
     if call.op not in SCATTERS:
         return None
     sizes = [desc.shape for desc in call.inputs]
