@@ -127,7 +127,9 @@ def test_a_matrix_is_packed_once():
 
 
 def test_widths_divide_columns():
-    assert [panel_width(n) for n in (768, 1024, 300, 80, 257, 16)] == [48, 64, 0, 80, 0, 16]
+    sizes = (768, 1024, 300, 80, 257, 16)
+    assert [panel_width(n, AVX512) for n in sizes] == [48, 64, 0, 80, 0, 16]
+    assert [panel_width(n, TARGETS["x86-64-v3"]) for n in sizes] == [16, 16, 0, 16, 0, 16]
 
 
 @needs_code

@@ -104,7 +104,7 @@ class _Choice:
     def _library_seconds(self, call: OpCall, *, constant: bool) -> tuple[float, float] | None:
         if self.target.kind == "gpu":
             return gpu_layout.library_seconds(call, self.target, constant=constant)
-        return cpu_layout.library_seconds(call, constant=constant)
+        return cpu_layout.library_seconds(call, self.target, constant=constant)
 
     def _role(self, call: OpCall) -> str:
         if call.name in self.seconds:

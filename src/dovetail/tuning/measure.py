@@ -68,7 +68,7 @@ def measure(
                 continue
             code.add(made[1])
             prepared[name] = made[0]
-        return in_turns(prepared, taken)
+        return in_turns(prepared, taken, clock_for(torch.get_num_threads()))
 
 
 def _prepare(
@@ -138,10 +138,15 @@ def is_near(result: Any, expected: Any) -> bool:
     return bool(((made - wanted).abs() <= _NEAR * size + epsilon * (wanted.abs() + size)).all())
 
 
+def clock_for(threads: int) -> Callable[[], float]:
+    """One thread's own time, in which other work does not count; that of several is elapsed."""
+    return time.thread_time if threads == 1 else time.perf_counter
+
+
 def in_turns(
     prepared: Mapping[str, Callable[[], Any]],
     taken: str,
-    clock: Callable[[], float] = time.perf_counter,
+    clock: Callable[[], float],
 ) -> dict[str, list[float]]:
     """Seconds of each in each round, until they are steady; of the hopeless some rounds' alone."""
     times: dict[str, list[float]] = {name: [] for name in prepared}

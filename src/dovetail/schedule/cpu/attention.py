@@ -13,10 +13,14 @@ from dovetail.ir.target import Target
 from dovetail.lower.contraction import Contraction
 
 # Bytes of scores, of one head and in all, up to which kernels were measured to take no longer than
-# PyTorch's; of a head a quarter with vectors of 32 bytes, unless half of it is left out.
-MOST_OF_HEAD, MOST = 1 << 20, 16 << 20
+# PyTorch's; of a head with vectors of 32 bytes, and where half of it is left out.
+MOST_OF_HEAD, MOST = 4 << 20, 16 << 20
+NARROW, NARROW_CAUSAL = 1 << 18, 1 << 20
 WIDE = 64  # bytes of a vector
-FEW = 4  # keys for each query from which on vectors of 32 bytes gain nothing: nothing is used again
+# Keys for each query from which on vectors of 32 bytes gain nothing, since nothing is used again;
+# but for so few queries what a call of PyTorch's takes beside is more (1 to 8 by 300 to 500: 0.57
+# to 0.94 of its time, 16 by 500: 1.07).
+FEW, FEW_QUERIES = 4, 8
 
 
 def attention_reason(scores: Contraction, mixed: Contraction, target: Target) -> str:
@@ -26,9 +30,10 @@ def attention_reason(scores: Contraction, mixed: Contraction, target: Target) ->
     every = product(scores.shape)
     if not isinstance(queries, int) or not isinstance(keys, int) or not isinstance(every, int):
         return "attention whose sizes are not known"
-    most = MOST_OF_HEAD // 4 if narrow and not mixed.leaves_out else MOST_OF_HEAD
+    causal = NARROW_CAUSAL if mixed.leaves_out else NARROW
+    most = causal if narrow else MOST_OF_HEAD
     if queries * keys * size > most or every * size > MOST:
         return "attention with more scores than caches hold"
-    if narrow and FEW * queries < keys:
+    if narrow and queries > FEW_QUERIES and FEW * queries < keys:
         return "attention of few queries, which a library is better at"
     return ""

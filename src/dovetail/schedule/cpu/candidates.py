@@ -27,13 +27,14 @@ from dovetail.schedule.cpu.pack_convolution import (
     panel_width,
     winograd_choice,
 )
-from dovetail.schedule.cpu.packing import WIDTHS, packed_width
+from dovetail.schedule.cpu.packing import packed_width
 from dovetail.schedule.cpu.packing import panel_width as matrix_panels
 from dovetail.schedule.cpu.product import Sizes, best_shapes
 from dovetail.schedule.tiled import is_matrix_product
 from dovetail.schedule.way import KERNEL, LIBRARY, Way
 
-_FEW = 2  # of panels and of tiles beside those that the rules take
+_FEW = 2  # of tiles, and of a convolution's panels, beside those that the rules take
+_PANELS = (64, 32, 16)  # columns, of a matrix's
 # Multiply-adds below which there is too little to measure: 4 us in a kernel, less than a call.
 _LEAST = 1 << 17
 
@@ -61,7 +62,7 @@ def _convolution(
     assert isinstance(weight, Ref)
     constant = weight.name in once
     own = own_choice(call, target, constant=constant, error=error)
-    known = library_seconds(call, constant=constant)
+    known = library_seconds(call, target, constant=constant)
     if own is None or known is None:
         return None
     size = winograd_choice(found, target, error)[1] if constant else 0
@@ -69,7 +70,7 @@ def _convolution(
     ways = [LIBRARY, mine]
     if constant:
         ways += _winograd(found, error)
-    ways += [Way(panels=width) for width in _panels(found)]
+    ways += [Way(panels=width) for width in _panels(found, target, varies=not constant)]
     taken = mine if own <= known[1] else LIBRARY
     estimates = ((str(LIBRARY), known[1]), (str(mine), own))
     return _listed(taken, "it is modelled to take less time", ways, estimates)
@@ -83,9 +84,9 @@ def _winograd(found: Convolution, error: float) -> Iterator[Way]:
         yield from (Way(winograd=size) for size, e in WINOGRAD_ERRORS.items() if e <= error)
 
 
-def _panels(found: Convolution) -> list[int]:
+def _panels(found: Convolution, target: Target, *, varies: bool) -> list[int]:
     """Columns of panels other than the rules'."""
-    mine = panel_width(found)
+    mine = panel_width(found, target, varies=varies)
     fit = [n for n in PANEL_WIDTHS if n != mine and mine and found.outputs % n == 0]
     return [n for n in fit if n < found.outputs][:_FEW]
 
@@ -94,7 +95,8 @@ def _product(
     call: OpCall, contractions: tuple[Contraction, ...], target: Target, once: frozenset[str]
 ) -> Candidates | None:
     """Of a product of matrices, of several, or attention."""
-    reason = library_reason(contractions, target)
+    packed = packed_width(call, target, once)
+    reason = "" if packed else library_reason(contractions, target)
     if not all(_is_measurable(each) for each in contractions):
         return Candidates(str(LIBRARY if reason else KERNEL), reason)
     ways = [LIBRARY, KERNEL]
@@ -119,10 +121,10 @@ def _other_kernels(
     """Other panels of a constant matrix, or other tiles."""
     columns = int(value.extent("columns"))  # type: ignore[arg-type]
     if packed_width(call, target, once):
-        mine = matrix_panels(columns)
+        mine = matrix_panels(columns, target)
         yield Way(panels=0)
-        fit = (n for n in WIDTHS if n != mine and columns % n == 0)
-        yield from (Way(panels=n) for n, _ in zip(fit, range(_FEW), strict=False))
+        fit = (n for n in _PANELS if n != mine and columns % n == 0)
+        yield from (Way(panels=n) for n in fit)
     elif is_matrix_product(value):
         extents = (value.extent(role) for role in ("rows", "columns", "sum", "batch"))
         shapes = best_shapes(Sizes(*map(int, extents)), target.lanes, target)  # type: ignore[arg-type]

@@ -18,6 +18,7 @@ from dovetail.schedule.cpu.cost import cost
 from dovetail.schedule.cpu.product import CHUNK, LATENCY, MULTIPLY_ADD, PER_CYCLE
 from dovetail.schedule.tiles import STACK_BYTES, ConvolutionTile
 
+WIDE = 64  # bytes of a vector that is a line
 UNROLL = 4  # channels that hide the loop's own instructions
 MOST_VECTORS = 4
 MOST_PIXELS = 12  # of a tile: the pointer to each is a register
@@ -28,11 +29,16 @@ LOOK_UP = 3  # cycles to find a pixel's place at a tap
 FINISH = 6  # cycles that a vector of results takes beside its sum
 SECOND_HEIGHT = 1.02  # what one height is worth: half the code, and half the time it takes LLVM
 BLOCK = 64  # pixels of a unit of work, about
-CLOCK = 3e9  # cycles a second
-STREAM = 2e10  # bytes that a core reads from beyond its second cache in a second
+# Cycles a second, as the rest counts them: of vectors of 64 bytes a processor whose units have half
+# of that starts one multiply-add a cycle, not two (dense ones of benchmarks/autotune.py run at 55
+# GMAC/s with either, and so does the library with which they are compared).
+CLOCK, NARROW_CLOCK = 2.15e9, 4.15e9
+# Bytes of weights that a core reads from beyond its second cache in a second, beside what it
+# computes meanwhile; with vectors of half a line in panels, and by rows that are far apart.
+STREAM, NARROW_STREAM, NARROW_ROWS = 3e10, 1.5e10, 1e10
 # Cycles that Winograd's transformations of a tile take for a vector of channels, there and back.
 MIXED_CHUNK = 64  # products summed in registers where sums are mixed later, which adds their errors
-TRANSFORM = {2: (70, 50), 4: (300, 250)}
+TRANSFORM = {2: (50, 36), 4: (215, 180)}
 LONGEST = 1 << 14  # channels: so many zeros stand for a place outside the image
 
 
@@ -53,10 +59,14 @@ class TileWork:
         for rows, times in ((each, count - more), (each + 1, more)):
             loads = rows + vectors
             step = max(rows * vectors / PER_CYCLE, loads / PER_CYCLE, LATENCY) + vectors * line
-            outside = rows * (LOOK_UP * self.taps + FINISH * vectors)
+            outside = rows * self.outside(vectors)
             total += times * (self.terms * (step + LOAD * loads) + outside)
         panels = -(-self.columns // (vectors * lanes))
         return panels * total * (SECOND_HEIGHT if more else 1.0)
+
+    def outside(self, vectors: int) -> float:
+        """Cycles of a pixel beside its sum."""
+        return LOOK_UP * self.taps + FINISH * vectors
 
 
 def best_shape(
@@ -72,13 +82,22 @@ def best_shape(
 
 def own_seconds(pixels: int, columns: int, terms: int, taps: int, target: Target) -> float:
     """What generated code takes for a convolution of float32 on one core."""
-    cycles, _, _ = best_shape(TileWork(pixels, columns, terms, taps), target.lanes, target)
-    return cycles / CLOCK + _streamed(columns * terms, target)
+    work = TileWork(pixels, columns, terms, taps)
+    cycles, _, vectors = best_shape(work, target.lanes, target)
+    outside = -(-columns // (vectors * target.lanes)) * pixels * work.outside(vectors)
+    seconds = max(cycles - outside, 0.0) / clock(target) + outside / NARROW_CLOCK
+    return seconds + _streamed(columns * terms, target, NARROW_STREAM)
 
 
-def _streamed(weights: int, target: Target) -> float:
+def clock(target: Target) -> float:
+    """Cycles of multiply-adds a second."""
+    return CLOCK if target.vector_bytes >= WIDE else NARROW_CLOCK
+
+
+def _streamed(weights: int, target: Target, narrow: float) -> float:
     """Seconds to read weights that the second cache does not keep."""
-    return 0.0 if 4 * weights <= target.l2_bytes else 4 * weights / STREAM
+    rate = STREAM if target.vector_bytes >= WIDE else narrow
+    return 0.0 if 4 * weights <= target.l2_bytes else 4 * weights / rate
 
 
 def winograd_seconds(size: int, tiles: int, outputs: int, inputs: int, target: Target) -> float:
@@ -88,7 +107,8 @@ def winograd_seconds(size: int, tiles: int, outputs: int, inputs: int, target: T
     there, back = TRANSFORM[size]
     vectors = (inputs * there + outputs * back) / target.lanes
     every = (size + 2) ** 2
-    return (every * cycles + tiles * vectors) / CLOCK + _streamed(every * inputs * outputs, target)
+    seconds = (every * cycles + tiles * vectors) / clock(target)
+    return seconds + _streamed(every * inputs * outputs, target, NARROW_ROWS)
 
 
 def convolution_of(kernel: Kernel, target: Target) -> KernelConvolution | None:

@@ -9,7 +9,7 @@ from dovetail.ir.kernel import Kernel
 from dovetail.ir.kernel_convolution import size_of
 from dovetail.ir.kernel_depthwise import KernelDepthwise, kernel_depthwise
 from dovetail.ir.target import Target
-from dovetail.schedule.cpu.convolution import CLOCK, LONGEST
+from dovetail.schedule.cpu.convolution import LONGEST, WIDE, clock
 from dovetail.schedule.tiles import DepthwiseTile, heights_met
 
 # Pixels of a tile, the best first: sums that wait for none of the others.
@@ -25,8 +25,8 @@ _TALL = (
 _MANY_TAPS = 6  # in a row, from which on they have: 5 by 5 gain nothing
 _FEW = 4  # where there are few registers: neighbours' places are more than they hold
 _WRITTEN_OUT = 256  # multiply-adds of a tile: from more on rows of taps are a loop
-# Cycles of a tap and of a result, for one vector of channels.
-_TAP, _RESULT = 0.75, 6.0
+# Cycles of a tap and of a result, for one vector of channels: a line, or half of one.
+_WIDE, _NARROW = (0.55, 3.0), (0.95, 0.5)
 
 
 def depthwise_of(kernel: Kernel, target: Target) -> KernelDepthwise | None:
@@ -61,4 +61,5 @@ def _walked(found: KernelDepthwise, height: int) -> int:
 def depthwise_seconds(pixels: int, channels: int, taps: int, target: Target) -> float:
     """What generated code takes for such a convolution of float32 on one core."""
     vectors = -(-channels // target.lanes)
-    return pixels * vectors * (_TAP * taps + _RESULT) / CLOCK
+    tap, result = _WIDE if target.vector_bytes >= WIDE else _NARROW
+    return pixels * vectors * (tap * taps + result) / clock(target)

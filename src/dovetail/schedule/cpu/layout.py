@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 
 from dovetail.ir.call import OpCall, Ref
+from dovetail.ir.target import Target
 from dovetail.ir.tensor import TensorDesc
 
 # Seconds an element: 64 x 64 x 3 x 3 weights take a generated kernel 5.5 us, the library 24.
@@ -24,13 +25,15 @@ _HEAVY_CONSTANT, _HEAVY_VARYING = 1 << 20, 1 << 18
 
 # What a library's call costs beside its work: the call itself, and an element of its result that
 # is written, read and written again by what follows.
-_CALL, _PASS = 8e-6, 0.2e-9
-# Multiply-adds of float32 that a library does in a second on one core, called by PyTorch: weights
-# are laid out at each call (a ResNet-18 on an x86-64-v4).
-_RATE = 38e9
+_CALL, _PASS = 30e-6, 0.2e-9
+# Multiply-adds of float32 that a library does in a second on one core, called by PyTorch, with
+# vectors of any width; of each channel by itself, for a byte of a vector (benchmarks/autotune.py).
+_RATE, _DEPTHWISE_RATE = 55e9, 0.7e9
+# Seconds to lay out a weight, which it does at each call: of one tap, and of several.
+_WEIGHT, _WEIGHT_OF_TAPS = 0.35e-9, 0.8e-9
 
 
-def library_seconds(call: OpCall, *, constant: bool) -> tuple[float, float] | None:
+def library_seconds(call: OpCall, target: Target, *, constant: bool) -> tuple[float, float] | None:
     """What a library takes for a convolution, row-major and channels-last; None: it is none."""
     found = convolution_seconds(call, constant=constant)
     if found is None:
@@ -40,9 +43,15 @@ def library_seconds(call: OpCall, *, constant: bool) -> tuple[float, float] | No
     assert isinstance(weight.desc, TensorDesc)
     assert isinstance(call.output, TensorDesc)
     made = math.prod(call.output.shape)  # type: ignore[arg-type]
-    terms = math.prod(weight.desc.shape[1:])  # type: ignore[arg-type]
-    seconds = _CALL + _PASS * made + made * terms / _RATE
-    return found[0] + seconds, found[1] + seconds
+    outputs, inputs, *taps = map(int, weight.desc.shape)  # type: ignore[arg-type]
+    alone = inputs == 1 and call.args[8] == outputs
+    rate = _DEPTHWISE_RATE * target.vector_bytes if alone else _RATE
+    each = _WEIGHT if math.prod(taps) == 1 else _WEIGHT_OF_TAPS
+    terms = inputs * math.prod(taps)
+    seconds = _CALL + _PASS * made + made * terms / rate
+    weights = each * outputs * terms
+    row_major = seconds if found[1] else seconds + weights  # heavy ones are read as they lie
+    return found[0] + row_major, found[1] + seconds + weights
 
 
 def convolution_seconds(call: OpCall, *, constant: bool) -> tuple[float, float] | None:

@@ -22,25 +22,32 @@ from dovetail.ir.tensor import TensorDesc
 from dovetail.lower.calls import lowered_alone
 from dovetail.lower.panels import NAME as PANELS
 from dovetail.lower.winograd import NAME as WINOGRAD
-from dovetail.schedule.cpu.convolution import own_seconds, winograd_seconds
+from dovetail.schedule.cpu.convolution import WIDE, own_seconds, winograd_seconds
 from dovetail.schedule.cpu.depthwise import depthwise_seconds
-from dovetail.schedule.cpu.layout import REFORMAT, library_seconds
+from dovetail.schedule.cpu.layout import library_seconds
 from dovetail.schedule.cpu.library import library_reason
 from dovetail.schedule.cpu.transform_weights import WeightTransform
 from dovetail.schedule.images import channels_last, is_channels_last
 from dovetail.schedule.way import LIBRARY, Way
 
 _CONVOLUTION = "aten.convolution.default"
-# Columns of a panel, the best first: vectors of every processor that fill its registers with
-# accumulators (two of AVX-512 by twelve pixels).
-PANEL_WIDTHS = (32, 48, 16)
+# Seconds that Winograd's algorithm has to gain: it is two kernels more to compile and to start, and
+# weights four times as large.
+_WORTH = 2.5e-5
+# Seconds to lay out a weight at each call.
+_VARYING = 0.5e-9
+# Weights from which on those that vary are laid out in narrow panels, which are written sooner:
+# more than caches hold.
+_MANY_WEIGHTS = 1 << 18
+# Columns of a panel, the best first: vectors of 64 bytes that fill registers with accumulators (two
+# by twelve pixels); one line where vectors are half of one, so that none is read in two turns.
+PANEL_WIDTHS, NARROW_WIDTHS = (32, 48, 16), (16, 32, 48)
 _ROW_MAJOR = {"memory_format": Attr("memory_format", "contiguous_format")}
 # The largest error of a result by Winograd's algorithm, by the side of its tiles, against float64
 # and beside the root mean square of all results, for images and weights of any one scale.
 WINOGRAD_ERRORS = {2: 4e-6, 4: 2e-5}
 _ROW, _GAP = 128, 16  # columns a multiple of which makes rows of a power of two, nearly; a line
 _GROUPS = 16  # channels of a convolution of each by itself: a vector of every processor
-_MANY_CHANNELS = 32  # from which on transformations are little beside products
 # Channels of an image for which a padded copy is made: taps of fewer are walked together then.
 _FEW_CHANNELS = 16
 
@@ -88,6 +95,11 @@ class Convolution:
     def taps(self) -> int:
         """Positions of the weight."""
         return math.prod(map(int, self.weight.shape[2:]))  # type: ignore[arg-type]
+
+    @property
+    def weights(self) -> int:
+        """Elements of the weight."""
+        return math.prod(map(int, self.weight.shape))  # type: ignore[arg-type]
 
     @property
     def pixels(self) -> int:
@@ -146,7 +158,7 @@ def own_choice(call: OpCall, target: Target, *, constant: bool, error: float = 0
     if constant:
         seconds = min(seconds, winograd_choice(found, target, error)[0])
     else:
-        seconds += REFORMAT * math.prod(map(int, found.weight.shape))  # type: ignore[arg-type]
+        seconds += _VARYING * found.weights
     return seconds
 
 
@@ -164,9 +176,9 @@ def winograd_choice(found: Convolution, target: Target, error: float) -> tuple[f
     best = own_seconds(found.pixels, found.outputs, found.inputs * 9, 9, target), 0
     for size, bound in WINOGRAD_ERRORS.items():
         tiles = images * math.prod(-(-side // size) for side in sides)
-        if bound <= error and min(found.inputs, found.outputs) >= _MANY_CHANNELS:
+        if bound <= error:
             seconds = winograd_seconds(size, tiles, found.outputs, found.inputs, target)
-            best = min(best, (seconds, size))
+            best = min(best, (seconds + _WORTH, size))
     return best
 
 
@@ -220,7 +232,8 @@ class _WeightPacker:
         assert isinstance(weight, Ref)
         source, way = self.sources.get(weight.name, weight), Way.parse(call.candidate)
         size = self._winograd_size(found, way) if source.name in self.once else 0
-        width = 0 if size else panel_width(found, way)
+        varies = source.name not in self.once
+        width = 0 if size else panel_width(found, self.target, way, varies=varies)
         if (weight, width) not in self.packed:
             made = [*self._panels(source, width)] if width else []
             made = made or [*self._pack(source, transposed=found.transposed)]
@@ -354,16 +367,20 @@ def _is_left(call: OpCall, target: Target) -> bool:
 def _is_faster(call: OpCall, target: Target, *, constant: bool, error: float) -> bool:
     """Whether the cost model has a kernel take no longer than a library."""
     seconds = own_choice(call, target, constant=constant, error=error)
-    known = library_seconds(call, constant=constant)
+    known = library_seconds(call, target, constant=constant)
     return seconds is not None and known is not None and seconds <= known[1]
 
 
-def panel_width(found: Convolution, way: Way | None = None) -> int:
+def panel_width(
+    found: Convolution, target: Target, way: Way | None = None, *, varies: bool = False
+) -> int:
     """Columns of a panel; 0 where weights are one, or no panels divide them."""
     if found.transposed or found.groups > 1:
         return 0
-    given = () if way is None or way.panels is None else (way.panels,)
-    width = next((n for n in given or PANEL_WIDTHS if n and found.outputs % n == 0), 0)
+    many = varies and found.weights >= _MANY_WEIGHTS
+    wanted = NARROW_WIDTHS if many or target.vector_bytes < WIDE else PANEL_WIDTHS
+    given = wanted if way is None or way.panels is None else (way.panels,)
+    width = next((n for n in given if n and found.outputs % n == 0), 0)
     return width if width < found.outputs else 0
 
 
