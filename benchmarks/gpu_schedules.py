@@ -62,7 +62,6 @@ def others(kernel: Any, chosen: BlockSchedule, target: Target) -> Iterator[Block
                 replace(chosen, rows=1, columns=c, warps=warps, persistent=False)
                 for c in (1024, 2048, 4096, 8192, 16384)
             ]
-    found += [replace(s, back=not s.back) for s in found if not s.persistent and s.columns]
     for schedule in found:
         each = schedule.rows * max(schedule.columns, 1) / (schedule.warps * 32)
         if not 1 <= each <= 128:
@@ -154,7 +153,6 @@ def show(name: str, kind: str, pool: ProcessPoolExecutor) -> None:
                 s = schedule
                 note = f"{s.rows}x{s.columns} w{s.warps}{' p' if s.persistent else ''}"
                 note += " walked" if s.walked else ""
-                note += " back" if s.back else ""
                 times.append((milliseconds(code, words, blocks, tensors), note))
             first, ranked = times[0], sorted(times)
             best = "; ".join(f"{t * 1e3:.1f} {note}" for t, note in ranked[:SHOWN])

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from dovetail.backends.cuda.backend import program_of
-from dovetail.codegen.triton.render import render
 from dovetail.errors import CannotSave, InvalidSchedule
 from dovetail.file.kernel_encode import encode_kernel
 from dovetail.ir.kernel_text import parse_kernel, print_kernel
@@ -36,17 +35,6 @@ def python(*arguments, **variables):
     given = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": path, **variables}
     done = subprocess.run([sys.executable, *arguments], env=given, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr[-4000:]
-
-
-SUM = """kernel k(in x: DTYPE, out y: float32) over [i: ROWS] {
-  loop [j: COLUMNS] {
-    a: float32 = load x[0 | i * (COLUMNS) | j * (1)]
-    r: float32 = reduce sum(a)
-  }
-  loop [] {
-    store y[0 | i * (1)] = r
-  }
-}"""
 
 
 def softmax(rows, columns, dtype="bfloat16"):
@@ -239,18 +227,11 @@ def test_rows_of_float32_are_kept_in_parts():
     assert make_schedule(apart, GPU).columns == 4096  # along the last axis alone
 
 
-def test_rows_that_no_cache_holds_are_gone_through_there_and_back():
-    assert not make_schedule(softmax(4096, 32768), GPU).back  # near as a whole
-    ours = make_schedule(softmax(1024, 131072), GPU)
-    assert ours.back
-    text = render(softmax(1024, 131072), ours)
-    assert text.count("end - y0") == 1
-    alone = make_schedule(_sized(SUM, "bfloat16", 1024, 1 << 20), GPU)
-    assert not alone.back  # one pass
-    with pytest.raises(InvalidSchedule, match="second pass"):
-        verify_schedule(
-            softmax(8, 4096), replace(make_schedule(softmax(8, 4096), GPU), back=True), GPU
-        )
+def test_long_rows_take_steps_of_as_many_bytes():
+    for dtype, columns in (("bfloat16", 16384), ("float32", 8192)):
+        found = make_schedule(softmax(1024, 131072, dtype), GPU)
+        assert (found.rows, found.columns, found.warps, found.online) == (1, columns, 32, True)
+    assert make_schedule(softmax(1024, 32768), GPU).columns == 4096  # near when it is read again
 
 
 def test_far_places_need_64_bits():

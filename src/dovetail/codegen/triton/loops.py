@@ -130,15 +130,11 @@ def _base(r: TritonRenderer, largest: str, top: str) -> str:
 
 def _enter(r: TritonRenderer, loop: Loop) -> tuple[object, object]:
     r.columns, r.at_once = r.schedule.columns, False
-    extent, names, memo = r.extent(loop.axes), r.names, r.memo
-    forward = r.forward or any(isinstance(i, Scan) for i in loop.body)
-    if not forward:
-        r.line(f"end = ({extent} - 1) // {r.columns} * {r.columns}")
-    r.line(f"for y0 in range(0, {extent}, {r.columns}):")
+    r.line(f"for y0 in range(0, {r.extent(loop.axes)}, {r.columns}):")
+    names, memo = r.names, r.memo
     r.names, r.memo = names.new_child(), memo.new_child()
     r.depth += 1
-    r.walk(loop.axes, "y0" if forward else "(end - y0)")
-    r.forward = not (r.schedule.back and forward)
+    r.walk(loop.axes, "y0")
     return names, memo
 
 

@@ -94,7 +94,6 @@ class TritonRenderer:
         self.columns = schedule.columns  # of the loop at hand
         self.at_once = False  # whether the loop at hand is done in one step
         self.number = 0  # of that loop
-        self.forward = True  # whether the next pass over a row begins at its first column
         # Of a persistent block: at which part of which columns it stands, the order of their axes,
         # and what was computed at each part.
         self.stands = frozenset[Axis](), 0

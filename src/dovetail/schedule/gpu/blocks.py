@@ -18,8 +18,7 @@ class BlockSchedule:
     axes, or of the parallel axes ``along``. A ``persistent`` block reads a row once, and every loop
     finds it in registers; where a loop has more columns, they are written out step by step. A block
     with axes ``walked`` goes through all their points, ``rows`` at a time, and keeps what it adds
-    to memory in registers until the last. One that goes ``back`` begins each pass over a row where
-    the pass before ended: that end is still in the cache where the row as a whole is not.
+    to memory in registers until the last.
     """
 
     target: str
@@ -29,7 +28,6 @@ class BlockSchedule:
     persistent: bool = False
     along: tuple[str, ...] = ()
     walked: tuple[str, ...] = ()
-    back: bool = False
     wide: bool = False  # places in memory are 64-bit numbers
     online: bool = False  # a maximum and the sum of powers relative to it are found in one loop
     short: bool = False  # what is computed is rounded to 16 bits, and functions need no more

@@ -36,9 +36,7 @@ def moved_bytes(kernel: Kernel, schedule: BlockSchedule, target: Target) -> floa
     """Bytes to and from memory; what is read again from a near cache counts for less."""
     sizes = {b.name: item_bytes(b.dtype) for b in kernel.buffers}
     total, seen = 0.0, set[tuple[str, Index]]()
-    near = min(target.l2_bytes / max(_row_bytes(kernel, schedule), 1), 1.0)
-    kept = near if near == 1 or schedule.back else 0.0
-    again = kept * CACHED + 1 - kept
+    again = CACHED if _stays_near(kernel, schedule, target) else 1.0
     for loop in kernel.loops:
         here = set[tuple[str, Index]]()
         for i in loop.body:
@@ -61,13 +59,9 @@ def elements(kernel: Kernel, loop: Loop, i: Load | Store) -> int:
     return count
 
 
-def stays_near(kernel: Kernel, schedule: BlockSchedule, target: Target) -> bool:
+def _stays_near(kernel: Kernel, schedule: BlockSchedule, target: Target) -> bool:
     """Whether the rows that are being worked on stay in the second-level cache."""
-    return _row_bytes(kernel, schedule) <= target.l2_bytes  # a multiprocessor's share
-
-
-def _row_bytes(kernel: Kernel, schedule: BlockSchedule) -> int:
-    """Bytes of the rows that a multiprocessor works on."""
     widest = max((item_bytes(b.dtype) for b in kernel.buffers), default=4)
     lengths = [product(number(a.extent) for a in loop.axes) for loop in kernel.loops]
-    return number(max(map(number, lengths), default=1)) * schedule.rows * widest * ALONE
+    row = number(max(map(number, lengths), default=1)) * schedule.rows * widest
+    return row * ALONE <= target.l2_bytes  # a multiprocessor's share

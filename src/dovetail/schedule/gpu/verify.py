@@ -35,7 +35,6 @@ def verify_blocks(kernel: Kernel, schedule: BlockSchedule, target: Target) -> Bl
     _require(not s.online or (bool(pairs) and not s.persistent), "no sum of powers in one loop")
     sums = [i for i in kernel.instructions() if isinstance(i, Store) and i.sums]
     _require(bool(sums) == bool(s.walked), "sums in memory without axes that a block walks")
-    _require(not s.back or (bool(loops) and not s.persistent), "no second pass to go back in")
     if s.walked:
         _walked(kernel, schedule, sums)
     if s.persistent:
