@@ -11,6 +11,7 @@ from torch import nn
 from torch.export import Dim
 
 import dovetail
+from dovetail import errors
 from dovetail.artifact.save import pack
 from tests.differential import needs_code
 
@@ -127,6 +128,27 @@ def test_the_same_as_eager(results, name):
     found, expected = results[name].astype(numpy.float64), expected.double().numpy()
     assert found.shape == exact.shape
     assert abs(found - exact).max() <= 2 * abs(expected - exact).max() + 1e-6
+
+
+class NeedsTorch(nn.Module):
+    def forward(self, x):
+        power = torch.linalg.matrix_exp(x)
+        for _ in range(2):
+            power = power + torch.special.i0(power)
+        return torch.linalg.matrix_exp(power), torch.complex(x, x).sum(), torch.histc(x, 4)
+
+
+def test_all_that_needs_pytorch_is_named_at_once_with_its_lines(tmp_path):
+    first = NeedsTorch.forward.__code__.co_firstlineno
+    artifact = dovetail.export(NeedsTorch(), (data(3, 3),))
+    with pytest.raises(errors.CannotSave) as caught:
+        artifact.save(tmp_path / "model.dvt", without_torch=True)
+    said, here = str(caught.value), __file__
+    assert f"aten.i0.default (at {here}:{first + 3})" in said
+    assert f"aten.linalg_matrix_exp.default (at {here}:{first + 1}, {here}:{first + 4})" in said
+    assert f"aten.histc.default (at {here}:{first + 4})" in said
+    assert "leave out without_torch" in said
+    assert not (tmp_path / "model.dvt").exists()
 
 
 def test_convolutions_of_few_channels_are_done_in_tiles(tmp_path):

@@ -27,5 +27,15 @@ def wrong_shape():
     return WrongShape(), (torch.ones(1, 3),)
 
 
+class NeedsTorch(torch.nn.Module):
+    def forward(self, x):
+        power = torch.linalg.matrix_exp(x)
+        return power + torch.special.i0(x)
+
+
+def needs_torch():
+    return NeedsTorch(), (torch.ones(3, 3),)
+
+
 def exits():
     sys.exit(3)

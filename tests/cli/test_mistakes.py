@@ -66,6 +66,10 @@ MISTAKES = {
         ["reproduce", "tests.cli.factories:wrong_shape"],
         "tests/cli/factories.py:23: return self.linear(x)",
     ),
+    "needs PyTorch": (
+        ["compile", "tests.cli.factories:needs_torch", *OUT, "--without-torch"],
+        "tests/cli/factories.py:32): write these lines with other operators, or leave out",
+    ),
     "factory exits": (["explain", "tests.cli.factories:exits"], "SystemExit: 3"),
 }
 

@@ -28,6 +28,7 @@ from dovetail.capture._torch.decompositions import correct_lstm
 from dovetail.capture._torch.export import ignore_copied_leaves
 from dovetail.capture._torch.state import no_buffer_hooks_left
 from dovetail.capture.decompose import export_table
+from dovetail.capture.lines import traces_by_operator
 from dovetail.capture.metadata import correct
 from dovetail.compiled import CompiledGraph
 from dovetail.errors import DovetailError, ExportFailed, GuardFailed, InvalidExampleInputs
@@ -242,6 +243,7 @@ def _compile(program: Any, compiler: Compiler, name: str) -> Artifact:
     tensors = _tensors(program, roles)
     gm = program.graph_module
     correct(gm)
+    traces = traces_by_operator(gm)
     frozen = [i for i, role in enumerate(roles) if role.kind == "constant"]
     linked = compiler.compile_linked(gm, (), "inference", frozen, now=True)
     inputs = [
@@ -260,6 +262,7 @@ def _compile(program: Any, compiler: Compiler, name: str) -> Artifact:
         in_spec=program.call_spec.in_spec,
         out_spec=program.call_spec.out_spec,
         returned=_returned(signature),
+        traces=traces,
     )
     return Artifact(interface, linked, compiler.record)
 

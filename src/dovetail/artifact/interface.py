@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from dovetail.artifact.guards import InputGuards
@@ -31,3 +31,5 @@ class ModelInterface:
     in_spec: Any  # PyTorch's descriptions of how arguments and results are nested
     out_spec: Any
     returned: Mapping[int, int]  # output → the argument that was written to it
+    # The stacks of the model's code that the calls of each operator come from; none once loaded.
+    traces: Mapping[str, tuple[str, ...]] = field(default_factory=dict)

@@ -18,6 +18,7 @@ from dovetail import __version__
 from dovetail.artifact.graph_file import graph_to_bytes, is_on_gpu
 from dovetail.artifact.inline import CodeObject, Inliner, SegmentProgram
 from dovetail.artifact.interface import ModelInterface, Role
+from dovetail.artifact.needs_torch import needs_torch
 from dovetail.artifact.save_devices import DeviceLowering
 from dovetail.artifact.sign import Key, private_key, signature_section
 from dovetail.artifact.spec_tree import tree_of
@@ -345,11 +346,10 @@ class _Packer:
                     self.programs[name] = SegmentProgram(segment, blob.data)
 
     def _check_native(self) -> None:
-        """CannotSave where a call would be left to PyTorch."""
-        missing = {call.op for call in self._host_calls() if isinstance(match(call), str)}
-        if missing:
-            names = ", ".join(sorted(missing))
-            raise CannotSave(f"no kernel of the runtime's own serves {names}")
+        """CannotSave where calls would be left to PyTorch, with all of them."""
+        reasons = {c.op: r for c in self._host_calls() if isinstance(r := match(c), str)}
+        if reasons:
+            raise CannotSave(needs_torch(reasons, self.model.traces))
 
     def _host_calls(self) -> Iterator[OpCall]:
         for linked in self.part.segments:

@@ -10,6 +10,8 @@ from typing import Any
 
 from torch import fx
 
+from dovetail.capture.ops import OpOverload, op_name
+
 _FRAME = re.compile(r'File "(.*?)", line (\d+), in (.*)\n?(?: {4}(.*))?')
 _MOST_NOTED = 8  # lines of a note on an error
 _LIBRARY = str(Path(fx.__file__).resolve().parents[1])  # PyTorch's own code is no line of a user's
@@ -17,8 +19,25 @@ _LIBRARY = str(Path(fx.__file__).resolve().parents[1])  # PyTorch's own code is 
 
 def source_of(node: fx.Node) -> dict[str, Any] | None:
     """The innermost line outside PyTorch that a node comes from; None where it is not known."""
-    frames = _FRAME.findall(node.meta.get("stack_trace") or "")
+    return source_of_trace(node.meta.get("stack_trace") or "")
+
+
+def source_of_trace(trace: str) -> dict[str, Any] | None:
+    """The same of a stack as text."""
+    frames = _FRAME.findall(trace)
     return _innermost(_line(file, int(line), name, code) for file, line, name, code in frames)
+
+
+def traces_by_operator(gm: fx.GraphModule) -> dict[str, tuple[str, ...]]:
+    """The stacks that the calls of each operator come from, as PyTorch wrote them down.
+
+    Texts, not lines: a graph has thousands of calls, and lines are asked for where one fails.
+    """
+    found: dict[str, dict[str, None]] = {}
+    for node in gm.graph.nodes:
+        if isinstance(node.target, OpOverload) and node.meta.get("stack_trace"):
+            found.setdefault(op_name(node.target), {})[node.meta["stack_trace"]] = None
+    return {op: tuple(traces) for op, traces in found.items()}
 
 
 def source_of_frames(frames: Iterable[FrameSummary]) -> dict[str, Any] | None:
