@@ -211,13 +211,14 @@ class Raised(nn.Module):
 
 
 def test_products_are_built_in_on_request(tmp_path):
-    mlp = export(nn.Sequential(nn.Linear(8, 8), nn.GELU()), torch.randn(3, 8))
+    plain = nn.Sequential(nn.Linear(8, 8), nn.GELU()).bfloat16()
+    mlp = export(plain, torch.randn(3, 8, dtype=torch.bfloat16))
     mlp.save(tmp_path / "free.dvt", without_torch=True)
     assert describe(str(tmp_path / "free.dvt"))["host_ops"] == []
     mlp.save(tmp_path / "bound.dvt")
     assert describe(str(tmp_path / "bound.dvt"))["host_ops"] == ["aten.addmm.default"]
     both = nn.Sequential(nn.Conv3d(3, 4, 3), nn.GELU(), nn.Flatten(), nn.Linear(32, 2))
-    mixed = export(both, torch.randn(2, 3, 4, 4, 4))
+    mixed = export(both.bfloat16(), torch.randn(2, 3, 4, 4, 4, dtype=torch.bfloat16))
     mixed.save(tmp_path / "mixed.dvt")
     assert len(describe(str(tmp_path / "mixed.dvt"))["host_ops"]) == 2
     mixed.save(tmp_path / "none.dvt", without_torch=True)
