@@ -53,6 +53,18 @@ class Ordered(nn.Module):
         return kept + x.sort(0, descending=True)[0] + middle[:, None]
 
 
+class Sample(nn.Module):
+    """An image sampled in all three ways, its outside filled in one."""
+
+    def __init__(self, padding, corners):
+        super().__init__()
+        self.options = {"padding_mode": padding, "align_corners": corners}
+
+    def forward(self, image, grid):
+        modes = ("bilinear", "nearest", "bicubic")
+        return torch.stack([F.grid_sample(image, grid, m, **self.options) for m in modes])
+
+
 def data(*shape, dtype=torch.float32):
     return torch.randn(shape, generator=torch.Generator().manual_seed(len(shape))).to(dtype)
 
@@ -77,10 +89,14 @@ CASES = {
     "shared_keys": (Attend(enable_gqa=True), (queries(9), queries(9, 2), queries(9, 2))),
     "scatter": (Scatter(), (data(6, 5), torch.tensor([1, 0, 1, 5]), data(4, 5, 1)[..., 0])),
     "ordered": (Ordered(), (data(6, 9),)),
+    "sampled": (Sample("zeros", False), (data(2, 3, 7, 9), data(2, 6, 5, 2))),
+    "sampled_to_corners": (Sample("zeros", True), (data(2, 3, 7, 9), data(2, 6, 5, 2))),
+    "sampled_at_borders": (Sample("border", True), (data(2, 3, 7, 1), data(2, 6, 5, 2))),
+    "sampled_in_mirrors": (Sample("reflection", False), (data(2, 3, 7, 9), data(2, 6, 5, 2))),
     "integers": (Product(), (data(5, 6).mul(9).long(), data(6, 7).mul(9).long())),
     "vectors": (Product(), (data(6), data(6))),
 }
-VARYING = ("row", "row_of_each_channel", "dilated", "attention", "ordered")  # the batch
+VARYING = ("row", "row_of_each_channel", "dilated", "attention", "ordered", "sampled")  # the batch
 
 RUNS = """
 import pickle
@@ -128,6 +144,20 @@ def test_the_same_as_eager(results, name):
     found, expected = results[name].astype(numpy.float64), expected.double().numpy()
     assert found.shape == exact.shape
     assert abs(found - exact).max() <= 2 * abs(expected - exact).max() + 1e-6
+
+
+@pytest.mark.parametrize("padding", ["zeros", "border", "reflection"])
+@pytest.mark.parametrize("corners", [False, True])
+def test_samples_at_places_that_are_none(padding, corners, tmp_path):
+    """NaN, infinities and places beyond integers; interpreted, as for those who do not trust it."""
+    model, image, grid = Sample(padding, corners), data(1, 2, 4, 5), data(1, 2, 8, 2)
+    strange = [float("nan"), float("inf"), -float("inf"), 1e30, -1e12, 3e9, -1.0, 1.0]
+    grid[0, 0, :, 0] = grid[0, 1, :, 1] = torch.tensor(strange)
+    artifact = dovetail.export(model, (image, grid))
+    artifact.save(tmp_path / "model.dvt", without_torch=True)
+    found, expected = dovetail.load(tmp_path / "model.dvt")(image, grid), model(image, grid)
+    torch.testing.assert_close(found, expected, equal_nan=True)
+    torch.testing.assert_close(artifact(image, grid), expected, equal_nan=True)
 
 
 class NeedsTorch(nn.Module):

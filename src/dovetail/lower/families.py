@@ -26,6 +26,7 @@ FAMILIES = (
     "products",
     "reductions",
     "reindex",
+    "sampler",
     "scans",
     "scatters",
     "softmax",

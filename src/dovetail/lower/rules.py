@@ -70,12 +70,14 @@ class Lower:
         cost: float = 1.0,
         function: str = "",
         nth: int | None = None,
+        library: str = "",
     ) -> Pointwise:
         """An expression for a call's result, or for one of several; None is no operand."""
         desc = result(call, nth)
         name = call.name if nth is None else f"{call.name}.{nth}"
         given = [value for value in reads if value is not None]
-        return Pointwise(name, desc.dtype, desc.shape, desc.strides, body, given, cost, function)
+        form = desc.dtype, desc.shape, desc.strides
+        return Pointwise(name, *form, body, given, cost, function, library)
 
     def reduction(
         self,

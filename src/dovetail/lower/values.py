@@ -128,13 +128,15 @@ class Pointwise(Computed):
         reads: Sequence[Value],
         cost: float = 1.0,
         function: str = "",
+        library: str = "",
     ) -> None:
         """``function`` names the operator where its code depends on nothing but the type.
 
         What that takes is then counted; other costs, in instructions, count what is read as well.
+        ``library`` says why one had better compute this, where there is one.
         """
         super().__init__(name, dtype, shape, strides, shape, body, reads)
-        self.function = function
+        self.function, self.library = function, library
         self.cost = max(1.0, self.expression.instructions) if function else cost
 
 

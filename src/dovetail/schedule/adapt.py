@@ -8,6 +8,7 @@ from functools import cache, partial
 from dovetail.ir.dtypes import FLOATS
 from dovetail.ir.target import Target
 from dovetail.lower.calls import Adapt, Lowered
+from dovetail.lower.values import Pointwise
 from dovetail.schedule.cpu import cut as cpu_cut
 from dovetail.schedule.cpu import library as cpu_library
 from dovetail.schedule.gpu import cut as gpu_cut
@@ -56,6 +57,9 @@ def _reason(found: Lowered, target: Target, chosen: Way | None) -> str:
 
 def library_reason(found: Lowered, target: Target) -> str:
     """Why a library had better compute what a call became; empty where kernels had."""
+    told = (value.library for value in found.made if isinstance(value, Pointwise))
+    if reason := next(filter(None, told), ""):
+        return reason
     if target.warp:
         return gpu_library.library_reason(found, target)
     return cpu_library.library_reason(found.contractions, target)
