@@ -46,7 +46,7 @@ def call(op, *args, name="out", output=None, **kwargs):
 
 
 def lower_call(lower, made):
-    return calls.lower_call(lower, made, lambda found: found)
+    return calls.lower_call(lower, made, lambda found, _: found)
 
 
 def lower_one(made, *values):
