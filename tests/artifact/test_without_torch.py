@@ -65,6 +65,21 @@ class Sample(nn.Module):
         return torch.stack([F.grid_sample(image, grid, m, **self.options) for m in modes])
 
 
+class Bags(nn.Module):
+    """Sums of scaled rows, means without a row of padding, bags that are empty or of one length."""
+
+    def __init__(self):
+        super().__init__()
+        self.sums = nn.EmbeddingBag(20, 8, mode="sum")
+        self.means = nn.EmbeddingBag(20, 8, mode="mean", padding_idx=2)
+        table = data(20, 8)
+        self.sums.weight, self.means.weight = nn.Parameter(table), nn.Parameter(table + 1)
+
+    def forward(self, scales, rows, starts):
+        equal = self.means(rows.view(-1, 3))[: len(starts)]
+        return self.sums(rows, starts, scales) + self.means(rows, starts) * equal
+
+
 def data(*shape, dtype=torch.float32):
     return torch.randn(shape, generator=torch.Generator().manual_seed(len(shape))).to(dtype)
 
@@ -73,6 +88,8 @@ def queries(length, heads=4):
     return data(2, heads, length, 16)
 
 
+BAGGED = torch.arange(30) * 7 % 20
+BAGGED[3:9] = 2  # a bag of padding alone
 CASES = {
     "first_layer": (nn.Conv2d(3, 16, 7, 2, 3), (data(2, 3, 20, 20),)),
     "row": (nn.Conv1d(8, 16, 3, padding=1), (data(2, 8, 20),)),
@@ -93,6 +110,11 @@ CASES = {
     "sampled_to_corners": (Sample("zeros", True), (data(2, 3, 7, 9), data(2, 6, 5, 2))),
     "sampled_at_borders": (Sample("border", True), (data(2, 3, 7, 1), data(2, 6, 5, 2))),
     "sampled_in_mirrors": (Sample("reflection", False), (data(2, 3, 7, 9), data(2, 6, 5, 2))),
+    "bags": (Bags(), (data(30), BAGGED, torch.tensor([0, 3, 3, 9, 29, 30]))),
+    "bags_by_short_integers": (
+        Bags(),
+        (data(30), BAGGED.int(), torch.tensor([0, 0, 30], dtype=torch.int32)),
+    ),
     "integers": (Product(), (data(5, 6).mul(9).long(), data(6, 7).mul(9).long())),
     "vectors": (Product(), (data(6), data(6))),
 }
@@ -144,6 +166,24 @@ def test_the_same_as_eager(results, name):
     found, expected = results[name].astype(numpy.float64), expected.double().numpy()
     assert found.shape == exact.shape
     assert abs(found - exact).max() <= 2 * abs(expected - exact).max() + 1e-6
+
+
+@pytest.mark.parametrize("wrong", ["row", "negative row", "first start", "last start"])
+def test_bags_of_what_is_not_there_raise(wrong, tmp_path):
+    model = Bags().eval()
+    scales, rows, starts = data(30), BAGGED.clone(), torch.tensor([0, 3, 9])
+    artifact = dovetail.export(model, (scales, rows, starts))
+    artifact.save(tmp_path / "model.dvt", without_torch=True)
+    changed, place, number = {
+        "row": (rows, 4, 20),
+        "negative row": (rows, 4, -1),
+        "first start": (starts, 0, 1),
+        "last start": (starts, 2, 31),
+    }[wrong]
+    changed[place] = number
+    for run in (model, dovetail.load(tmp_path / "model.dvt")):
+        with pytest.raises((RuntimeError, IndexError)):
+            run(scales, rows, starts)
 
 
 @pytest.mark.parametrize("padding", ["zeros", "border", "reflection"])

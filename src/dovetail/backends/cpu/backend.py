@@ -99,7 +99,11 @@ class CpuBackend(LoweringBackend):
 
         target, error = target_here(), self.convolution_error
         segment = pack_convolutions(segment, target, once, error, libraries=self.libraries)
-        return pack_products(segment, target, once) if self.libraries else segment
+        if self.libraries:
+            return pack_products(segment, target, once)
+        from dovetail.schedule.cpu.bags import take_bags_apart
+
+        return take_bags_apart(segment)
 
     def prepare(self) -> None:
         """Import the code generator and start LLVM."""
