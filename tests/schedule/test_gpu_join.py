@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch import nn
 
-from dovetail.ir.kernel import Store
+from dovetail.ir.kernel import Apply, Store
 from dovetail.ir.target import TARGETS
 from dovetail.lower.values import LibraryCall, Source, root_of
 from dovetail.report.stages import cpu_segments
@@ -214,3 +214,20 @@ def test_sums_of_what_rows_do_not_read_stay_apart():
 def test_a_sum_of_what_a_softmax_reads():
     plan = check_rounded(lambda x: (x.softmax(-1), x.sum(0)), 2, torch.randn(4096, 64))
     assert sums_of(plan) == [1, 0]
+
+
+def test_a_window_reads_what_is_expensive_from_memory():
+    def normed(x, mean, var, w, b):
+        y = (x - mean) * (1 / (var + 1e-5).sqrt()) * w + b  # as a batch norm is
+        return F.max_pool2d(y.relu(), 3, 2, 1)
+
+    x, channels = torch.randn(2, 16, 28, 28), [torch.rand(16, 1, 1) for _ in range(4)]
+    plan = check(normed, 2, x, *channels)
+    first, second = (sum(i.op == "div" for i in applied(s.kernel)) for s in plan.steps)
+    assert (first, second) == (1, 0)  # the pool divides nothing
+    check(lambda x, b: F.max_pool2d((x + b).relu(), 3, 2, 1), 1, x, torch.randn(28))
+    check(lambda x: F.max_pool2d(F.gelu(x), 3, 1, 1), 2, x)  # nine times each
+
+
+def applied(kernel):
+    return [i for i in kernel.instructions() if isinstance(i, Apply)]

@@ -188,7 +188,7 @@ class Clusterer:
                 self.cheap[value] = cost, first
 
     def _find(self, value: Value, first: int) -> None:
-        window = self.limits.window
+        window = self.limits.near
         latest = max(first + window, len(self.clusters) - window)
         near = (*self.clusters[first : first + window], *self.clusters[latest:])
         for cluster in () if is_tiled(value) else near:

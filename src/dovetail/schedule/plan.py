@@ -14,8 +14,11 @@ from dovetail.ir.segment import Segment, is_write
 from dovetail.ir.target import Target
 from dovetail.ir.verify import verify_stage
 from dovetail.lower.calls import lower_segment, lowered_alone
+from dovetail.lower.expression import Compute
+from dovetail.lower.index_map import IndexMap
 from dovetail.lower.rules import Lower
 from dovetail.lower.values import (
+    Computed,
     Host,
     LibraryCall,
     Pointwise,
@@ -145,6 +148,7 @@ class _Storage:
         seen: set[Value] = set()
         work = Work(self.limits, cluster.work.costs)
         stack: list[Value] = list(roots)
+        places = dict.fromkeys(roots, 1)  # at which a point of the kernel needs a value
         while stack:
             value = stack.pop()
             if value in seen:
@@ -157,18 +161,22 @@ class _Storage:
                 if read in self.stored and read not in members and read not in cluster.inlined:
                     continue
                 room = len(seen) < self.limits.values and work.takes(read)
-                again = not is_tiled(value) and self._recompute(read, cluster, room=room)
+                often = places[value] * places_of(value, read)
+                again = not is_tiled(value) and self._recompute(read, cluster, often, room=room)
                 if read in members or read in cluster.inlined or again:
+                    places[read] = max(often, places.get(read, 0))
                     stack.append(read)
                 else:
                     self.stored.add(read)
 
-    def _recompute(self, value: Value, cluster: Cluster, *, room: bool) -> bool:
+    def _recompute(self, value: Value, cluster: Cluster, places: int, *, room: bool) -> bool:
         if isinstance(value, Reduction | Scanned) or self._written_between(value, cluster):
             return False
         home = self.clusterer.home[value]
         if home is not cluster and is_tiled(home.members[0]):
             return False  # what is done with a product's sums is done where they are
+        if self._costs_windows(value, cluster, places):
+            return False
         if self._cost(value, self.limits.inline) <= self.limits.inline:
             return not self._is_read_often(value, cluster)
         if is_expensive(value, self.limits) and is_serial(
@@ -177,6 +185,16 @@ class _Storage:
             return False
         alone = room and self.readers.get(value, set()) <= {cluster.number}
         return alone and value.numel == product(cluster.domain.sizes)
+
+    def _costs_windows(self, value: Value, cluster: Cluster, places: int) -> bool:
+        """Whether windows overlap so far that work at each place is worse than storing."""
+        if places < self.limits.places:
+            return False
+        points, size, often = product(cluster.domain.sizes), value.numel, float(places)
+        if isinstance(points, int) and isinstance(size, int):
+            often *= min(points / max(size, 1), 1.0)  # for each element: windows move by steps
+        limit = self.limits.window / max(often, 1.0)
+        return self._cost(value, limit, self.limits.rounded) > limit
 
     def _is_read_often(self, value: Value, cluster: Cluster) -> bool:
         """Whether the end of a reduction, in a kernel that runs anyway, is read many times over."""
@@ -191,17 +209,37 @@ class _Storage:
         first = self.clusterer.home[value].number
         return any(c.barrier for c in self.clusterer.clusters[first : cluster.number])
 
-    def _cost(self, value: Value, left: float) -> float:
-        """What computing one element again would take, counted until it is more than ``left``."""
+    def _cost(self, value: Value, left: float, rounded: int = 0) -> float:
+        """What computing one element again would take, counted until it is more than ``left``.
+
+        Divisions and square roots count as ``rounded`` instructions at least.
+        """
         if isinstance(value, Source | Host | Reduction | Scanned) or value in self.stored:
             return 1.0
         assert isinstance(value, Pointwise)
-        total = value.cost
+        total = value.cost if not rounded else max(value.cost, rounded * roundings(value))
         for read in map(root_of, value.reads):
             if total > left:
                 break
-            total += self._cost(read, left - total)
+            total += self._cost(read, left - total, rounded)
         return total
+
+
+def places_of(reader: Value, read: Value) -> int:
+    """The most places of one operand, a view of ``read``, that a point of a value needs."""
+    if not isinstance(reader, Computed):
+        return 1
+    found: dict[int, set[IndexMap]] = {}
+    for each in reader.expression.reads:
+        if root_of(reader.reads[each.operand]) is read:
+            found.setdefault(each.operand, set()).add(each.index)
+    return max(map(len, found.values()), default=1)
+
+
+def roundings(value: Pointwise) -> int:
+    """How many divisions and square roots an element takes."""
+    nodes = value.expression.nodes
+    return sum(isinstance(node, Compute) and node.op in ("div", "sqrt") for node in nodes)
 
 
 def verdict(call: OpCall, target: Target, device: str = "cpu") -> str:
