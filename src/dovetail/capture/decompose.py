@@ -44,6 +44,7 @@ def _core_decompositions() -> Mapping[Any, Rule]:
     rules = {op: rule for op, rule in table.items() if not is_random(op) and op not in whole}
     own: dict[str, Rule] = {
         "aten._efficientzerotensor.default": _zeros,
+        "aten.native_dropout_backward.default": _dropout_backward,
         "aten.roll.default": _roll,
     }
     return rules | {resolve_op(name): rule for name, rule in own.items()}
@@ -62,6 +63,11 @@ _WHOLE = (
 def _zeros(size: Sequence[int], **kwargs: Any) -> Any:
     """Zeros with memory behind them: a tensor without any is of use to autograd alone."""
     return torch.zeros(size, **{k: v for k, v in kwargs.items() if k != "pin_memory"})
+
+
+def _dropout_backward(grad: Any, mask: Any, scale: float) -> Any:
+    """Laid out as any product, which is as eager's; PyTorch's own copies it into rows."""
+    return grad * (mask.type_as(grad) * scale)
 
 
 def _roll(x: Any, shifts: Sequence[int], dims: Sequence[int] = ()) -> Any:

@@ -8,7 +8,7 @@ call that a pass made.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -20,7 +20,7 @@ from dovetail.capture.ops import HigherOrderOperator, OpOverload, op_name
 
 _ABSENT = object()
 _REDUCED = (torch.bfloat16, torch.float16)
-_Correction = Callable[[Any, tuple[Any, ...], tuple[Any, ...]], tuple[Any, ...]]
+_Correction = Callable[[Any, tuple[Any, ...], Any], Any]
 
 
 def compute(gm: fx.GraphModule, node: fx.Node) -> Any:
@@ -41,14 +41,14 @@ def correct(gm: fx.GraphModule, changed: Iterable[fx.Node] = ()) -> None:
     """
     changed = set(changed)
     nodes = [n for n in gm.graph.nodes if n.op == "call_function" and "val" in n.meta]
-    if not changed and not any(_correction(n.target) for n in nodes):
+    if not changed and not any(map(_may_be_wrong, nodes)):
         return
     mode = fake_mode_of(n.meta["val"] for n in nodes)
     with mode:
         for node in nodes:
-            if not _correction(node.target) and changed.isdisjoint(node.all_input_nodes):
+            if not _may_be_wrong(node) and changed.isdisjoint(node.all_input_nodes):
                 continue
-            if isinstance(node.target, HigherOrderOperator) or not _inputs_are_known(node):
+            if not _can_be_computed(node):
                 continue
             value = compute(gm, node)
             if describe(value) != describe(node.meta["val"]):
@@ -56,7 +56,24 @@ def correct(gm: fx.GraphModule, changed: Iterable[fx.Node] = ()) -> None:
                 changed.add(node)
 
 
-def _inputs_are_known(node: fx.Node) -> bool:
+def _may_be_wrong(node: fx.Node) -> bool:
+    """Whether a correction may change what is said of a call; of most views none can."""
+    correction = _correction(node.target)
+    return correction is not None and (
+        correction is not _view or _has_loose_strides(node.meta["val"])
+    )
+
+
+def _has_loose_strides(value: torch.Tensor) -> bool:
+    """Whether a value is not contiguous and has dimensions of one, which have any stride."""
+    fixed = all(isinstance(n, int) for n in (*value.shape, *value.stride()))
+    return fixed and 1 in value.shape and not value.is_contiguous()
+
+
+def _can_be_computed(node: fx.Node) -> bool:
+    """Whether a call can be made on fake tensors again; new sizes of its own would be others."""
+    if isinstance(node.target, HigherOrderOperator) or "unbacked_bindings" in node.meta:
+        return False
     return all("val" in n.meta or n.op == "get_attr" for n in node.all_input_nodes)
 
 
@@ -67,9 +84,10 @@ def _correction(target: Any) -> _Correction | None:
 def _corrected(target: Any, args: tuple[Any, ...], results: Any) -> Any:
     """The results of a call on fake tensors, described as the processor's kernels give them."""
     correction = _correction(target)
-    if correction is None or results[0].device.type != "cpu":
+    if correction is None:
         return results
-    return correction(target, args, results)
+    first = results if isinstance(results, torch.Tensor) else results[0]
+    return correction(target, args, results) if first.device.type == "cpu" else results
 
 
 # ---- batch norm --------------------------------------------------------------------------------
@@ -119,7 +137,55 @@ def _bags_without_gradient(
     return out, offsets, sizes, largest
 
 
+# ---- layouts -----------------------------------------------------------------------------------
+
+
+def _view(_: Any, args: tuple[Any, ...], result: Any) -> Any:
+    """A view, with the strides that PyTorch gives dimensions of one.
+
+    By those it takes one image for channels-last or for contiguous, and lays out what convolutions
+    return by the answer. A reshape that is not contiguous is a view.
+    """
+    x = args[0]
+    fixed = all(isinstance(n, int) for n in (*x.shape, *x.stride()))
+    if not fixed or not _has_loose_strides(result):
+        return result
+    return result.as_strided(result.shape, _view_strides(x, result.shape))
+
+
+def _view_strides(x: torch.Tensor, shape: Sequence[int]) -> list[int]:
+    """From the last dimension on, a dimension of one belongs to the block before it."""
+    found: list[int] = []
+    left = list(shape)
+    for stride, count in _blocks(x):
+        taken = 1
+        while left and (taken < count or left[-1] == 1):
+            found.append(taken * stride)
+            taken *= left.pop()
+    return found[::-1]
+
+
+def _blocks(x: torch.Tensor) -> Iterator[tuple[int, int]]:
+    """The stride and the size of each run of dimensions that lie like one, the last run first."""
+    block, count = x.stride(-1), 1
+    for size, stride in zip(reversed(x.shape), reversed(x.stride()), strict=True):
+        if size != 1 and stride != count * block:
+            yield block, count
+            block, count = stride, 1
+        count *= size
+    yield block, count
+
+
+def _angle(_: Any, args: tuple[Any, ...], result: Any) -> Any:
+    """Angles of complex numbers are contiguous, whatever the numbers are."""
+    return result.contiguous() if args[0].is_complex() else result
+
+
 _CORRECTIONS: dict[str, _Correction] = {
+    "aten.view.default": _view,
+    "aten._unsafe_view.default": _view,
+    "aten.reshape.default": _view,
+    "aten.angle.default": _angle,
     "aten.native_batch_norm.default": _saved_statistics,
     "aten._native_batch_norm_legit.no_stats": _saved_statistics,
     "aten._native_batch_norm_legit_functional.default": _running_statistics,
