@@ -3,6 +3,7 @@
 import pickle
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy
 import pytest
@@ -198,6 +199,15 @@ def test_samples_at_places_that_are_none(padding, corners, tmp_path):
     found, expected = dovetail.load(tmp_path / "model.dvt")(image, grid), model(image, grid)
     torch.testing.assert_close(found, expected, equal_nan=True)
     torch.testing.assert_close(artifact(image, grid), expected, equal_nan=True)
+
+
+@needs_code
+@pytest.mark.skipif(torch.__version__ < (2, 13), reason="the page is of another PyTorch's examples")
+def test_the_page_on_what_runs_without_pytorch_is_true():
+    tool = Path(__file__).parents[2] / "tools" / "without_torch.py"
+    command = [sys.executable, tool, "--check", "97"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 class NeedsTorch(nn.Module):
