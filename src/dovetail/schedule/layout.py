@@ -28,7 +28,7 @@ from dovetail.lower.views import view_offsets
 from dovetail.min_cut import FOREVER, MinCut
 from dovetail.schedule.adapt import adapter
 from dovetail.schedule.cpu import layout as cpu_layout
-from dovetail.schedule.cpu.pack_convolution import own_choice
+from dovetail.schedule.cpu.pack_convolution import convolution_of_call, own_choice
 from dovetail.schedule.gpu import layout as gpu_layout
 from dovetail.schedule.images import (
     is_channels_last,
@@ -66,6 +66,9 @@ class _Choice:
     seconds: dict[str, tuple[float, float]] = field(default_factory=dict)  # of convolutions
     roles: dict[str, str] = field(default_factory=dict)
     shifting: set[ValueKey] = field(default_factory=set)  # results that may lie otherwise
+    # Results of kernels that write images well channels-last alone: of transposed convolutions
+    # whose taps are apart, and what joins them.
+    spread: set[ValueKey] = field(default_factory=set)
 
     @staticmethod
     def of(segment: Segment, target: Target, once: frozenset[str]) -> _Choice | None:
@@ -83,6 +86,8 @@ class _Choice:
             if role not in ("traced", "any"):
                 made = [(call.name, path) for path, _ in tensors(call.output)]
                 chosen.shifting.update(made)
+            if role == "free" and chosen._joins_spread(call):
+                chosen.spread.add((call.name, ()))
         return chosen
 
     def _convolution(self, call: OpCall) -> tuple[float, float] | None:
@@ -99,7 +104,21 @@ class _Choice:
         if self.target.kind != "cpu":
             return found
         own = own_choice(call, self.target, constant=constant)
-        return found if own is None else (found[0], min(found[1], own))
+        if own is None or own > found[1]:
+            return found
+        image = convolution_of_call(call, self.target)
+        if image is not None and image.is_spread:
+            self.spread.add((call.name, ()))
+        return found[0], own
+
+    def _joins_spread(self, call: OpCall) -> bool:
+        """Whether a kernel that writes a spread image writes this call's result instead."""
+        shapes = [desc.shape for _, desc in tensors(call.output)]
+        return len(shapes) == 1 and any(
+            isinstance(ref.desc, TensorDesc) and ref.desc.shape == shapes[0]
+            for ref in call.refs()
+            if (ref.name, ref.path) in self.spread
+        )
 
     def _library_seconds(self, call: OpCall, *, constant: bool) -> tuple[float, float] | None:
         if self.target.kind == "gpu":
@@ -183,7 +202,9 @@ class _Choice:
             return 0
         if self.target.kind == "gpu":
             return picoseconds(gpu_layout.reformat_seconds(ref.desc, self.target))
-        return picoseconds(cpu_layout.REFORMAT * (ref.desc.numel or 0))
+        spread = (ref.name, ref.path) in self.spread
+        each = cpu_layout.SCATTER if spread else cpu_layout.REFORMAT
+        return picoseconds(each * (ref.desc.numel or 0))
 
 
 def _add_copies(cut: MinCut, ref: Ref, maker: object, users: list[object], cost: int) -> None:

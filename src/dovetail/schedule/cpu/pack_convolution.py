@@ -97,6 +97,20 @@ class Convolution:
         return math.prod(map(int, self.weight.shape[2:]))  # type: ignore[arg-type]
 
     @property
+    def has_few_channels(self) -> bool:
+        """Whether an image is padded for it, if at all, so that taps of a row lie together."""
+        return self.inputs < _FEW_CHANNELS and self.groups == 1 and not self.transposed
+
+    @property
+    def places(self) -> int:
+        """Places of the image that a kernel looks up for a pixel."""
+        if self.is_spread:
+            return 1
+        if self.has_few_channels and self.holes[-1] == 1:
+            return self.taps // int(self.weight.shape[-1])  # type: ignore[arg-type]
+        return self.taps
+
+    @property
     def weights(self) -> int:
         """Elements of the weight."""
         return math.prod(map(int, self.weight.shape))  # type: ignore[arg-type]
@@ -154,7 +168,7 @@ def own_choice(call: OpCall, target: Target, *, constant: bool, error: float = 0
     if found.transposed and not found.is_spread and math.prod(found.steps) > 1:
         return None  # its kernel would skip most of its products
     sums = found.inputs * (1 if found.is_spread else found.taps)
-    seconds = found.groups * own_seconds(found.pixels, found.outputs, sums, found.taps, target)
+    seconds = found.groups * own_seconds(found.pixels, found.outputs, sums, found.places, target)
     if constant:
         seconds = min(seconds, winograd_choice(found, target, error)[0])
     else:
@@ -173,7 +187,7 @@ def winograd_choice(found: Convolution, target: Target, error: float) -> tuple[f
     if not plain or {*found.steps, *found.holes} != {1}:
         return math.inf, 0
     images, _, *sides = map(int, found.made.shape)  # type: ignore[arg-type]
-    best = own_seconds(found.pixels, found.outputs, found.inputs * 9, 9, target), 0
+    best = own_seconds(found.pixels, found.outputs, found.inputs * 9, found.places, target), 0
     for size, bound in WINOGRAD_ERRORS.items():
         tiles = images * math.prod(-(-side // size) for side in sides)
         if bound <= error:
@@ -241,8 +255,7 @@ class _WeightPacker:
             yield from made
         packed = self.packed[weight, width]
         pads: object = call.args[4]
-        few = found.inputs < _FEW_CHANNELS and found.groups == 1 and not found.transposed
-        if any(found.pads) and few:
+        if any(found.pads) and found.has_few_channels:
             padded = self._padded(image, found.pads)
             yield padded
             image, pads = _ref(padded), (0,) * len(found.pads)

@@ -43,7 +43,7 @@ AHEAD, AHEAD_SHARE = 450, 4
 # Sets of a first cache, and lines that each holds: rows of which more fall into one set push each
 # other out (256 by 1024 times 1024 by 256, AVX-512: tiles of 14 rows run at 47 G/s, of 8 at 56).
 SETS, WAYS = 64, 8
-_SHORT = 128  # products of a sum beside which its way through a buffer counts
+SHORT = 128  # products of a sum beside which its way through a buffer counts
 _WRITTEN_OUT = 600  # instructions that follow sums, of all heights of tiles
 FINISH = 6  # cycles that a vector of results takes beside its sum
 # Picoseconds of a multiply-add for one element: two vectors of eight in a cycle, at 3.3 GHz.
@@ -131,7 +131,7 @@ def _finishes_in_registers(
     go that way for what LLVM makes of masks of one lane (codegen/llvm/render.py).
     """
     steps, columns = found.sum.extent, found.columns.extent
-    if not isinstance(steps, int) or not isinstance(columns, int) or steps > _SHORT:
+    if not isinstance(steps, int) or not isinstance(columns, int) or steps > SHORT:
         return False
     if tile.chunk or tile.depth or found.used_to_row or found.sums_to_row:
         return False
