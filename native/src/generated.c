@@ -175,6 +175,24 @@ static void hand_out_kernels(dvt_artifact *a)
             p->instructions[i].kernel = p->kernels[p->instructions[i].index];
 }
 
+/* Where a kernel's result is its first operand, an input or state (flow.c), it is put: others
+ * read their operands in any order, and would find what they have written. */
+static dvt_status check_writes_back(const program *p, dvt_error *error)
+{
+    for (uint32_t i = 0; i < p->instruction_count; i++) {
+        const instruction *in = &p->instructions[i];
+        if (in->opcode != OP_KERNEL || in->output_count == 0 || dvt_is_put(in->kernel))
+            continue;
+        uint8_t kind = p->buffers[p->buffers[in->outputs[0]].owner].kind;
+        if (kind == KIND_INPUT || kind == KIND_STATE)
+            return dvt_fail(error, DVT_ERROR_MALFORMED,
+                            "instruction %u writes to an input or state by another kernel than "
+                            "put@1",
+                            i);
+    }
+    return DVT_OK;
+}
+
 dvt_status dvt_kernels_bind(dvt_artifact *a, dvt_error *error)
 {
     program *p = &a->program;
@@ -185,9 +203,10 @@ dvt_status dvt_kernels_bind(dvt_artifact *a, dvt_error *error)
     const uint8_t *records = a->file.sections[DVT_KERNELS].data;
     for (uint32_t i = 0; status == DVT_OK && i < p->kernel_count; i++)
         status = find_kernel(a, records + 8 + 24 * (size_t)i, i, error);
-    if (status == DVT_OK)
-        hand_out_kernels(a);
-    return status;
+    if (status != DVT_OK)
+        return status;
+    hand_out_kernels(a);
+    return check_writes_back(p, error);
 }
 
 span dvt_kernel_name(const dvt_artifact *a, uint32_t kernel)

@@ -488,6 +488,8 @@ bool dvt_broadcasts(const dvt_tensor *from, const dvt_tensor *to);
 bool dvt_is_product(const dvt_kernel *kernel);
 /* Whether a kernel puts rows in order, which takes longer by the bits of a row's length. */
 bool dvt_is_sort(const dvt_kernel *kernel);
+/* Whether a kernel sets some places of its first operand's contents. */
+bool dvt_is_put(const dvt_kernel *kernel);
 /* How many elements a call puts into places, more than any operand may have: dimensions that
  * have no index times those of the indices. 0: the kernel puts none; UINT64_MAX: too many. */
 uint64_t dvt_put_positions(const dvt_call *call);

@@ -273,6 +273,11 @@ static dvt_status run_put(const dvt_call *c, dvt_error *error)
                     (long long)p.wrong - 1);
 }
 
+bool dvt_is_put(const dvt_kernel *kernel)
+{
+    return kernel->run == run_put;
+}
+
 const dvt_kernel dvt_put_kernels[] = {
     {sizeof(dvt_kernel), 1, "put", check_put, run_put},
 };

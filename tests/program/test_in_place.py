@@ -3,11 +3,13 @@
 import pytest
 import torch
 
-from dovetail.errors import InvalidProgram
+from dovetail.errors import InvalidArtifact, InvalidProgram
 from dovetail.ir.in_place import is_in_place, write_in_place
 from dovetail.ir.program import Copy
 from dovetail.ir.program_text import parse_program
 from dovetail.ir.program_verify import verify_program
+from dovetail.runtime.loaded import open_native
+from tests.artifact.files import file_bytes
 from tests.differential import assert_same, needs_code
 
 HEAD = (
@@ -63,6 +65,12 @@ def test_other_kernels_do_not_write_to_inputs():
     for wrong in ("kernel %cache = relu@1(%cache)\n", PUT.replace("%new =", "%rows =")):
         with pytest.raises(InvalidProgram, match="writes to"):
             program(wrong, PUT, READ)
+
+
+def test_files_whose_kernels_do_are_refused():
+    wrong = "kernel %cache = relu@1(%cache)\n"
+    with pytest.raises(InvalidArtifact, match="another kernel than put@1"):
+        open_native(file_bytes(HEAD + wrong + PUT + READ + END))
 
 
 # ---- models -------------------------------------------------------------------------------------
