@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from dovetail.runtime import loaded
-from dovetail.runtime.blobs import compiled_graph
 from dovetail.runtime.loaded import Loaded
 
 if TYPE_CHECKING:
@@ -68,7 +67,11 @@ def load(
         regenerate=_regenerate,
         opener=load,
     )
-    held = compiled_graph(found.native) if found.holds_graph else None
+    if not found.holds_graph:
+        return found
+    from dovetail.runtime.blobs import compiled_graph
+
+    held = compiled_graph(found.native)
     if held is None:
         return found
     from dovetail.artifact.exported import load_graph

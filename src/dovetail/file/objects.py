@@ -7,7 +7,7 @@ import struct
 from dovetail.errors import InvalidArtifact
 
 _SYMBOL_TABLE, _FUNCTION = 2, 2
-_BODY = ".body"  # of the function beside a kernel's own that does its work
+_BODY = ".body"  # of the functions beside a kernel's own that do its work begins so
 
 
 def objects(section: bytes) -> list[tuple[int, bytes]]:
@@ -33,7 +33,7 @@ def functions(section: bytes) -> dict[int, dict[str, int]]:
 
 
 def _symbols(code: bytes) -> dict[str, int]:
-    """The functions of an ELF object, a kernel's own and its body taken together."""
+    """The functions of an ELF object, a kernel's own and those of its body taken together."""
     (start,) = struct.unpack_from("<Q", code, 40)
     (count,) = struct.unpack_from("<H", code, 60)
     sections = [struct.unpack_from("<2I4Q2I2Q", code, start + 64 * n) for n in range(count)]
@@ -46,6 +46,6 @@ def _symbols(code: bytes) -> dict[str, int]:
             name, info, _, _, _, length = struct.unpack_from("<I2BH2Q", code, at)
             if info & 15 == _FUNCTION:
                 end = code.index(b"\0", names + name)
-                kernel = code[names + name : end].decode().removesuffix(_BODY)
+                kernel = code[names + name : end].decode().partition(_BODY)[0]
                 found[kernel] = found.get(kernel, 0) + length
     return found
