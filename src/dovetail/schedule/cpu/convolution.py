@@ -27,8 +27,9 @@ WAIT = 0.25  # of the time that takes, beside the multiply-adds that go on
 LOAD = 0.05  # cycles that a load delays all others, where it does not set the pace
 LOOK_UP = 3  # cycles to find a pixel's place at a tap
 FINISH = 6  # cycles that a vector of results takes beside its sum
-# The same where sums are used from registers: 32 pointwise convolutions from 8 to 96 channels, with
-# vectors of 32 and 64 bytes, took 0.8 to 1.1 of the time that is modelled so.
+# The same where sums are used from registers: 15 pointwise convolutions from 8 to 116 channels,
+# with vectors of 32 and of 64 bytes, took 0.78 to 1.26 of the time that is modelled so, but for two
+# whose columns fill no whole vectors of 32 bytes (1.75 and 2.0).
 SHORT_FINISH = 2
 SECOND_HEIGHT = 1.02  # what one height is worth: half the code, and half the time it takes LLVM
 BLOCK = 64  # pixels of a unit of work, about
