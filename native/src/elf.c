@@ -114,7 +114,7 @@ static dvt_status choose(span section, uint32_t *count, uint32_t *best, dvt_erro
     uint32_t level = (uint32_t)dvt_processor_level();
     *best = 0;
     for (uint32_t i = 0; i < *count; i++) {
-        row r;
+        row r = {0};
         dvt_status status = read_row(section, i, &r, error);
         if (status != DVT_OK)
             return status;
@@ -354,7 +354,7 @@ dvt_status dvt_code_load(span section, dvt_code **code, dvt_error *error)
     uint32_t count = 0, best = 0;
     dvt_status status = choose(section, &count, &best, error);
     for (uint32_t i = 0; status == DVT_OK && i < count; i++) {
-        row r;
+        row r = {0};
         status = read_row(section, i, &r, error);
         if (status != DVT_OK || r.level != best)
             continue;

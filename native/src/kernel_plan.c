@@ -444,7 +444,7 @@ dvt_status dvt_kernel_plan(const dvt_call *call, kernel_plan **made, dvt_error *
 
 dvt_status dvt_kernel_ir_check(const dvt_call *call, dvt_error *error)
 {
-    kernel_plan *plan;
+    kernel_plan *plan = NULL;
     dvt_status status = dvt_kernel_plan(call, &plan, error);
     if (status == DVT_OK)
         free(plan);
@@ -485,7 +485,7 @@ dvt_status dvt_kernel_ir_look(const dvt_call *call, operand_use *uses, kernel_wo
 
 int64_t dvt_kernel_ir_work(const dvt_call *call)
 {
-    kernel_plan *plan;
+    kernel_plan *plan = NULL;
     dvt_error unread;
     if (dvt_kernel_plan(call, &plan, &unread) != DVT_OK)
         return INT64_MAX;
