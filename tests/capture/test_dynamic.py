@@ -63,6 +63,16 @@ def test_one_compilation_serves_many_sizes(name, grad, backend):
 
 
 @both
+def test_views_of_returned_products_share_their_memory(backend):
+    def product_and_view(x, weight):
+        y = nn.functional.linear(x, weight)
+        return y, y.reshape(-1, y.shape[0])
+
+    with torch.no_grad():
+        assert_same(product_and_view, t(3, 2, 3, 5), t(7, 5), backend=backend, dynamic=True)
+
+
+@both
 def test_starts_of_either_sign(backend):
     compiled = torch.compile(lambda x, n: x[:, n:] * 2, backend=backend, dynamic=True)
     x = t(2, 9)

@@ -295,7 +295,8 @@ def test_large_taps_of_channels_are_walked_in_loops():
         given = replace(schedule, register_tiles=tile)
         if fits:
             assert parse_schedule(print_schedule(given)) == given
-            check_schedule(kernel, given, AVX512, integers(kernel))
+            for target in targets() & {AVX512}:  # none where its code cannot run
+                check_schedule(kernel, given, target, integers(kernel))
         else:
             with pytest.raises(InvalidSchedule):
                 verify_schedule(kernel, given, AVX512)

@@ -57,3 +57,18 @@ def test_sizes_are_the_same_however_they_are_spelled():
     assert same_dims((twice, mul(S0, S1)), (mul(2, S0), mul(S1, S0)))
     assert not same_dims((twice,), (mul(3, S0),))
     assert not same_dims((S0,), (S0, S0))
+
+
+def test_divisions_without_a_remainder_are_products():
+    """As PyTorch spells the strides of what it takes a dimension of apart."""
+
+    def floordiv(left, right):
+        return Size.binary("floordiv", left, right)
+
+    squared = mul(mul(S0, S1), S1)
+    assert same_dims((floordiv(squared, S1), floordiv(mul(6, S0), 3)), (mul(S1, S0), mul(2, S0)))
+    assert same_dims((floordiv(mul(S0, mul(4, S1)), mul(2, S0)),), (mul(2, S1),))
+    rest = Size.binary("add", squared, S0)
+    for left, right in ((rest, S1), (mul(3, S0), 2), (S0, S1), (S0, Size.binary("add", S0, S1))):
+        assert not same_dims((floordiv(left, right),), (S0,))
+        assert same_dims((floordiv(left, right),), (floordiv(left, right),))

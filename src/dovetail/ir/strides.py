@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 from dovetail.ir.affine import mul
-from dovetail.ir.size import Dim
+from dovetail.ir.size import Dim, Size
 
 
 class Strided(Protocol):
@@ -73,4 +73,27 @@ def polynomial(dim: Dim) -> dict[tuple[Dim, ...], int]:
                 term = tuple(sorted((*left, *right), key=str))
                 product[term] = product.get(term, 0) + one * two
         return {term: factor for term, factor in product.items() if factor}
-    return {(dim,): 1}
+    quotient = _quotient(dim) if dim.op == "floordiv" else None
+    return {(dim,): 1} if quotient is None else quotient
+
+
+def _quotient(dim: Size) -> dict[tuple[Dim, ...], int] | None:
+    """A division that leaves no remainder, whatever the sizes; None for any other.
+
+    PyTorch splits dimensions with divisions such as ``(s0 * s1 * s1) // s1``.
+    """
+    total, divisor = (polynomial(arg) for arg in dim.args)
+    if len(divisor) != 1:
+        return None
+    ((by, count),) = divisor.items()
+    found: dict[tuple[Dim, ...], int] = {}
+    for term, factor in total.items():
+        left = list(term)
+        for symbol in by:
+            if symbol not in left:
+                return None
+            left.remove(symbol)
+        if factor % count:
+            return None
+        found[tuple(left)] = factor // count
+    return found
