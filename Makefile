@@ -5,6 +5,8 @@
 # make test-backends   every shipped backend on every case of the differential suite
 # make test-processors   the suites as on processors without AVX-512 and without AVX2
 # make sweep   2,000 random graphs (GRAPHS=n: how many) and each case of op_db against eager
+# make networks  5,000 random networks with products and convolutions (NETWORKS=n: how many, from
+#              FIRST=n on), in nine ways: trained, frozen, of varying sizes, from files, …
 # make models  some 70 architectures of transformers: right, frozen, trained, in files without PyTorch
 # make sim     1,000 random graphs (SIM_GRAPHS=n: how many) split between cpu and the simulator
 # make fuzz    mutated artifacts through the loader, under ASan and UBSan (FUZZ=n: how many,
@@ -68,6 +70,13 @@ GRAPHS ?= 2000
 sweep: $(INSTALLED)
 	@DOVETAIL_RANDOM_GRAPHS=$(GRAPHS) DOVETAIL_OP_DB=alone $(BIN)/python -m pytest -q -n 2 \
 	    tests/codegen/test_random_graphs.py tests/codegen/test_op_db.py $(ARGS)
+
+NETWORKS ?= 5000
+FIRST    ?= 0
+.PHONY: networks
+networks: $(INSTALLED)
+	@DOVETAIL_NETWORKS=$(NETWORKS) DOVETAIL_FIRST_NETWORK=$(FIRST) $(BIN)/python -m pytest -q -n 2 \
+	    tests/networks $(ARGS)
 
 .PHONY: models
 models: $(INSTALLED)

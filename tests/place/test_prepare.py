@@ -8,11 +8,13 @@ import dovetail
 from dovetail import history
 from dovetail.artifact.save import pack
 from dovetail.compilers.layouts import GraphConstants
+from dovetail.file.processors import target_here
 from dovetail.ir import Input, OpCall, Ref, Segment, TensorDesc
 from dovetail.ir.program import Copy, KernelCall
 from dovetail.place.cut import PlacedSegment
 from dovetail.place.placement import Placement
 from dovetail.place.prepare import Preparation
+from dovetail.schedule.cpu.packing import panel_width
 from tests.differential import needs_code
 
 pytestmark = needs_code
@@ -84,7 +86,8 @@ def test_a_constant_of_the_graph_is_packed_while_it_is_compiled(freeze):
         for _ in range(2):
             torch.testing.assert_close(compiled(x), model(x))
     texts = [s.text for graph in history.recent()[-1].graphs for s in graph.segments]
-    packed = "as [d1 / 48: 2, d0: 40, d1: 48] constant"
+    width = panel_width(96, target_here())
+    packed = f"as [d1 / {width}: {96 // width}, d0: 40, d1: {width}] constant"
     assert sum(text.count(packed) for text in texts) == (2 if freeze else 1)
     assert ("aten.clone" in "".join(texts)) == freeze  # of what is frozen, in the part of its own
 
