@@ -22,7 +22,7 @@ OPERATIONS = """\
 
 /* What operands a rule admits: FLOAT to SINGLE one type for operands and result; CAST any to
  * any; TEST a floating-point number to bool; COMPARE two of one type to bool; SELECT a bool and
- * two of the result's type; CHECK int64, int64, bool to int64. */
+ * two of the result's type; CHECK int64, int64, bool to int64; BITS_OF int64 to float64. */
 typedef enum {
 @rules@
 } rule_id;

@@ -15,7 +15,7 @@ const table tables[] = {
       {12, 4, D_FIXED, 4},
       {16, 8, D_WIDE, 0},
       {24, 8, D_WIDE, 0}}},
-    {DVT_SIZES, "size words", 16, 8, 8, 16, 2, 0, {{0, 8, D_FIXED, 10}, {8, 8, D_WIDE, 0}}},
+    {DVT_SIZES, "size words", 16, 8, 8, 16, 2, 0, {{0, 8, D_FIXED, 23}, {8, 8, D_WIDE, 0}}},
     {DVT_BUFFERS,
      "buffers",
      8,

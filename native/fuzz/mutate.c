@@ -101,7 +101,7 @@ static void deepen_stack(bytes *body, const table *t, size_t at)
 static void extend_size(document *d, bytes *body, const table *t)
 {
     int64_t words[4] = {(int64_t)(one_in(2) ? DVT_SIZE_LOAD : DVT_SIZE_PUSH), 0,
-                        DVT_SIZE_ADD + (int64_t)below(7), 0};
+                        DVT_SIZE_ADD + (int64_t)below(21), 0};
     size_t start = table_start(d, t);
     uint32_t rows = table_rows(d, t);
     const field symbol = {0, 0, D_SYMBOL, 0};
@@ -137,7 +137,7 @@ static void change_size(document *d, bytes *body, const table *t)
     else if (opcode == DVT_SIZE_LOAD)
         change_field(d, body, at, &symbol);
     else if (opcode != DVT_SIZE_STORE)
-        set_number(body, at, 8, DVT_SIZE_ADD + below(7));
+        set_number(body, at, 8, DVT_SIZE_ADD + below(21));
 }
 
 /* ---- instructions ---- */

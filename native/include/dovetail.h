@@ -736,6 +736,20 @@ enum {
     DVT_SIZE_MAX = 7,
     DVT_SIZE_MIN = 8,
     DVT_SIZE_STORE = 9, /* pop a, outputs[operand] = a */
+    /* Since format 1.6: numbers of floating point are the bits of a double. */
+    DVT_SIZE_REAL = 10,     /* pop the integer a, push it as a double */
+    DVT_SIZE_REAL_ADD = 11, /* pop b, pop a, push a + b of doubles; likewise below */
+    DVT_SIZE_REAL_SUB = 12,
+    DVT_SIZE_REAL_MUL = 13,
+    DVT_SIZE_REAL_DIV = 14,
+    DVT_SIZE_REAL_POW = 15,
+    DVT_SIZE_REAL_MAX = 16,
+    DVT_SIZE_REAL_MIN = 17,
+    DVT_SIZE_REAL_SQRT = 18, /* pop a, push its square root */
+    DVT_SIZE_FLOOR = 19,     /* pop the double a, push it as an integer; likewise below */
+    DVT_SIZE_CEIL = 20,
+    DVT_SIZE_TRUNC = 21,
+    DVT_SIZE_ROUND = 22, /* to the nearest, halves to even */
 };
 
 /* The deepest stack a program may need; a deeper one is malformed. */

@@ -6,7 +6,7 @@
 
 /* What operands a rule admits: FLOAT to SINGLE one type for operands and result; CAST any to
  * any; TEST a floating-point number to bool; COMPARE two of one type to bool; SELECT a bool and
- * two of the result's type; CHECK int64, int64, bool to int64. */
+ * two of the result's type; CHECK int64, int64, bool to int64; BITS_OF int64 to float64. */
 typedef enum {
     RULE_FLOAT,
     RULE_NUMBER,
@@ -18,7 +18,8 @@ typedef enum {
     RULE_TEST,
     RULE_COMPARE,
     RULE_SELECT,
-    RULE_CHECK
+    RULE_CHECK,
+    RULE_BITS_OF
 } rule_id;
 
 /* X(number, name, operands, rule) */
@@ -90,7 +91,8 @@ typedef enum {
     X(64, atan2, 2, FLOAT)                                                                     \
     X(65, fmod, 2, FLOAT)                                                                      \
     X(66, hypot, 2, FLOAT)                                                                     \
-    X(67, check_divisor, 3, CHECK)
+    X(67, check_divisor, 3, CHECK)                                                             \
+    X(68, from_bits, 1, BITS_OF)
 
 /* What a reduction gives: a number, any type, a bool, or the int64 position that its second
  * operand is. */

@@ -86,6 +86,8 @@ static bool admits(uint8_t op, const type_id *given, type_id result)
         return given[0] == given[1] && result == T_BOOL;
     case RULE_SELECT:
         return given[0] == T_BOOL && given[1] == result && given[2] == result;
+    case RULE_BITS_OF:
+        return given[0] == T_I64 && result == T_F64;
     case RULE_CHECK:
         return given[0] == T_I64 && given[1] == T_I64 && given[2] == T_BOOL && result == T_I64;
     }

@@ -85,6 +85,7 @@ FLOAT_BOTH(acosh, (float)acosh((double)a), acosh(a))
 FLOAT_BOTH(atanh, (float)atanh((double)a), atanh(a))
 UNARY(S(isnan_f32), float, uint8_t, a != a)
 UNARY(S(isnan_f64), double, uint8_t, a != a)
+UNARY(S(from_bits), int64_t, double, double_of(a))
 UNARY(S(round_half), float, float, widen_half(narrow_half(a)))
 UNARY(S(round_bfloat16), float, float, widen_bfloat16(narrow_bfloat16(a)))
 
@@ -383,6 +384,7 @@ static const strip_table
                     [K_round_half] = {[T_F32] = S(round_half)},
                     [K_round_bfloat16] = {[T_F32] = S(round_bfloat16)},
                     [K_isnan] = BOTH(isnan),
+                    [K_from_bits] = {[T_I64] = S(from_bits)},
                     [K_floor] = BOTH(floor),
                     [K_ceil] = BOTH(ceil),
                     [K_trunc] = BOTH(trunc),

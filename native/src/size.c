@@ -1,6 +1,7 @@
 /* Size programs: see dovetail.h. */
 #include "dovetail.h"
 
+#include <math.h>
 #include <stdbool.h>
 #include <string.h>
 
@@ -61,6 +62,15 @@ static bool in_range(int64_t index, size_t count)
     return index >= 0 && (uint64_t)index < count;
 }
 
+/* How many numbers an operation takes; 0: it is none. */
+static size_t operands_of(int64_t opcode)
+{
+    if (opcode == DVT_SIZE_REAL || (opcode >= DVT_SIZE_REAL_SQRT && opcode <= DVT_SIZE_ROUND))
+        return 1;
+    const bool whole = opcode >= DVT_SIZE_ADD && opcode <= DVT_SIZE_MIN;
+    return whole || (opcode >= DVT_SIZE_REAL_ADD && opcode <= DVT_SIZE_REAL_MIN) ? 2 : 0;
+}
+
 dvt_status dvt_size_verify(const dvt_size_instruction *code, size_t count, size_t symbol_count,
                            size_t output_count)
 {
@@ -83,10 +93,12 @@ dvt_status dvt_size_verify(const dvt_size_instruction *code, size_t count, size_
             stored++;
             depth--;
             break;
-        default:
-            if (code[i].opcode < DVT_SIZE_ADD || code[i].opcode > DVT_SIZE_MIN || depth < 2)
+        default: {
+            const size_t taken = operands_of(code[i].opcode);
+            if (taken == 0 || depth < taken)
                 return DVT_ERROR_MALFORMED;
-            depth--;
+            depth -= taken - 1;
+        }
         }
         if (depth > DVT_SIZE_STACK)
             return DVT_ERROR_MALFORMED;
@@ -111,6 +123,75 @@ static dvt_status divide(int64_t a, int64_t b, int64_t *quotient, int64_t *rest)
     return DVT_OK;
 }
 
+static double real_of(int64_t bits)
+{
+    double value;
+    memcpy(&value, &bits, sizeof value);
+    return value;
+}
+
+static dvt_status real(double value, int64_t *result)
+{
+    memcpy(result, &value, sizeof value);
+    return DVT_OK;
+}
+
+/* Python raises where a power of finite numbers is none. */
+static dvt_status power(double a, double b, int64_t *result)
+{
+    const double value = pow(a, b);
+    if (!isfinite(value) && isfinite(a) && isfinite(b))
+        return a == 0 ? DVT_ERROR_DIVIDE_BY_ZERO : DVT_ERROR_OVERFLOW;
+    return real(value, result);
+}
+
+static dvt_status apply_real(int64_t opcode, double a, double b, int64_t *result)
+{
+    switch (opcode) {
+    case DVT_SIZE_REAL_ADD:
+        return real(a + b, result);
+    case DVT_SIZE_REAL_SUB:
+        return real(a - b, result);
+    case DVT_SIZE_REAL_MUL:
+        return real(a * b, result);
+    case DVT_SIZE_REAL_DIV:
+        return b == 0 ? DVT_ERROR_DIVIDE_BY_ZERO : real(a / b, result);
+    case DVT_SIZE_REAL_POW:
+        return power(a, b, result);
+    case DVT_SIZE_REAL_MAX: /* the first of equals, as Python */
+        return real(b > a ? b : a, result);
+    default: /* DVT_SIZE_REAL_MIN */
+        return real(b < a ? b : a, result);
+    }
+}
+
+static dvt_status whole(double value, int64_t *result)
+{
+    if (!(value >= -0x1p63 && value < 0x1p63)) /* a NaN too */
+        return DVT_ERROR_OVERFLOW;
+    *result = (int64_t)value;
+    return DVT_OK;
+}
+
+static dvt_status convert(int64_t opcode, int64_t a, int64_t *result)
+{
+    const double value = real_of(a);
+    switch (opcode) {
+    case DVT_SIZE_REAL:
+        return real((double)a, result);
+    case DVT_SIZE_REAL_SQRT:
+        return value < 0 ? DVT_ERROR_OVERFLOW : real(sqrt(value), result);
+    case DVT_SIZE_FLOOR:
+        return whole(floor(value), result);
+    case DVT_SIZE_CEIL:
+        return whole(ceil(value), result);
+    case DVT_SIZE_TRUNC:
+        return whole(trunc(value), result);
+    default: /* DVT_SIZE_ROUND */
+        return whole(rint(value), result);
+    }
+}
+
 static dvt_status apply(int64_t opcode, int64_t a, int64_t b, int64_t *result)
 {
     int64_t unused;
@@ -132,9 +213,11 @@ static dvt_status apply(int64_t opcode, int64_t a, int64_t b, int64_t *result)
     case DVT_SIZE_MAX:
         *result = a > b ? a : b;
         return DVT_OK;
-    default: /* DVT_SIZE_MIN: the verifier lets nothing else through */
+    case DVT_SIZE_MIN:
         *result = a < b ? a : b;
         return DVT_OK;
+    default: /* the verifier lets nothing else through */
+        return apply_real(opcode, real_of(a), real_of(b), result);
     }
 }
 
@@ -156,11 +239,13 @@ dvt_status dvt_size_run(const dvt_size_instruction *code, size_t count, const in
             outputs[operand] = stack[--depth];
             break;
         default: {
-            dvt_status status =
-                apply(code[i].opcode, stack[depth - 2], stack[depth - 1], &stack[depth - 2]);
+            const size_t taken = operands_of(code[i].opcode);
+            int64_t *first = &stack[depth - taken];
+            dvt_status status = taken == 1 ? convert(code[i].opcode, *first, first)
+                                           : apply(code[i].opcode, first[0], first[1], first);
             if (status != DVT_OK)
                 return status;
-            depth--;
+            depth -= taken - 1;
         }
         }
     }

@@ -12,7 +12,7 @@ from typing import Any
 
 from dovetail.backend import Support
 from dovetail.errors import InvalidOption, UnknownOption
-from dovetail.ir import Arg, Attr, OpCall, Size, TensorDesc
+from dovetail.ir import Arg, Attr, OpCall, Real, Size, TensorDesc
 from dovetail.ir.dtypes import DTYPES, item_bytes
 
 LAYOUTS = ("any", "contiguous")
@@ -104,7 +104,7 @@ def _tensors(call: OpCall) -> Iterator[tuple[str, TensorDesc]]:
 
 
 def _is_among(value: Arg, allowed: Collection[Any]) -> bool:
-    if isinstance(value, Size):
+    if isinstance(value, Size | Real):
         return False
     plain = value.value if isinstance(value, Attr) else value
     return any(type(plain) is type(a) and plain == _plain(a) for a in allowed)
@@ -115,4 +115,4 @@ def _plain(value: Any) -> Any:
 
 
 def _shown(value: Arg) -> str:
-    return str(value) if isinstance(value, Attr | Size) else repr(value)
+    return str(value) if isinstance(value, Attr | Size | Real) else repr(value)

@@ -122,6 +122,27 @@ def test_dynamic_shapes(backend):
 
 
 @both
+def test_numbers_computed_from_sizes(backend, tmp_path):
+    class Model(nn.Module):
+        def forward(self, x):
+            y = x * (1 / x.shape[0]) + x.shape[1] ** 0.5
+            y = nn.functional.pad(y, (0, int(x.shape[1] * 1.5)))
+            return y, nn.functional.celu(y, x.shape[0] / 3), y.var(0) / (x.shape[1] / 7)
+
+    shapes = {"x": {0: Dim("batch", min=2, max=50), 1: Dim("length", min=2, max=50)}}
+    artifact = dovetail.export(
+        Model(), (torch.randn(3, 4),), dynamic_shapes=shapes, backend=backend
+    )
+    artifact.save(tmp_path / "m.dvt")
+    loaded = dovetail.load(tmp_path / "m.dvt")
+    for shape in [(3, 4), (2, 9), (31, 50)]:
+        x = torch.randn(shape)
+        for one in (artifact, loaded):
+            for found, expected in zip(one(x), Model()(x), strict=True):
+                close(found, expected)
+
+
+@both
 def test_derived_dimensions(backend):
     class Model(nn.Module):
         def forward(self, x, y):

@@ -1,11 +1,13 @@
 """Symbolic sizes: one compilation for many sizes, sizes computed by us, data-dependent sizes."""
 
 import itertools
+import math
 
 import pytest
 import torch
 from torch import nn
 
+import dovetail
 from dovetail import history
 from tests.differential import BACKENDS, assert_same
 from tests.models import GPT
@@ -37,10 +39,55 @@ PROGRAMS = {
     "padding": (lambda x: nn.functional.pad(x, (1, x.shape[0])), [(3, 2), (4, 3), (6, 5)]),
     "broadcast": (lambda x: x.unsqueeze(0) - x.unsqueeze(1), [(3, 2), (4, 2), (5, 2)]),
     "mean_of_shape": (lambda x: x.sum() / x.shape[0] + x.shape[1] / 2, [(3, 2), (4, 5), (6, 7)]),
+    "scaled_by_a_quotient": (
+        lambda x: x.relu() * (1 / x.shape[0]) + x.sub(x, alpha=x.shape[1] / 3),
+        [(3, 2), (4, 5), (6, 7)],
+    ),
+    "powers_and_roots": (
+        lambda x: x / math.sqrt(x.shape[1]) + x * x.shape[0] ** -0.5 - x.shape[1] ** 0.3,
+        [(3, 2), (4, 5), (6, 7)],
+    ),
+    "extremes_of_floats": (
+        lambda x: x * max(x.shape[0] / 4, 1.25) - min(x.shape[1] / 3, 2.0) + float(x.shape[0]),
+        [(3, 2), (4, 5), (6, 9)],
+    ),
+    "rounded": (
+        lambda x: x * round(x.shape[0] / 3) + math.floor(x.shape[1] / 2.5) + int(x.shape[1] * 1.5),
+        [(3, 2), (4, 5), (6, 9)],
+    ),
+    "clamped_and_filled": (
+        lambda x: (
+            x.clamp(-x.shape[0] / 9, 1 / x.shape[1])
+            + torch.where(x > 0, x, x.shape[0] / 7)
+            + x.new_full((x.shape[1],), x.shape[0] / 3)
+        ),
+        [(3, 2), (4, 5), (6, 9)],
+    ),
+    "momentum": (
+        lambda x: x.var(0, correction=0) * (x.shape[0] / (x.shape[0] - 1)),
+        [(3, 2), (4, 5), (6, 9)],
+    ),
+    "float_output": (lambda x: (x * 2, x.shape[0] / x.shape[1]), [(3, 2), (4, 5), (6, 7)]),
+    "padded_to_a_multiple": (
+        lambda x: nn.functional.pad(x, (0, -x.shape[1] % 8)) * 2,
+        [(3, 2), (4, 8), (6, 13)],
+    ),
     "strided": (lambda x: x[::2, 1:].contiguous().t(), [(4, 5), (6, 7), (9, 9)]),
     "last_as_many": (lambda x: x[:, -x.shape[0] :] * 2, [(3, 7), (5, 8), (4, 9)]),
     "last_as_many_seen": (lambda x: (x * 2)[:, -x.shape[0] :], [(3, 7), (5, 8), (4, 9)]),
 }
+
+
+def test_numbers_computed_from_sizes_cost_no_kernel():
+    """They are scalars of the kernels that read them, in both passes."""
+    model = nn.BatchNorm2d(4)
+    x = t(3, 4, 5, 6, grad=True)
+    torch._dynamo.mark_dynamic(x, 0)
+    found = dovetail.explain(model, x).to_dict()
+    for graph in found["compilations"][0]["graphs"]:
+        counts = graph["counts"]
+        assert counts["kernel"] > 0
+        assert counts["host"] == counts["library"] == counts["elsewhere"] == 0
 
 
 @both

@@ -29,6 +29,7 @@ from dovetail.ir.program import (
     KernelCall,
     Program,
 )
+from dovetail.ir.real import Real, as_real
 from dovetail.ir.segment import Input, Segment
 from dovetail.ir.size import Dim, Size, parse_size, substitute
 from dovetail.ir.strides import same_dims
@@ -315,6 +316,8 @@ def _with_sizes(program: Program, dim: Callable[[Dim], Dim]) -> Program:
     def changed(arg: Arg) -> Arg:
         if isinstance(arg, Size):
             return dim(arg)
+        if isinstance(arg, Real):
+            return as_real(dim(arg.bits))
         return tuple(map(changed, arg)) if isinstance(arg, tuple) else arg
 
     def instruction(i: Instruction) -> Instruction:

@@ -12,6 +12,7 @@ from torch import fx
 
 from dovetail.capture._torch.symbols import size_hint, symbol_range, unbacked_bindings
 from dovetail.capture.ops import OpOverload, op_name
+from dovetail.capture.reals import number_of
 from dovetail.capture.sizes import is_symbolic, to_dim
 from dovetail.errors import SizeError, UnsupportedGraph
 from dovetail.ir import (
@@ -21,6 +22,7 @@ from dovetail.ir import (
     Dim,
     Input,
     OpCall,
+    Real,
     Ref,
     ScalarDesc,
     Segment,
@@ -111,6 +113,11 @@ class GraphReader:
         self.constants: dict[str, Any] = {}
         for node in gm.graph.find_nodes(op="placeholder"):
             self._bind_placeholder(node)
+        for node, arg in self.args.items():
+            desc = arg.desc if isinstance(arg, Ref) else None
+            if isinstance(desc, ScalarDesc) and isinstance(desc.size, Size):
+                if desc.size.symbols() <= self.bound:  # a product of sizes that tensors show
+                    self.args[node] = desc.size
 
     def _bind_placeholder(self, node: fx.Node) -> None:
         desc = describe(node.meta.get("val"))
@@ -139,7 +146,20 @@ class GraphReader:
             if symbols_of(desc.size) <= self.bound:
                 self.args[node] = desc.size
                 return None
+        if isinstance(desc, ScalarDesc) and self._read_number(node):
+            return None
         return self._read_call(node, desc)
+
+    def _read_number(self, node: fx.Node) -> bool:
+        """Note what a function of Python's gives, where that is known by an expression."""
+        if node.kwargs or _is_impure(node):
+            return False
+        found = number_of(op_name(node.target), tuple(map(self.arg, node.args)))
+        needed = found.symbols() if isinstance(found, Size | Real) else frozenset()
+        if found is None or not needed <= self.bound:
+            return False
+        self.args[node] = found
+        return True
 
     def _read_call(self, node: fx.Node, desc: Desc) -> OpCall:
         name = node.name
@@ -307,7 +327,7 @@ def needed_symbols(calls: Iterable[OpCall], outputs: Iterable[Arg]) -> set[str]:
             needed |= needed_symbols(sub.calls, sub.outputs) - set(sub.symbols()) - made
         made |= {symbol for symbol, _ in call.binds}
     for out in leaves(tuple(outputs)):
-        if isinstance(out, Size):
+        if isinstance(out, Size | Real):
             needed |= out.symbols() - made
     return needed
 

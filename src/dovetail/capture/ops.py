@@ -61,6 +61,8 @@ _PYTHON |= {
         "sym_ite",
         "sym_sqrt",
         "sym_sum",
+        *(f"_sym_{name}" for name in ("acos", "asin", "atan", "cos", "cosh", "log2", "sin")),
+        *(f"_sym_{name}" for name in ("sinh", "tan", "tanh")),
     ]
     if hasattr(torch, name)
 }

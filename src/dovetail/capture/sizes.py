@@ -9,7 +9,7 @@ import torch
 
 from dovetail.capture._torch.symbols import sym_expr, sympy_functions
 from dovetail.errors import SizeError
-from dovetail.ir.size import Dim, Size
+from dovetail.ir.size import Dim, Size, bits_of
 
 torch_sympy = sympy_functions()
 _cache: dict[Any, Dim] = {}
@@ -41,6 +41,8 @@ def _convert(expr: Any) -> Dim:
         return _fold("mul", expr.args)
     if expr.is_Pow and expr.exp.is_Integer and 0 < int(expr.exp) <= 16:
         return _fold("mul", [expr.base] * int(expr.exp))
+    if type(expr) in _ROUNDED:
+        return Size.of(_ROUNDED[type(expr)], _bits(expr.args[0]))
     rule = _RULES.get(type(expr))
     if rule is None:
         raise SizeError(f"{expr} is not an integer expression that can be computed at run time")
@@ -89,6 +91,41 @@ _RULES: dict[Any, Any] = {
     sympy.Max: _many("max"),
     sympy.Min: _many("min"),
 }
+
+
+# How integers are made of what is computed in floating point.
+_ROUNDED: dict[Any, str] = {
+    torch_sympy.FloorToInt: "floor",
+    torch_sympy.CeilToInt: "ceil",
+    torch_sympy.TruncToInt: "trunc",
+    torch_sympy.RoundToInt: "round",
+}
+_REALS: dict[Any, str] = {
+    torch_sympy.FloatTrueDiv: "real_div",
+    torch_sympy.FloatPow: "real_pow",
+    torch_sympy.OpaqueUnaryFn_sqrt: "real_sqrt",
+    torch_sympy.Max: "real_max",
+    torch_sympy.Min: "real_min",
+}
+
+
+def _bits(expr: Any) -> Dim:
+    """The bits of an expression of floating point; of sums and products those of two terms.
+
+    The order of more terms, which decides how they round, is lost in sympy.
+    """
+    if expr.is_number:
+        return bits_of(float(expr))
+    if type(expr) in (torch_sympy.ToFloat, torch_sympy.IntTrueDiv):
+        parts = [Size.of("real", from_sympy(arg)) for arg in expr.args]
+        return parts[0] if len(parts) == 1 else Size.of("real_div", *parts)
+    op = _REALS.get(type(expr)) or ("real_add" if expr.is_Add else "real_mul")
+    if (not (expr.is_Add or expr.is_Mul) and type(expr) not in _REALS) or len(expr.args) > 2:
+        raise SizeError(f"{expr} is not a number that can be computed at run time")
+    parts = [_bits(arg) for arg in expr.args]
+    if expr.is_Add or expr.is_Mul:
+        parts.sort(key=lambda part: (isinstance(part, int), str(part)))
+    return Size.of(op, *parts)
 
 
 def is_symbolic(value: Any) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 import operator
 from typing import Any
 
@@ -11,7 +12,8 @@ from torch import fx
 
 from dovetail.capture.ops import resolve_op
 from dovetail.errors import UnsupportedGraph
-from dovetail.ir import Arg, Attr, Ref, ScalarDesc, Segment, Size, Table, TensorDesc
+from dovetail.ir import Arg, Attr, Dim, Real, Ref, ScalarDesc, Segment, Size, Table, TensorDesc
+from dovetail.ir.size import real_of
 
 
 def graph_module(segment: Segment) -> fx.GraphModule:
@@ -52,6 +54,19 @@ def _device(name: str) -> torch.device:
         return torch.device(name)
     except RuntimeError:
         raise UnsupportedGraph(f"this PyTorch has no device {name!r}") from None
+
+
+_ROUNDINGS = {"floor": math.floor, "ceil": math.ceil, "trunc": torch.sym_int, "round": round}
+_REALS: dict[str, Any] = {
+    "real_add": operator.add,
+    "real_sub": operator.sub,
+    "real_mul": operator.mul,
+    "real_div": operator.truediv,
+    "real_pow": operator.pow,
+    "real_max": torch.sym_max,
+    "real_min": torch.sym_min,
+    "real_sqrt": torch.sym_sqrt,
+}
 
 
 class _Writer:
@@ -102,6 +117,8 @@ class _Writer:
             return to_torch(value)
         if isinstance(value, Size):
             return self.size(value)
+        if isinstance(value, Real):
+            return self.real(value.bits)
         if isinstance(value, Segment):
             if value.captures:
                 raise UnsupportedGraph(f"the subgraph {value.name} holds tensors of its own")
@@ -112,10 +129,23 @@ class _Writer:
     def size(self, value: Size) -> fx.Node:
         if value.is_symbol:
             return self.values[value.args[0]]
+        if value.op in _ROUNDINGS:
+            return self.graph.call_function(_ROUNDINGS[value.op], (self.real(value.args[0]),))
         fn = {"max": torch.sym_max, "min": torch.sym_min}.get(value.op) or getattr(
             operator, value.op
         )
         return self.graph.call_function(fn, tuple(map(self.arg, value.args)))
+
+    def real(self, bits: Dim) -> fx.Node | float:
+        """A number of floating point, by the expression of its bits."""
+        if isinstance(bits, int):
+            return real_of(bits)
+        if bits.is_symbol:
+            return self.values[bits.args[0]]
+        if bits.op == "real":
+            return self.graph.call_function(torch.sym_float, (self.arg(bits.args[0]),))
+        args = tuple(map(self.real, bits.args))
+        return self.graph.call_function(_REALS[bits.op], args)
 
 
 def _example(desc: Any) -> Any:

@@ -24,6 +24,13 @@ static inline float from_bits(uint32_t bits)
     return x;
 }
 
+static inline double as_double(int64_t bits)
+{
+    double x;
+    memcpy(&x, &bits, sizeof x);
+    return x;
+}
+
 static inline uint32_t to_bits(float x)
 {
     uint32_t bits;

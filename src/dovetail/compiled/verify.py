@@ -5,6 +5,7 @@ from __future__ import annotations
 from dovetail.compiled.graph import CompiledGraph, CompiledPart, CompiledSegment
 from dovetail.errors import InvalidCompiledGraph
 from dovetail.ir.call import Arg, Ref, leaves
+from dovetail.ir.real import Real
 from dovetail.ir.segment import ValueKey
 from dovetail.ir.size import Size
 
@@ -70,7 +71,7 @@ def _verify_output(out: Arg, known: set[ValueKey]) -> None:
         needed: list[ValueKey] = []
         if isinstance(leaf, Ref):
             needed = [(leaf.name, leaf.path)]
-        elif isinstance(leaf, Size):
+        elif isinstance(leaf, Size | Real):
             needed = [(name, ()) for name in leaf.symbols()]
         for key in needed:
             if key not in known:

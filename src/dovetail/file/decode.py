@@ -32,7 +32,8 @@ from dovetail.ir.program import (
     Program,
     Symbol,
 )
-from dovetail.ir.size import decode_sizes
+from dovetail.ir.real import as_real
+from dovetail.ir.size import Dim, decode_sizes
 from dovetail.ir.tensor import TensorDesc
 
 _KINDS = tuple(KIND_CODES)
@@ -184,8 +185,10 @@ class _Decoder:
         self, index: int, outs: tuple[str, ...], ins: tuple[str, ...], given: list[Attribute]
     ) -> HostCall:
         def read(tag: str, number: Any) -> Arg:
-            if tag not in ("tensor", "number"):
+            if tag not in ("tensor", "number", "double"):
                 raise ValueError(f"a host call with an argument {tag!r}")
+            if tag == "double":
+                return as_real(cast("Dim", given[number]))
             return Ref(ins[number]) if tag == "tensor" else given[number]
 
         rows = struct.unpack_from("<4I", self.sections[container.HOST_CALLS], 8 + 16 * index)

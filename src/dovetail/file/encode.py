@@ -26,6 +26,7 @@ from dovetail.ir.program import (
     Launch,
     Program,
 )
+from dovetail.ir.real import Real
 from dovetail.ir.size import Dim, Size, SizeProgram
 
 NONE = 0xFFFFFFFF
@@ -244,6 +245,9 @@ class _Encoder:
             if isinstance(arg, Size):
                 sizes.append(arg)
                 return {"number": len(sizes) - 1}
+            if isinstance(arg, Real):
+                sizes.append(arg.bits)
+                return {"double": len(sizes) - 1}
             raise InvalidProgram(f"no file holds an argument of type {type(arg).__name__}")
 
         args = [arg_to_json(a, operand) for a in call.args]

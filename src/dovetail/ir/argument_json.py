@@ -11,6 +11,7 @@ from typing import Any
 
 from dovetail.errors import InvalidProgram
 from dovetail.ir.call import Arg, Attr, Ref
+from dovetail.ir.real import Real, as_real
 from dovetail.ir.size import Size, parse_size
 
 
@@ -19,6 +20,8 @@ def _write_for_program(arg: Any) -> Any:
         return {"buffer": arg.name}
     if isinstance(arg, Size):
         return {"size": str(arg)}
+    if isinstance(arg, Real):
+        return {"real": str(arg)}
     raise InvalidProgram(f"a host call cannot take an argument of type {type(arg).__name__}")
 
 
@@ -57,6 +60,8 @@ def arg_from_json(data: Any, read: Callable[[str, Any], Arg] = _read_for_program
             return complex(*map(float.fromhex, value))
         case "size":
             return parse_size(value)
+        case "real":
+            return as_real(parse_size(value))
         case "attr":
             return Attr(str(value[0]), str(value[1]))
     return read(tag, value)

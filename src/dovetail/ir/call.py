@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from dovetail.ir.real import Real
 from dovetail.ir.size import Size
 from dovetail.ir.tensor import Desc, TensorDesc
 
@@ -106,7 +107,8 @@ class OpCall:
 
     def symbols(self) -> frozenset[str]:
         """The symbols its arguments need at run time."""
-        return frozenset().union(*(a.symbols() for a in self.leaves() if isinstance(a, Size)))
+        sizes = (leaf for leaf in self.leaves() if isinstance(leaf, Size | Real))
+        return frozenset().union(*(size.symbols() for size in sizes))
 
     def subgraphs(self) -> Iterator[Segment]:
         """The subgraphs among its arguments (branches, loop bodies)."""
@@ -147,7 +149,7 @@ def resolve(arg: Arg, values: Mapping[str, Any]) -> Any:
         for index in arg.path:
             value = value[index]
         return value
-    if isinstance(arg, Size):
+    if isinstance(arg, Size | Real):
         return arg.evaluate(values)
     if isinstance(arg, tuple):
         return [resolve(item, values) for item in arg]

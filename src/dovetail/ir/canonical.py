@@ -16,9 +16,8 @@ from dovetail.ir.encode import SegmentWriter
 from dovetail.ir.segment import Segment
 from dovetail.ir.size import UNKNOWN, Dim
 
-_NAME = re.compile(r"[^\W\d]\w*")
-# What has a meaning of its own in a size.
-_KEPT = frozenset({"max", "min", str(UNKNOWN)})
+# Of a symbol, not of a function, nor the exponent of a number.
+_NAME = re.compile(r"(?<![\w.])[^\W\d]\w*\b(?!\()")
 
 
 def canonical_bytes(segment: Segment) -> bytes:
@@ -33,7 +32,9 @@ class _Renaming(SegmentWriter):
         self.numbers: dict[str, str] = {}
 
     def name(self, name: str) -> str:
-        return name if name in _KEPT else self.numbers.setdefault(name, f"n{len(self.numbers)}")
+        return (
+            name if name == str(UNKNOWN) else self.numbers.setdefault(name, f"n{len(self.numbers)}")
+        )
 
     def segment(self, segment: Segment) -> dict[str, Any]:
         return super().segment(replace(segment, name=""))

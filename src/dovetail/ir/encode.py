@@ -11,6 +11,7 @@ from dovetail.ir import argument_json
 from dovetail.ir.argument_json import arg_from_json
 from dovetail.ir.call import Arg, OpCall, Ref, Table
 from dovetail.ir.quantization import quantization_from_json, quantization_to_json
+from dovetail.ir.real import Real
 from dovetail.ir.segment import Input, Segment
 from dovetail.ir.size import Dim, Size, parse_size
 from dovetail.ir.tensor import Desc, ScalarDesc, TensorDesc
@@ -109,6 +110,8 @@ class SegmentWriter:
             return {"ref": [self.name(arg.name), *arg.path]}
         if isinstance(arg, Size):
             return {"size": self.dim(arg)}
+        if isinstance(arg, Real):
+            return {"real": self.dim(arg.bits)}
         if isinstance(arg, Table):
             return {"table": [[key, self.arg(value)] for key, value in arg.items]}
         if isinstance(arg, Segment):

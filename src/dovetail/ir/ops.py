@@ -25,8 +25,8 @@ _SAME_TYPE = {
     "single": frozenset({"float32"}),
 }
 # Those that are not of one type: any to any; a floating-point number to bool; two of one type to
-# bool; a bool and two of the result's type; int64, int64 and bool to int64.
-MIXED_RULES = ("cast", "test", "compare", "select", "check")
+# bool; a bool and two of the result's type; int64, int64 and bool to int64; int64 to float64.
+MIXED_RULES = ("cast", "test", "compare", "select", "check", "bits_of")
 RULES = (*_SAME_TYPE, *MIXED_RULES)
 # Picoseconds an element of float32, and of float64, with vectors of sixteen float32: a load that
 # hits the cache, measured as 30, and the rest beside it.
@@ -67,12 +67,16 @@ class Operation(NamedTuple):
                 return given == ("bool", result, result)
             case "check":
                 return (*given, result) == ("int64", "int64", "bool", "int64")
+            case "bits_of":
+                return (*given, result) == ("int64", "float64")
         return {*given} == {result} and result in _SAME_TYPE[self.rule]
 
     def result(self, given: tuple[str, ...]) -> str:
         """The type it gives for operands of these types, casts aside."""
         if self.rule in ("compare", "test"):
             return "bool"
+        if self.rule == "bits_of":
+            return "float64"
         return given[0] if self.rule == "check" else given[-1]
 
     def in_c(self, dtype: str) -> str:
@@ -199,6 +203,9 @@ _ROWS = (
     Operation("hypot", 2, "float", "hypot", "hypot", 66, (420, 900), 30),
     # A divisor, what to put in place of zero, and whether it is going to be used.
     Operation("check_divisor", 3, "check", number=67),
+    # An int64 as the float64 of its bits: how kernels are told numbers that are no integers.
+    Operation("from_bits", 1, "bits_of", "as_double({0})", number=68,
+              triton={"": "{0}.to(tl.float64, bitcast=True)"}),
 )
 # fmt: on
 OPERATIONS = {row.name: row for row in _ROWS}

@@ -23,6 +23,7 @@ from dovetail.ir.program import (
     reads,
     writes,
 )
+from dovetail.ir.real import Real
 from dovetail.ir.size import Dim, Size, symbols_of
 from dovetail.ir.strides import same_dims
 from dovetail.ir.verify import requirement
@@ -163,7 +164,8 @@ def _verify_instruction(
         _require(bool(_KERNEL_NAME.match(instruction.kernel)), "a kernel is called name@version")
         _require(bool(instruction.outputs), "a kernel without an output")
     device_verify.verify_sides(program, instruction)
-    sizes = (arg for arg in arguments(instruction) if isinstance(arg, Size))
+    given = (arg.bits if isinstance(arg, Real) else arg for arg in arguments(instruction))
+    sizes = (arg for arg in given if isinstance(arg, Size))
     _require_symbols(sizes, frozenset(s.name for s in program.symbols), "an argument")
     for name in writes(instruction):
         _verify_write(program, instruction, name, number, last)

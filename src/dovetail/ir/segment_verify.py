@@ -6,6 +6,7 @@ from dovetail.errors import InvalidLayout, UnsupportedGraph
 from dovetail.ir.call import Arg, Ref, leaves, tensors
 from dovetail.ir.layout import verify_memory
 from dovetail.ir.quantization import InvalidQuantization, verify_quantization
+from dovetail.ir.real import Real
 from dovetail.ir.segment import Segment
 from dovetail.ir.size import Size
 from dovetail.ir.tensor import Desc
@@ -62,7 +63,7 @@ def _verify_layouts(desc: Desc, name: str) -> None:
 
 
 def _verify_use(arg: Arg, known: dict[str, Desc], symbols: set[str], user: str) -> None:
-    if isinstance(arg, Size):
+    if isinstance(arg, Size | Real):
         _require(arg.symbols() <= symbols, f"{user} uses {arg}, which nothing binds")
     if not isinstance(arg, Ref):
         return

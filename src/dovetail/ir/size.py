@@ -4,6 +4,9 @@ A ``Size`` is a small immutable tree over named symbols (``s0 * 2 + 1``). It pri
 parses back, and compiles to a stack program that the C runtime evaluates with checked 64-bit
 arithmetic. Python evaluation is kept beside it as the oracle and for machines without the
 extension. Division and modulo are Python's (they round towards minus infinity).
+
+On the way to an integer, or to a ``Real`` (``ir/real.py``), an expression may compute in floating
+point: ``real`` and the operations named after it give the bits of a float64 as an int64.
 """
 
 from __future__ import annotations
@@ -11,6 +14,7 @@ from __future__ import annotations
 import ast
 import functools
 import importlib
+import math
 import operator
 import struct
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -25,13 +29,36 @@ VALUE = -1  # in place of the axis that a symbol is the size of: it is the input
 
 
 class _Operation(NamedTuple):
-    """One row of the table of operations on two sizes."""
+    """One row of the table of operations on sizes."""
 
     opcode: int  # shared with native/src/size.c, as those below; part of the artifact format
-    compute: Callable[[int, int], int]
+    compute: Callable[..., int]
     sign: str = ""  # between operands; empty: they stand behind the name
     level: int = 0  # how tightly the sign binds
     node: type[ast.operator] | None = None  # in Python's syntax tree
+    arity: int = 2
+
+
+def bits_of(value: float) -> int:
+    """The bits of a float64 as an int64."""
+    (bits,) = struct.unpack("<q", struct.pack("<d", value))
+    return int(bits)
+
+
+def real_of(bits: int) -> float:
+    """The float64 of these bits."""
+    (value,) = struct.unpack("<d", struct.pack("<q", bits))
+    return float(value)
+
+
+def _in_bits(compute: Callable[..., float]) -> Callable[..., int]:
+    """A function of float64 numbers as one of their bits."""
+    return lambda *bits: bits_of(compute(*map(real_of, bits)))
+
+
+def _of_bits(compute: Callable[[float], int]) -> Callable[[int], int]:
+    """A function that gives an integer, of a float64's bits."""
+    return lambda bits: compute(real_of(bits))
 
 
 _OPERATIONS = {
@@ -42,14 +69,29 @@ _OPERATIONS = {
     "mod": _Operation(6, operator.mod, "%", 2, ast.Mod),
     "max": _Operation(7, max),
     "min": _Operation(8, min),
+    "real": _Operation(10, lambda whole: bits_of(float(whole)), arity=1),
+    "real_add": _Operation(11, _in_bits(operator.add)),
+    "real_sub": _Operation(12, _in_bits(operator.sub)),
+    "real_mul": _Operation(13, _in_bits(operator.mul)),
+    "real_div": _Operation(14, _in_bits(operator.truediv)),
+    "real_pow": _Operation(15, _in_bits(math.pow)),
+    "real_max": _Operation(16, _in_bits(max)),
+    "real_min": _Operation(17, _in_bits(min)),
+    "real_sqrt": _Operation(18, _in_bits(math.sqrt), arity=1),
+    "floor": _Operation(19, _of_bits(math.floor), arity=1),
+    "ceil": _Operation(20, _of_bits(math.ceil), arity=1),
+    "trunc": _Operation(21, _of_bits(math.trunc), arity=1),
+    "round": _Operation(22, _of_bits(round), arity=1),
 }
+_CALLED = {name: row.arity for name, row in _OPERATIONS.items() if not row.sign}
+_TAKES_BITS = frozenset(n for n, o in _OPERATIONS.items() if o.opcode > _OPERATIONS["real"].opcode)
 _OPCODES = {"push": 0, "load": 1, "store": 9} | {n: o.opcode for n, o in _OPERATIONS.items()}
 _FROM_AST = {row.node: name for name, row in _OPERATIONS.items() if row.node is not None}
 
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """An expression: a symbol (``op == "symbol"``) or a binary operation on dimensions."""
+    """An expression: a symbol (``op == "symbol"``) or an operation on one or two dimensions."""
 
     op: str
     args: tuple[Any, ...]
@@ -67,9 +109,13 @@ class Size:
     @staticmethod
     def binary(op: str, left: Dim, right: Dim) -> Dim:
         """``left op right``, folded when both are known."""
-        if isinstance(left, int) and isinstance(right, int):
-            return _apply(op, left, right)
-        return Size(op, (left, right))
+        return Size.of(op, left, right)
+
+    @staticmethod
+    def of(op: str, *args: Dim) -> Dim:
+        """An operation, folded when all operands are known."""
+        known = [arg for arg in args if isinstance(arg, int)]
+        return _apply(op, *known) if len(known) == len(args) else Size(op, args)
 
     @property
     def is_symbol(self) -> bool:
@@ -89,8 +135,7 @@ class Size:
                 return values[self.args[0]]
             except KeyError:
                 raise SizeError(f"no value for the symbol {self.args[0]!r} in {self}") from None
-        left, right = (evaluate(arg, values) for arg in self.args)
-        return _apply(self.op, left, right)
+        return _apply(self.op, *[evaluate(arg, values) for arg in self.args])
 
     def __str__(self) -> str:
         return _print(self, 0)
@@ -118,8 +163,7 @@ def substitute(dim: Dim, values: Mapping[str, Dim]) -> Dim:
         return dim
     if dim.is_symbol:
         return values.get(dim.args[0], dim)
-    left, right = (substitute(arg, values) for arg in dim.args)
-    return Size.binary(dim.op, left, right)
+    return Size.of(dim.op, *[substitute(arg, values) for arg in dim.args])
 
 
 def parse_size(text: str) -> Dim:
@@ -195,8 +239,8 @@ def decode_sizes(code: bytes, symbols: Sequence[str]) -> list[Dim]:
             case "store":
                 sizes.append(stack.pop())
             case name:
-                right, left = stack.pop(), stack.pop()
-                stack.append(Size.binary(name, left, right))
+                first = len(stack) - _OPERATIONS[name].arity
+                stack[first:] = [Size.of(name, *stack[first:])]
     return sizes
 
 
@@ -219,10 +263,14 @@ def _checked(value: int) -> int:
     return value
 
 
-def _apply(op: str, left: int, right: int) -> int:
-    if right == 0 and op in ("floordiv", "mod"):
-        raise SizeError(f"division by zero: {left} {_OPERATIONS[op].sign} 0")
-    return _checked(_OPERATIONS[op].compute(left, right))
+def _apply(op: str, *args: int) -> int:
+    if op in ("floordiv", "mod") and args[1] == 0:
+        raise SizeError(f"division by zero: {args[0]} {_OPERATIONS[op].sign} 0")
+    try:
+        return _checked(_OPERATIONS[op].compute(*args))
+    except (ArithmeticError, ValueError) as error:
+        shown = ", ".join(str(real_of(arg)) for arg in args)
+        raise SizeError(f"{op}({shown}): {error}") from None
 
 
 def _emit(dim: Dim, index: Mapping[str, int], words: list[int]) -> None:
@@ -243,13 +291,21 @@ def _print(dim: Dim, outer: int) -> str:
         return f"({dim})" if dim < 0 and outer else str(dim)
     if dim.is_symbol:
         return str(dim.args[0])
-    left, right = dim.args
-    _, _, sign, level, _ = _OPERATIONS[dim.op]
+    row = _OPERATIONS[dim.op]
+    sign, level = row.sign, row.level
     if not sign:
-        return f"{dim.op}({_print(left, 0)}, {_print(right, 0)})"
+        shown = _print_real if dim.op in _TAKES_BITS else _print
+        return f"{dim.op}({', '.join(shown(arg, 0) for arg in dim.args)})"
+    left, right = dim.args
     # The right side binds one tighter, so that a - (b - c) keeps its parentheses.
     text = f"{_print(left, level)} {sign} {_print(right, level + 1)}"
     return f"({text})" if level < outer else text
+
+
+def _print_real(dim: Dim, outer: int) -> str:
+    """An operand of floating point, which is a number where its bits are known."""
+    known = isinstance(dim, int) and math.isfinite(real_of(dim))
+    return repr(real_of(dim)) if known else _print(dim, outer)  # type: ignore[arg-type]
 
 
 def _from_ast(node: ast.expr) -> Dim:
@@ -262,6 +318,17 @@ def _from_ast(node: ast.expr) -> Dim:
             return Size.symbol(name)
         case ast.BinOp(left=left, op=op, right=right) if type(op) in _FROM_AST:
             return Size(_FROM_AST[type(op)], (_from_ast(left), _from_ast(right)))
-        case ast.Call(func=ast.Name(id="max" | "min" as name), args=[left, right], keywords=[]):
-            return Size(name, (_from_ast(left), _from_ast(right)))
+        case ast.Call(func=ast.Name(id=name), args=given, keywords=[]):
+            if _CALLED.get(name) == len(given):
+                read = _real_from_ast if name in _TAKES_BITS else _from_ast
+                return Size(name, tuple(map(read, given)))
     raise ValueError(f"unexpected {type(node).__name__}")
+
+
+def _real_from_ast(node: ast.expr) -> Dim:
+    match node:
+        case ast.Constant(value=float(value)):
+            return bits_of(value)
+        case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=float(value))):
+            return bits_of(-value)
+    return _from_ast(node)

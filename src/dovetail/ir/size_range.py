@@ -18,6 +18,8 @@ def size_range(dim: Dim, symbols: Mapping[str, Range]) -> Range:
         return dim, dim
     if dim.is_symbol:
         return symbols.get(dim.args[0], ANY)
+    if dim.op not in _COMBINED:  # computed in floating point: nothing is known
+        return INT64_MIN, INT64_MAX
     left, right = (size_range(arg, symbols) for arg in dim.args)
     return _COMBINED[dim.op](left, right)
 
@@ -26,7 +28,7 @@ def multiple_of(dim: Dim) -> int:
     """The greatest number known to divide every value of a size; 0 divides only 0."""
     if isinstance(dim, int):
         return abs(dim)
-    if dim.is_symbol:
+    if dim.is_symbol or dim.op not in _COMBINED:
         return 1
     left, right = (multiple_of(arg) for arg in dim.args)
     if dim.op in ("add", "sub", "max", "min"):

@@ -9,7 +9,8 @@ from typing import Any
 from dovetail.ir.affine import mul
 from dovetail.ir.call import OpCall
 from dovetail.ir.dtypes import FLOATS
-from dovetail.ir.size import Dim
+from dovetail.ir.real import Real
+from dovetail.ir.size import Dim, Size
 from dovetail.lower.expression import Body, Builder
 from dovetail.lower.index_map import Indices
 from dovetail.lower.norms import optional
@@ -17,7 +18,7 @@ from dovetail.lower.pointwise import element
 from dovetail.lower.products import contraction
 from dovetail.lower.reductions import reduction
 from dovetail.lower.reindex import reshape
-from dovetail.lower.rules import Lower, Refused, argument, compute, number, result, rule, static
+from dovetail.lower.rules import Lower, Refused, argument, compute, result, rule, scalar, static
 from dovetail.lower.values import Pointwise, Value
 
 
@@ -31,8 +32,8 @@ def lower_attention(lower: Lower, call: OpCall) -> Any:
     if dropout != 0 or compute(query.dtype) not in FLOATS:
         raise Refused("attention with dropout, or of integers")
     scale = 1 / math.sqrt(static(query.shape[-1], "a head's size")) if scale is None else scale
-    if not number(scale):
-        raise Refused("a scale that is no constant")
+    if not scalar(scale):
+        raise Refused("a scale that is no number")
     heads = _Heads.of(query, key, value)
     query, mask = heads.apart(lower, query), mask and heads.apart(lower, mask)
     scores = _scores(lower, query, key, mask, scale, bool(causal))
@@ -125,7 +126,12 @@ class _Heads:
 
 
 def _scores(
-    lower: Lower, query: Value, key: Value, mask: Value | None, scale: float, causal: bool
+    lower: Lower,
+    query: Value,
+    key: Value,
+    mask: Value | None,
+    scale: float | Size | Real,
+    causal: bool,
 ) -> Pointwise:
     """How much each query looks at each key, before the softmax."""
     shape = (*query.shape[:-1], key.shape[-2], query.shape[-1])
@@ -135,7 +141,7 @@ def _scores(
     dtype = total.dtype
 
     def body(b: Builder, index: Indices) -> str:
-        x = b.apply("mul", dtype, b.read(total, index), b.const(scale, dtype))
+        x = b.apply("mul", dtype, b.read(total, index), element(b, scale, (), dtype))
         if mask is not None and mask.dtype == "bool":
             seen = element(b, mask, index, "bool")
             x = b.apply("where", dtype, seen, x, b.const(-math.inf, dtype))

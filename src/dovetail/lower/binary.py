@@ -6,10 +6,12 @@ from typing import Any
 
 from dovetail.ir.call import OpCall, Ref
 from dovetail.ir.dtypes import FLOATS
+from dovetail.ir.real import Real
 from dovetail.lower.expression import Builder
 from dovetail.lower.pointwise import (
     Element,
     check_number,
+    element,
     float_type,
     lower_elements,
     one,
@@ -24,6 +26,7 @@ from dovetail.lower.rules import (
     is_float,
     number,
     rule,
+    scalar,
     tensor,
 )
 from dovetail.lower.values import Pointwise
@@ -33,8 +36,8 @@ from dovetail.lower.values import Pointwise
 def lower_add(lower: Lower, call: OpCall) -> Pointwise:
     """Self ± alpha * other."""
     alpha = argument(call, 2, "alpha", 1)
-    if not number(alpha):
-        raise Refused("alpha is no constant")
+    if not scalar(alpha):
+        raise Refused("alpha is no number")
     dtype = compute(tensor(call.output).dtype)
     op = call.op.split(".")[1]
     if dtype == "bool" and (op != "add" or (alpha is not True and alpha != 1)):
@@ -45,7 +48,7 @@ def lower_add(lower: Lower, call: OpCall) -> Pointwise:
         if op == "rsub":
             x, y = y, x
         if alpha != 1:
-            y = b.apply("mul", dtype, y, b.const(alpha, dtype))
+            y = b.apply("mul", dtype, y, element(b, alpha, (), dtype))
         return b.apply("add" if op == "add" else "sub", dtype, x, y)
 
     if op == "rsub" and alpha != 1:
@@ -166,7 +169,7 @@ def lower_compare(lower: Lower, call: OpCall) -> Pointwise:
     for arg in call.args[:2]:
         if not is_float(stored):
             check_number(arg, stored)
-        elif isinstance(arg, float) and not is_float(promoted(_tensors(call))):
+        elif isinstance(arg, float | Real) and not is_float(promoted(_tensors(call))):
             raise Refused("a type that depends on PyTorch's default")
     op = simple(call.op.split(".")[1])
 

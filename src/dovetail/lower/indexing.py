@@ -20,8 +20,8 @@ from dovetail.lower.rules import (
     argument,
     axis,
     compute,
-    number,
     rule,
+    scalar,
     static,
     tensor,
 )
@@ -74,8 +74,8 @@ def lower_pad(lower: Lower, call: OpCall) -> Pointwise:
     source, desc = lower.value(call.args[0]), tensor(call.output)
     fill = argument(call, 2, "value", 0)
     pads = call.args[1]
-    if not number(fill) or not all(isinstance(p, int) for p in pads):
-        raise Refused("padding that is not constant")
+    if not scalar(fill) or not all(isinstance(p, int | Size) for p in pads):
+        raise Refused("padding that is no number")
     check_number(fill, desc.dtype)
     rank, dtype = len(source.shape), compute(desc.dtype)
 
@@ -83,8 +83,8 @@ def lower_pad(lower: Lower, call: OpCall) -> Pointwise:
         masks = []
         place = index
         for n, (before, after) in enumerate(zip(pads[::2], pads[1::2], strict=True), 1):
-            place = moved(place, rank - n, -before)
-            if before > 0 or after > 0:
+            place = moved(place, rank - n, mul(-1, before))
+            if not all(isinstance(p, int) and p <= 0 for p in (before, after)):
                 masks.append(between(b, place[rank - n], 0, source.shape[rank - n]))
         mask = all_of(b, masks)
         if mask is None:

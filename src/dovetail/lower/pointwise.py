@@ -9,6 +9,7 @@ from typing import Any
 from dovetail.ir.affine import Affine
 from dovetail.ir.call import OpCall, Ref
 from dovetail.ir.dtypes import DTYPES, FLOATS, INTEGERS, LIMITS, NUMBERS
+from dovetail.ir.real import Real
 from dovetail.ir.size import Size
 from dovetail.lower.expression import Builder
 from dovetail.lower.index_map import Indices
@@ -18,8 +19,8 @@ from dovetail.lower.rules import (
     argument,
     compute,
     is_float,
-    number,
     rule,
+    scalar,
     tensor,
 )
 from dovetail.lower.values import Pointwise, Value, broadcast_index
@@ -45,7 +46,8 @@ def promoted(operands: tuple[Any, ...]) -> str:
             groups[0 if desc.shape else 1].append(desc.dtype)
         else:
             kind = type(operand)
-            groups[2].append("bool" if kind is bool else "float32" if kind is float else "int64")
+            real = kind in (float, Real)
+            groups[2].append("bool" if kind is bool else "float32" if real else "int64")
     result = ""
     for group in groups:
         for dtype in group:
@@ -67,11 +69,11 @@ def _join(dtypes: list[str]) -> str:
     return best
 
 
-def operand(lower: Lower, arg: Any) -> Value | float | int | bool | Size:
+def operand(lower: Lower, arg: Any) -> Value | float | int | bool | Size | Real:
     """A tensor operand's value, or a number."""
     if isinstance(arg, Ref):
         return lower.value(arg)
-    if isinstance(arg, Size) or number(arg):
+    if scalar(arg):
         return arg  # type: ignore[no-any-return]
     raise Refused(f"an operand {arg!r}")
 
@@ -85,6 +87,8 @@ def element(b: Builder, given: Any, index: Indices, dtype: str, stored: str = ""
         x = b.cast(b.read(given, broadcast_index(index, given.shape)), dtype)
     elif isinstance(given, Size):
         x = b.cast(b.position(Affine(given)), dtype)
+    elif isinstance(given, Real):
+        x = b.cast(b.apply("from_bits", "float64", b.position(Affine(given.bits))), dtype)
     else:
         x = b.const(given, dtype)
     own = given.dtype if isinstance(given, Value) else ""
@@ -98,6 +102,8 @@ def rounded(b: Builder, x: str, stored: str) -> str:
 
 def check_number(value: Any, dtype: str) -> None:
     """Refuse numbers that a type does not hold: eager raises, or wraps them."""
+    if isinstance(value, Real) and dtype not in FLOATS and dtype not in ROUNDING:
+        raise Refused(f"{value} may not fit {dtype}")
     if isinstance(value, bool) or not isinstance(value, int | float) or dtype == "bool":
         return
     if dtype in INTEGERS:
@@ -261,7 +267,7 @@ def lower_clamp(lower: Lower, call: OpCall) -> Pointwise:
         low, high = None, call.args[1]
     elif kind == "hardtanh":
         low, high = argument(call, 1, "min_val", -1.0), argument(call, 2, "max_val", 1.0)
-    if any(bound is not None and not number(bound) for bound in (low, high)):
+    if any(bound is not None and not scalar(bound) for bound in (low, high)):
         raise Refused("a bound that is no number")
     stored = tensor(call.output).dtype
     dtype = compute(stored)
@@ -311,7 +317,7 @@ def lower_copy(lower: Lower, call: OpCall) -> Pointwise:
 def lower_full(lower: Lower, call: OpCall) -> Pointwise:
     """One number everywhere."""
     fill = call.args[0] if "scalar_tensor" in call.op else call.args[1]
-    if not number(fill) and not isinstance(fill, Size):
+    if not scalar(fill):
         raise Refused("a fill value that is no number")
     stored = tensor(call.output).dtype
     dtype = compute(stored)

@@ -10,7 +10,7 @@ from dovetail.lower.expression import Builder
 from dovetail.lower.index_map import Indices
 from dovetail.lower.pointwise import element
 from dovetail.lower.reductions import finish
-from dovetail.lower.rules import Lower, Refused, argument, compute, number, rule, tensor
+from dovetail.lower.rules import Lower, Refused, argument, compute, rule, scalar, tensor
 from dovetail.lower.values import Value
 
 
@@ -90,8 +90,8 @@ def lower_addmm(lower: Lower, call: OpCall) -> Value:
     """A scaled bias and a scaled product."""
     bias, left, right = (lower.value(a) for a in call.args[:3])
     beta, alpha = argument(call, 3, "beta", 1), argument(call, 4, "alpha", 1)
-    if not number(beta) or not number(alpha):
-        raise Refused("a factor that is no constant")
+    if not scalar(beta) or not scalar(alpha):
+        raise Refused("a factor that is no number")
     if alpha == 0:  # by type, PyTorch multiplies infinities by it or leaves the product out
         raise Refused("a product times 0")
     total = matrices(lower, left, right)
@@ -100,11 +100,11 @@ def lower_addmm(lower: Lower, call: OpCall) -> Value:
     def body(b: Builder, index: Indices) -> str:
         value = b.read(total, index)
         if alpha != 1:
-            value = b.apply("mul", dtype, value, b.const(alpha, dtype))
+            value = b.apply("mul", dtype, value, element(b, alpha, (), dtype))
         if beta != 0:
             extra = element(b, bias, index, dtype)
             if beta != 1:
-                extra = b.apply("mul", dtype, extra, b.const(beta, dtype))
+                extra = b.apply("mul", dtype, extra, element(b, beta, (), dtype))
             value = b.apply("add", dtype, value, extra)
         return b.cast(value, result)
 

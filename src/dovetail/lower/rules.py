@@ -9,6 +9,7 @@ from typing import Any
 from dovetail.ir.affine import add, mul
 from dovetail.ir.call import OpCall, Ref
 from dovetail.ir.dtypes import COMPUTE, FLOATS
+from dovetail.ir.real import Real
 from dovetail.ir.size import UNKNOWN, Dim, Size
 from dovetail.ir.tensor import TensorDesc
 from dovetail.lower.expression import Bodies, Body, Builder
@@ -189,6 +190,11 @@ def problem(call: OpCall) -> str:
 def number(value: Any) -> bool:
     """Whether an argument is a plain number."""
     return isinstance(value, bool | int | float) and not isinstance(value, Size)
+
+
+def scalar(value: Any) -> bool:
+    """Whether an argument is a number, be it known or computed from sizes."""
+    return number(value) or isinstance(value, Size | Real)
 
 
 def view(

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from dovetail.backend import Backend
-from dovetail.ir import Arg, Input, OpCall, Ref, ScalarDesc, Segment, Size, Table, TensorDesc
+from dovetail.ir import Arg, Input, OpCall, Real, Ref, ScalarDesc, Segment, Size, Table, TensorDesc
 from dovetail.ir.call import leaves
 from dovetail.ir.segment import ValueKey
 from dovetail.place.stages import Group
@@ -134,7 +134,7 @@ class Cutter:
         """Have the segment that makes a value (or binds a symbol of it) hand it out."""
         if isinstance(value, Ref) and value.name in self.maker:
             self.results[self.maker[value.name]].setdefault((value.name, value.path), value)
-        elif isinstance(value, Size):
+        elif isinstance(value, Size | Real):
             for symbol in value.symbols() & self.maker.keys():
                 self.results[self.maker[symbol]].setdefault((symbol, ()), Size.symbol(symbol))
 

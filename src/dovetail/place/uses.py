@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from dovetail.capture.from_fx import needed_symbols
-from dovetail.ir import OpCall, Ref, Segment, Size
+from dovetail.ir import OpCall, Real, Ref, Segment, Size
 
 _NONE: frozenset[str] = frozenset()
 _PLAIN = (int, float, bool, str, type(None))
@@ -41,7 +41,7 @@ def _uses_of_any(call: OpCall) -> Uses:
     for leaf in call.leaves():
         if isinstance(leaf, Ref):
             refs.append(leaf)
-        elif isinstance(leaf, Size):
+        elif isinstance(leaf, Size | Real):
             symbols |= leaf.symbols()
         elif isinstance(leaf, Segment):
             symbols |= needed_symbols(leaf.calls, leaf.outputs) - set(leaf.symbols())

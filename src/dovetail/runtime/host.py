@@ -29,7 +29,8 @@ from dovetail.errors import (
 from dovetail.ir.argument_json import arg_from_json
 from dovetail.ir.call import Arg, Attr, Ref
 from dovetail.ir.host_operators import require_listed
-from dovetail.ir.size import Size
+from dovetail.ir.real import Real
+from dovetail.ir.size import Size, real_of
 from dovetail.runtime.host_checks import CHECKS, checked
 from dovetail.runtime.host_plan import Description, describe
 from dovetail.runtime.layouts import copy_with_strides
@@ -164,8 +165,11 @@ def _getter(data: Any, trusted: bool) -> Getter:
     if isinstance(data, dict) and set(data) == {"number"}:
         nth_number = _nth(data["number"])
         return lambda _, sizes: nth_number(sizes)
+    if isinstance(data, dict) and set(data) == {"double"}:
+        nth_bits = _nth(data["double"])
+        return lambda _, sizes: real_of(nth_bits(sizes))
     value: Arg = arg_from_json(data)
-    if isinstance(value, Size | Ref):
+    if isinstance(value, Size | Real | Ref):
         raise ValueError(f"{data!r} is a number or a tensor of the program, not of the call")
     if isinstance(value, Attr) and not trusted:
         _require_plain(value)

@@ -110,6 +110,8 @@ def _word(kind: Any, data: Any, length: int | None, direct: bool) -> Word:
 def _plain_word(kind: str, data: Any) -> Word:
     if kind in ("IntType", "SymIntType") and isinstance(data, dict) and set(data) == {"number"}:
         return "number", _place(data, "number")
+    if kind == "FloatType" and isinstance(data, dict) and set(data) == {"double"}:
+        return "number", _place(data, "double")  # its bits
     value = _plain(data)
     if kind == "BoolType" and isinstance(value, bool):
         return "word", int(value)
@@ -135,7 +137,7 @@ def _place(data: Any, tag: str) -> int:
 
 def _plain(data: Any) -> Any:
     """A value with nothing of the call in it; a schema's default is one already."""
-    if isinstance(data, dict) and set(data) & {"tensor", "number"}:
+    if isinstance(data, dict) and set(data) & {"tensor", "number", "double"}:
         raise _NoWord
     return arg_from_json(data)
 

@@ -13,8 +13,9 @@ from typing import Any
 from dovetail.backend import Executable
 from dovetail.capture.ops import resolve_op
 from dovetail.capture.to_fx import to_torch
-from dovetail.ir import Arg, Attr, OpCall, Ref, Segment, Size, SizeProgram, Table, TensorDesc
+from dovetail.ir import Arg, Attr, OpCall, Real, Ref, Segment, Size, SizeProgram, Table, TensorDesc
 from dovetail.ir.call import leaves
+from dovetail.ir.size import real_of
 from dovetail.runtime.control_flow import CONTROL_FLOW
 
 Values = list[Any]
@@ -110,6 +111,9 @@ class Interpreter(Executable):
             return _get_ref(self.slots[arg.name], arg.path)
         if isinstance(arg, Size):
             return self._get_size(arg)
+        if isinstance(arg, Real):
+            get_bits = self._get_size(arg.bits)
+            return lambda state: real_of(get_bits(state))
         if isinstance(arg, Attr):
             return _get_constant(to_torch(arg))
         if isinstance(arg, Segment):

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from dovetail.backend import Backend
-from dovetail.ir import Arg, Attr, OpCall, Ref, Size
+from dovetail.ir import Arg, Attr, OpCall, Real, Ref, Size
 
 _SCRIPT = '''\
 """{op} on the backend {backend!r}: {found}."""
@@ -97,7 +97,7 @@ def _written(arg: Arg, names: Mapping[Any, str], values: Mapping[Any, Any]) -> s
         return names[arg.name, arg.path]
     if isinstance(arg, Attr):
         return f"torch.device({arg.value!r})" if arg.kind == "device" else f"torch.{arg.value}"
-    if isinstance(arg, Size):
+    if isinstance(arg, Size | Real):
         return str(arg.evaluate({name: values[name, ()] for name in arg.symbols()}))
     if isinstance(arg, tuple):
         return f"[{', '.join(_written(a, names, values) for a in arg)}]"

@@ -14,10 +14,10 @@ from dovetail.backend import Executable, Fallback, Memory, Run
 from dovetail.compiled.graph import CompiledPart, CompiledSegment
 from dovetail.errors import WrongOutputs
 from dovetail.history import Measured
-from dovetail.ir import Arg, Ref, SizeProgram
+from dovetail.ir import Arg, Real, Ref, SizeProgram
 from dovetail.ir.call import format_desc
 from dovetail.ir.segment import ValueKey
-from dovetail.ir.size import Size
+from dovetail.ir.size import Size, real_of
 from dovetail.registry import LAST_BACKEND
 from dovetail.runtime.check import mismatch
 
@@ -170,17 +170,19 @@ class Runner:
         if isinstance(out, Ref):
             slot = self._slot(out.name, out.path)
             return lambda registers: registers[slot]
-        if isinstance(out, Size):
+        if isinstance(out, Size | Real):
             names = sorted(out.symbols())
             slots = [self._slot(name) for name in names]
-            program = SizeProgram(names, [out])
+            program = SizeProgram(names, [out.bits if isinstance(out, Real) else out])
+            if isinstance(out, Real):
+                return lambda registers: real_of(program.evaluate([registers[s] for s in slots])[0])
             return lambda registers: program.evaluate([registers[s] for s in slots])[0]
         return lambda _: out
 
     def _free_after_last_use(self, constants: set[int]) -> None:
         kept = {self._slot(out.name, out.path) for out in self.returned if isinstance(out, Ref)}
         for out in self.returned:
-            if isinstance(out, Size):
+            if isinstance(out, Size | Real):
                 kept |= {self._slot(name) for name in out.symbols()}
         for step in reversed(self.steps):
             step.frees = tuple(set(step.taken) - kept - constants)

@@ -19,6 +19,7 @@ from dovetail.ir.kernel_call import call_inputs, call_outputs, call_sizes
 from dovetail.ir.layout import Layout
 from dovetail.ir.ops import CHECKS
 from dovetail.ir.program import Copy, HostCall, KernelCall
+from dovetail.ir.real import Real
 from dovetail.ir.segment import is_write
 from dovetail.ir.size import Dim, Size, symbols_of
 from dovetail.ir.strides import same_dims
@@ -329,6 +330,8 @@ class PlanWriter:
             return tuple(self._argument(a) for a in arg)
         if isinstance(arg, Size):
             self._dims((arg,))
+        if isinstance(arg, Real):
+            self._dims((arg.bits,))
         return arg
 
 

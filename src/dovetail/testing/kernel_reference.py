@@ -191,6 +191,7 @@ def _check_divisor(np: Any, divisor: Array, instead: Array, used: Array) -> Arra
 # What NumPy has no function for.
 _OWN: dict[str, Callable[..., Array]] = {
     "cast": lambda _, x: x,
+    "from_bits": lambda np, x: np.asarray(x).view("float64"),
     "round_half": lambda _, x: x.astype("float16"),
     "round_bfloat16": _round_bfloat16,
     "erf": lambda np, x: np.vectorize(math.erf, otypes=["float64"])(x),

@@ -28,6 +28,7 @@ from dovetail.ir.program import (
     Program,
 )
 from dovetail.ir.program_verify import extent
+from dovetail.ir.real import Real
 from dovetail.ir.size import Size, evaluate
 
 Tensors = Sequence[torch.Tensor]
@@ -154,8 +155,8 @@ class _ProgramRun:
     def _arg(self, arg: Arg) -> Any:
         if isinstance(arg, Ref):
             return self._tensor(arg.name)
-        if isinstance(arg, Size):
-            return evaluate(arg, self.symbols)
+        if isinstance(arg, Size | Real):
+            return arg.evaluate(self.symbols)
         if isinstance(arg, Attr):
             return to_torch(arg)
         return [self._arg(a) for a in arg] if isinstance(arg, tuple) else arg

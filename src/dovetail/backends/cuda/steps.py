@@ -17,8 +17,9 @@ from dovetail.backends.cuda.driver import LaunchedFunction
 from dovetail.backends.cuda.program import BlockLaunch, CudaProgram
 from dovetail.capture.ops import resolve_op
 from dovetail.capture.to_fx import to_torch
-from dovetail.ir import Arg, Attr, Ref, Size
+from dovetail.ir import Arg, Attr, Real, Ref, Size
 from dovetail.ir.dtypes import DTYPES, FLOATS
+from dovetail.ir.size import real_of
 from dovetail.ir.tensor import ScalarDesc
 from dovetail.lower.values import LibraryCall, Source, Value, View, root_of
 from dovetail.runtime.layouts import copy_with_strides, has_strides
@@ -219,6 +220,8 @@ class SizedSteps:
         constant: Any = arg
         if isinstance(arg, Size):
             constant = self.number(arg)
+        elif isinstance(arg, Real):
+            constant = real_of(self.number(arg.bits))
         elif isinstance(arg, Attr):
             constant = to_torch(arg)
         return lambda _: constant

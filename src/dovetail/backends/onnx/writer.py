@@ -123,6 +123,8 @@ class ModelWriter:
             if dim.args[0] not in self.symbols:
                 raise NotInOnnx(f"nothing binds the symbol {dim}")
             return self.symbols[dim.args[0]]
+        if dim.op not in (*_SIZES, "mod", "floordiv"):
+            raise NotInOnnx(f"a size computed in floating point: {dim}")
         left, right = (self.size(arg) for arg in dim.args)
         if dim.op in _SIZES:
             return str(self.node(_SIZES[dim.op], left, right))

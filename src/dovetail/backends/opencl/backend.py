@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from dovetail.backends.rendered import Device, Function, Memory, NoDevice, RendererBackend
 from dovetail.codegen.opencl.render import PRELUDE, render
+from dovetail.ir.real import Real
 
 if TYPE_CHECKING:
     from dovetail.ir import OpCall
@@ -44,10 +45,14 @@ class OpenCLBackend(RendererBackend):
         return render(kernel)
 
     def refuses(self, call: OpCall) -> str:
-        """Double precision is optional in OpenCL; running sums and products are made in it."""
+        """Double precision is optional in OpenCL.
+
+        Running sums and products are made in it, and numbers computed from sizes come in it.
+        """
         dtypes = {desc.dtype for desc in (*call.inputs, *call.outputs)}
         running = call.op in ("aten.cumsum.default", "aten.cumprod.default")
         wide = "float64" in dtypes or (running and "float32" in dtypes)
+        wide = wide or any(isinstance(leaf, Real) for leaf in call.leaves())
         if wide and not self.device_of().has_double:
             return "the device has no double precision"
         return ""

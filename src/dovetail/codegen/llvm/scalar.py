@@ -204,4 +204,5 @@ _RULES: dict[str, Callable[..., Val]] = {
     "shr": _shift("shr"),
     "round_bfloat16": round_bfloat16,
     "round_half": _round_half,
+    "from_bits": lambda c, x: c.convert("bitcast", x, "float64"),
 }
