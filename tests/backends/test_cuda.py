@@ -21,6 +21,7 @@ from dovetail.codegen.triton.compile import Cubin
 from dovetail.errors import InvalidArtifact, UnsupportedArtifact
 from dovetail.ir import Input, OpCall, Ref, Segment, TensorDesc
 from dovetail.ir.target import TARGETS
+from dovetail.ir.tensor import ScalarDesc
 from dovetail.lower.values import LibraryCall
 from dovetail.schedule.images import is_channels_last
 from dovetail.schedule.layout import assign_layouts
@@ -155,6 +156,31 @@ def test_what_is_taken():
     assert taken(call("a", "mm.default", x, x, out=x.desc)) == ""  # PyTorch's, between launches
     assert taken(call("a", "exp.default", far, out=far.desc)) == "a tensor on cpu"
     assert taken(call("a", "mul.Tensor", x, far, out=x.desc)) == "a tensor on cpu"
+
+
+def attention(*uses):
+    """Fused attention, whose results are no tensors alone, and what reads it."""
+    q, state = desc(2, 4, 128, 64, dtype="bfloat16"), desc(device="cpu", dtype="uint64")
+    size, found = ScalarDesc("int", 128), desc(2, 4, 128)
+    made = (q, found, None, None, size, ScalarDesc("int"), state, state, None)
+    attend = "_scaled_dot_product_flash_attention.default"
+    first = call("a", attend, *(Ref(n, q) for n in "qkv"), 0.0, True, out=made)
+    then = call("b", "exp.default", Ref("a", q, (0,)), out=q)
+    outputs = (Ref("b", q), *(Ref("a", made[n], (n,)) for n in uses))
+    return Segment("test", tuple(Input(n, q) for n in "qkv"), (first, then), outputs)
+
+
+def test_fused_attention_runs_between_kernels():
+    given = attention(1, 4)
+    assert taken(given.calls[0]) == ""
+    program = CudaProgram(given, GPU)
+    assert [type(step) for step in program.steps] == [LibraryCall, BlockLaunch]
+    assert program.outputs[2] == 128
+
+
+def test_a_number_that_only_a_call_tells_is_left_to_pytorch():
+    with pytest.raises(Unschedulable, match="number a"):
+        CudaProgram(attention(5), GPU)
 
 
 def held(target="sm_90", digests=None):

@@ -76,6 +76,16 @@ def test_launches_and_products_in_order(products):
     assert blocks == next(args for kind, args in steps.steps if kind == "launch")[1] > 0
 
 
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+def test_products_of_every_type_are_called_from_c(dtype):
+    x = desc(128, 128, dtype=dtype)
+    given = segment(call("a", "mm.default", Ref("x", x), Ref("x", x), out=x), inputs={"x": x})
+    _, steps, made = program(given, TANH, ("mm",))
+    assert [kind for kind, _ in steps.steps] == ["empty", "product"]
+    value = torch.randn(128, 128).to(getattr(torch, dtype))
+    torch.testing.assert_close(made.run([value]), [value @ value])
+
+
 def test_inputs_that_lie_otherwise_are_left_alone():
     driver, _, made = program(perceptron(), TANH)
     good = torch.randn(128, 128)

@@ -25,6 +25,16 @@ _COUNT_FROM_MEMORY = {
     "aten.as_strided_copy.default": 3,
     "aten.as_strided_scatter.default": 4,
 }
+# Attention by PyTorch's fused kernels: behind their first two results come numbers and states of
+# random numbers, which may lie on the processor, whatever is said of them.
+FUSED_ATTENTION = frozenset(
+    f"aten._scaled_dot_product_{name}_attention.default" for name in ("flash", "efficient", "cudnn")
+)
+
+
+def results_of(call: OpCall) -> tuple[TensorDesc, ...]:
+    """The results of a call that are on its device."""
+    return call.outputs[:2] if call.op in FUSED_ATTENTION else call.outputs
 
 
 def refusal(call: OpCall, target: Target, device: str) -> str:
@@ -56,7 +66,7 @@ def _callable(call: OpCall, device: str) -> bool:
     """
     if not call.op.startswith("aten.") or any(True for _ in call.subgraphs()):
         return False
-    descs = (*call.inputs, *call.outputs)
+    descs = (*call.inputs, *results_of(call))
     if len({desc.device for desc in descs}) > 1:
         return False
     for desc in descs:
@@ -66,7 +76,7 @@ def _callable(call: OpCall, device: str) -> bool:
             return False
         if UNKNOWN in (*desc.shape, *desc.strides):  # two of them need not be equal
             return False
-    if not _only_tensors(call.output):
+    if call.op not in FUSED_ATTENTION and not _only_tensors(call.output):
         return False
     return _is_known(call.op)
 

@@ -9,13 +9,15 @@ from dataclasses import dataclass, field, replace
 from dovetail import history
 from dovetail.backends.cuda.code import schedule_blocks
 from dovetail.backends.cuda.stored import digest_of
+from dovetail.backends.support import results_of
 from dovetail.codegen.triton.compile import Cubin, compile_kernel
 from dovetail.ir import Arg, Ref, Segment
+from dovetail.ir.call import leaves
 from dovetail.ir.kernel import Kernel
 from dovetail.ir.kernel_call import call_sizes
 from dovetail.ir.size import Dim
 from dovetail.ir.target import Target
-from dovetail.ir.tensor import TensorDesc
+from dovetail.ir.tensor import ScalarDesc, TensorDesc
 from dovetail.lower.values import LibraryCall, Value, root_of
 from dovetail.schedule.build import Built
 from dovetail.schedule.gpu.blocks import BlockSchedule
@@ -55,6 +57,8 @@ class CudaProgram:
         self.kernels: dict[str, tuple[Kernel, BlockSchedule]] = {}
         self.code: dict[str, Cubin] = {}
         self._names: dict[KernelText, str] = {}
+        self.given = {each.name for each in segment.inputs}
+        self._check_numbers()
         self.steps = [s if isinstance(s, LibraryCall) else self._launch(s) for s in plan.steps]
         self.outputs = [self._output(out) for out in segment.outputs]
 
@@ -86,11 +90,28 @@ class CudaProgram:
         kernel, schedule = scheduled
         return _compiled(KernelText(str(kernel), kernel), schedule, self.target)
 
+    def _check_numbers(self) -> None:
+        """Unschedulable where a number is read that only a call between the kernels would tell."""
+        refs = [ref for call in self.segment.calls for ref in call.refs()]
+        refs += [out for out in leaves(self.segment.outputs) if isinstance(out, Ref)]
+        for ref in refs:
+            known = (ref.name, ref.path) in self.values or ref.name in self.given
+            if not known and _size_of(ref) is None:
+                raise Unschedulable(f"the number {ref.name} is a call's result")
+
     def _output(self, out: Arg) -> Arg | Value:
         """A value, or a size or number as it stands."""
-        if isinstance(out, Ref) and (out.name, out.path) in self.values:
-            return self.values[out.name, out.path]
-        return out
+        if not isinstance(out, Ref):
+            return out
+        value = self.values.get((out.name, out.path))
+        if value is not None or out.name in self.given:
+            return out if value is None else value
+        return _size_of(out)
+
+
+def _size_of(ref: Ref) -> Dim | None:
+    """What a number is, where it is one of the sizes."""
+    return ref.desc.size if isinstance(ref.desc, ScalarDesc) else None
 
 
 @functools.lru_cache(maxsize=MOST_KEPT)
@@ -101,7 +122,7 @@ def _compiled(given: KernelText, schedule: BlockSchedule, target: Target) -> Cub
 
 def device_of(segment: Segment) -> int:
     """The one GPU that a segment's tensors are on."""
-    descs = [desc for call in segment.calls for desc in (*call.inputs, *call.outputs)]
+    descs = [desc for call in segment.calls for desc in (*call.inputs, *results_of(call))]
     descs += [given.desc for given in segment.inputs if isinstance(given.desc, TensorDesc)]
     devices = {desc.device for desc in descs}
     if len(devices) != 1:

@@ -18,7 +18,7 @@ from dovetail.backends.cuda.program import BlockLaunch, CudaProgram
 from dovetail.capture.ops import resolve_op
 from dovetail.capture.to_fx import to_torch
 from dovetail.ir import Arg, Attr, Real, Ref, Size
-from dovetail.ir.dtypes import DTYPES, FLOATS
+from dovetail.ir.dtypes import COMPUTE, DTYPES, FLOATS
 from dovetail.ir.size import real_of
 from dovetail.ir.tensor import ScalarDesc
 from dovetail.lower.values import LibraryCall, Source, Value, View, root_of
@@ -55,6 +55,7 @@ class SizedSteps:
         self.count = len(self.position)
         self.steps: list[Step] = []
         self.made = set[Value]()  # what has memory already
+        self.used = self._used()
         for step, done in zip(program.steps, self._last_uses(), strict=True):
             if isinstance(step, LibraryCall):
                 self._library(step)
@@ -105,12 +106,20 @@ class SizedSteps:
         found: list[list[Value]] = []
         for step in reversed(self.program.steps):
             if isinstance(step, LibraryCall):
-                used = {*map(root_of, step.reads), *step.results}
+                used = {*map(root_of, step.reads), *self.used.intersection(step.results)}
             else:
                 used = set(step.buffers)
             found.append([v for v in used if v not in kept and not isinstance(v, Source)])
             kept |= used
         return found[::-1]
+
+    def _used(self) -> set[Value]:
+        """What a step reads or writes, or the segment hands out."""
+        found = {root_of(v) for v in self.program.outputs if isinstance(v, Value)}
+        for step in self.program.steps:
+            reads = step.reads if isinstance(step, LibraryCall) else step.buffers
+            found.update(map(root_of, reads))
+        return found
 
     # ---- steps -----------------------------------------------------------------------------
 
@@ -147,7 +156,7 @@ class SizedSteps:
         target = resolve_op(step.call.op)
         getters = [self._argument(arg) for arg in step.call.args]
         keywords = {key: self._argument(arg) for key, arg in step.call.kwargs.items()}
-        results = [(self.place(v), v.path, self.layout(v)) for v in step.results]
+        results = [(self.place(v), v.path, self.layout(v)) for v in step.results if v in self.used]
 
         def run(values: Values) -> None:
             args = [get(values) for get in getters]
@@ -177,7 +186,7 @@ class SizedSteps:
         if None in given or not plain or call.kwargs.keys() - set(_SCALED):
             return None
         values = [result, *(value for value in given if value is not None)]
-        if {v.dtype for v in values} != {result.dtype} or result.dtype not in FLOATS:
+        if {v.dtype for v in values} != {result.dtype} or COMPUTE.get(result.dtype) not in FLOATS:
             return None
         layouts = [self.layout(v) for v in values]
         if any(0 in layout.shape or len(layout.shape) > 3 for layout in layouts):
