@@ -21,6 +21,7 @@ from dovetail.backends.cuda import driver
 from dovetail.backends.cuda.program import BlockLaunch, CudaProgram
 from dovetail.bench.gpu_cases import KERNELS as CASES
 from dovetail.errors import InvalidSchedule
+from dovetail.ir.dtypes import DTYPES
 from dovetail.ir.kernel_text import parse_kernel, print_kernel
 from dovetail.ir.target import TARGETS, Target
 from dovetail.schedule.gpu.blocks import BlockSchedule
@@ -87,9 +88,14 @@ def milliseconds(cubin: Any, words: list[Any], blocks: int, tensors: list[Any]) 
     """The least time of a launch."""
     function = driver.load(cubin)
     step = ("launch", (function.address, blocks, function.threads, function.shared, words))
+    inputs = [
+        (n, kind.dlpack, kind.bits, tuple(t.shape), t.stride())
+        for n, t in enumerate(tensors)
+        for kind in [DTYPES[str(t.dtype).removeprefix("torch.")]]
+    ]
     run = _native.GpuProgram(
-        driver.launch_address(), 0, len(tensors), [], [step] * 4, [], torch.Tensor, id, id,
-        driver.raise_failed,
+        driver.launch_address(), 0, len(tensors), None, inputs, [step] * 4, [], torch.Tensor, id,
+        id, driver.raise_failed,
     ).run  # fmt: skip
     best = float("inf")
     for _ in range(6):

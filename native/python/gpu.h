@@ -4,23 +4,59 @@
 
 #include "bindings.h"
 
+#define GPU_MOST_RANK 4
+
 extern PyType_Spec gpu_program_spec;
 
-/* A tensor object as DLPack sees it; 0, or -1 with an exception set. */
-int gpu_tensor(PyObject *object, dvt_tensor *to);
+/* A value, or a window on it. */
+typedef struct {
+    Py_ssize_t place;
+    int64_t offset; /* in elements */
+    int32_t rank;
+    int64_t sizes[GPU_MOST_RANK], strides[GPU_MOST_RANK];
+} gpu_operand;
 
-/* A matrix product of PyTorch's into memory that exists. */
+/* From (place, offset, sizes, strides), of so many dimensions at most; 0, or -1 with an
+ * exception set. */
+int gpu_read_operand(PyObject *object, int32_t most, gpu_operand *to);
+
+/* What steps of one run share. */
+typedef struct {
+    uint64_t *words; /* each value's address, by its place */
+    int32_t device;  /* -1: memory of the processor */
+    void *stream;
+    bool alone; /* no other run of the program is under way, so that steps may keep things */
+} gpu_run;
+
+/* ---- matrix products into memory that exists ---- */
+
 typedef struct gpu_product gpu_product;
 
-/* From (name, dtype, bytes of an element, whether on a GPU, operands, beta, alpha, what to call
- * where libtorch refuses); an operand is (place, offset, sizes, strides), the result's first.
- * NULL with an exception set. */
+/* From (name, dtype, bytes of an element, whether on a GPU, operands, beta, alpha, cuBLASLt's
+ * plan or None); an operand is (place, offset, sizes, strides), the result's first. NULL with
+ * an exception set. */
 gpu_product *gpu_product_new(PyObject *description);
 void gpu_product_free(gpu_product *product);
 bool gpu_product_within(const gpu_product *product, Py_ssize_t values);
-/* 0, or -1 with an exception set. */
-int gpu_product_run(gpu_product *product, PyObject *values, int32_t device);
+/* Needs no Python. False: nothing was done. */
+bool gpu_product_run(gpu_product *product, const gpu_run *run);
 /* gpu_products(on a GPU) -> names of the products that this process's PyTorch offers */
 PyObject *gpu_products(PyObject *module, PyObject *unused);
+
+/* ---- cuBLASLt ---- */
+
+typedef struct gpu_matmul gpu_matmul;
+
+/* From (who owns the descriptors, the library's product, its setter of attributes, its handle,
+ * descriptor, four layouts, algorithm, place of its workspace, bytes of that, beta, alpha,
+ * operands, which operand is the bias); the operands of A, B, C and D as numbers of the
+ * product's. NULL with an exception set.
+ */
+gpu_matmul *gpu_matmul_new(PyObject *description);
+void gpu_matmul_free(gpu_matmul *matmul);
+bool gpu_matmul_within(const gpu_matmul *matmul, Py_ssize_t values, uint32_t operands);
+/* False: nothing was done, since an address is not what the algorithm was chosen for. */
+bool gpu_matmul_run(gpu_matmul *matmul, const gpu_run *run, const gpu_operand *operands,
+                    int32_t item);
 
 #endif

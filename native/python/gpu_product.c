@@ -17,28 +17,19 @@ typedef torch_status (*two_operands)(tensor_handle, tensor_handle, tensor_handle
 typedef torch_status (*three_operands)(tensor_handle, tensor_handle, tensor_handle,
                                        tensor_handle, double, double);
 
-/* A value, or a window on it. */
-typedef struct {
-    Py_ssize_t place;
-    int64_t offset; /* in elements */
-    int32_t rank;
-    int64_t sizes[MOST_RANK], strides[MOST_RANK];
-} operand;
-
 typedef struct {
     tensor_handle handle;
-    void *data;
+    uint64_t data;
 } kept_operand;
 
 struct gpu_product {
     void *function;
     uint32_t count;
-    operand operands[MOST_OPERANDS];
-    int32_t dtype;
-    int32_t item; /* bytes of an element */
+    gpu_operand operands[MOST_OPERANDS];
+    int32_t dtype, kind; /* libtorch's numbers, of the device the second */
+    int32_t item;        /* bytes of an element */
     double beta, alpha;
-    PyObject *instead; /* called with the values where libtorch refuses, to say why */
-    bool busy;         /* in another thread, which uses the handles */
+    gpu_matmul *matmul; /* NULL: libtorch does it */
     kept_operand kept[MOST_OPERANDS];
 };
 
@@ -76,8 +67,7 @@ PyObject *gpu_products(PyObject *module, PyObject *on_gpu)
     return names;
 }
 
-/* (place, offset, sizes, strides) */
-static int read_operand(PyObject *object, operand *to)
+int gpu_read_operand(PyObject *object, int32_t most, gpu_operand *to)
 {
     PyObject *sizes, *strides;
     long long offset;
@@ -86,8 +76,9 @@ static int read_operand(PyObject *object, operand *to)
         return -1;
     to->offset = offset;
     to->rank = (int32_t)PyTuple_Size(sizes);
-    if (to->rank > MOST_RANK || PyTuple_Size(strides) != to->rank) {
-        PyErr_SetString(PyExc_ValueError, "an operand that is no matrix");
+    if (to->rank > most || PyTuple_Size(strides) != to->rank) {
+        PyErr_Format(PyExc_ValueError, "an operand that has more than %d dimensions",
+                     (int)most);
         return -1;
     }
     for (int32_t i = 0; i < to->rank; i++) {
@@ -97,36 +88,41 @@ static int read_operand(PyObject *object, operand *to)
     return PyErr_Occurred() ? -1 : 0;
 }
 
+/* Reads what a product is; an exception is set where it is none. */
+static void read_product(PyObject *description, gpu_product *to)
+{
+    PyObject *name, *dtype, *operands, *matmul;
+    int on_gpu;
+    if (!PyArg_ParseTuple(description, "UUipO!ddO", &name, &dtype, &to->item, &on_gpu,
+                          &PyTuple_Type, &operands, &to->beta, &to->alpha, &matmul))
+        return;
+    to->kind = on_gpu ? aten_constant("device_type_cuda") : torch.device;
+    to->count = (uint32_t)PyTuple_Size(operands);
+    if (to->count > MOST_OPERANDS)
+        to->count = 0; /* which no product has */
+    for (size_t i = 0; i < sizeof PRODUCTS / sizeof *PRODUCTS; i++)
+        if (PyUnicode_CompareWithASCIIString(name, PRODUCTS[i].name) == 0 &&
+            to->count == PRODUCTS[i].operands)
+            to->function = function_of(PRODUCTS[i].name, on_gpu != 0);
+    PyObject *bytes = PyUnicode_AsUTF8String(dtype);
+    to->dtype = bytes != NULL ? aten_constant(PyBytes_AsString(bytes)) : -1;
+    Py_XDECREF(bytes);
+    if (!PyErr_Occurred() && (to->function == NULL || to->dtype < 0))
+        PyErr_Format(PyExc_ValueError, "no product %R of %R", name, dtype);
+    for (uint32_t i = 0; !PyErr_Occurred() && i < to->count; i++)
+        gpu_read_operand(PyTuple_GetItem(operands, i), MOST_RANK, &to->operands[i]);
+    if (!PyErr_Occurred() && matmul != Py_None)
+        to->matmul = gpu_matmul_new(matmul);
+}
+
 gpu_product *gpu_product_new(PyObject *description)
 {
-    PyObject *name, *dtype, *operands, *instead;
-    double beta, alpha;
-    int on_gpu, item;
-    if (!PyArg_ParseTuple(description, "UUipO!ddO", &name, &dtype, &item, &on_gpu,
-                          &PyTuple_Type, &operands, &beta, &alpha, &instead))
-        return NULL;
     gpu_product *made = calloc(1, sizeof *made);
     if (made == NULL) {
         PyErr_NoMemory();
         return NULL;
     }
-    made->instead = Py_NewRef(instead);
-    made->beta = beta;
-    made->alpha = alpha;
-    made->item = item;
-    made->count = (uint32_t)PyTuple_Size(operands);
-    for (size_t i = 0; i < sizeof PRODUCTS / sizeof *PRODUCTS; i++)
-        if (PyUnicode_CompareWithASCIIString(name, PRODUCTS[i].name) == 0 &&
-            made->count == PRODUCTS[i].operands)
-            made->function = function_of(PRODUCTS[i].name, on_gpu != 0);
-    PyObject *bytes = PyUnicode_AsUTF8String(dtype);
-    made->dtype = bytes != NULL ? aten_constant(PyBytes_AsString(bytes)) : -1;
-    Py_XDECREF(bytes);
-    if (!PyErr_Occurred() && (made->function == NULL || made->dtype < 0))
-        PyErr_Format(PyExc_ValueError, "no product %R of %R", name, dtype);
-    for (uint32_t i = 0; !PyErr_Occurred() && i < made->count; i++)
-        if (read_operand(PyTuple_GetItem(operands, i), &made->operands[i]) != 0)
-            break;
+    read_product(description, made);
     if (!PyErr_Occurred())
         return made;
     gpu_product_free(made);
@@ -145,7 +141,7 @@ void gpu_product_free(gpu_product *product)
     if (product == NULL)
         return;
     drop(product->kept);
-    Py_XDECREF(product->instead);
+    gpu_matmul_free(product->matmul);
     free(product);
 }
 
@@ -154,33 +150,29 @@ bool gpu_product_within(const gpu_product *product, Py_ssize_t values)
     for (uint32_t i = 0; i < product->count; i++)
         if (product->operands[i].place < 0 || product->operands[i].place >= values)
             return false;
-    return true;
+    return product->matmul == NULL ||
+           gpu_matmul_within(product->matmul, values, product->count);
 }
 
 /* Handles for all operands: those that are kept, unless memory has moved. */
-static int find_handles(const gpu_product *p, PyObject *values, int32_t device,
-                        kept_operand *kept)
+static bool find_handles(const gpu_product *p, const gpu_run *run, kept_operand *kept)
 {
+    int32_t device = run->device < 0 ? 0 : run->device;
     for (uint32_t i = 0; i < p->count; i++) {
-        const operand *o = &p->operands[i];
-        dvt_tensor tensor;
-        if (gpu_tensor(PyList_GetItem(values, o->place), &tensor) != 0)
-            return -1;
-        void *data = (char *)tensor.data + tensor.byte_offset + o->offset * p->item;
+        const gpu_operand *o = &p->operands[i];
+        uint64_t data = run->words[o->place] + (uint64_t)(o->offset * p->item);
         if (kept[i].handle != NULL && kept[i].data == data)
             continue;
         if (kept[i].handle != NULL)
             torch.drop(kept[i].handle);
         kept[i] = (kept_operand){NULL, data};
-        int32_t kind = device < 0 ? torch.device : aten_constant("device_type_cuda");
-        if (torch.from_blob(data, o->rank, o->sizes, o->strides, 0, p->dtype, kind,
-                            device < 0 ? 0 : device, &kept[i].handle) != 0) {
+        if (torch.from_blob((void *)(uintptr_t)data, o->rank, o->sizes, o->strides, 0, p->dtype,
+                            p->kind, device, &kept[i].handle) != 0) {
             kept[i].handle = NULL;
-            PyErr_SetString(PyExc_RuntimeError, "libtorch makes no tensor of memory");
-            return -1;
+            return false;
         }
     }
-    return 0;
+    return true;
 }
 
 static torch_status multiply(const gpu_product *p, const kept_operand *k)
@@ -195,26 +187,14 @@ static torch_status multiply(const gpu_product *p, const kept_operand *k)
     return function(k[0].handle, k[1].handle, k[2].handle);
 }
 
-int gpu_product_run(gpu_product *p, PyObject *values, int32_t device)
+bool gpu_product_run(gpu_product *p, const gpu_run *run)
 {
-    kept_operand own[MOST_OPERANDS] = {{NULL, NULL}};
-    bool shared = !p->busy;
-    kept_operand *kept = shared ? p->kept : own;
-    torch_status failed = 0;
-    p->busy = true;
-    int problem = find_handles(p, values, device, kept);
-    if (problem == 0) {
-        Py_BEGIN_ALLOW_THREADS;
-        failed = multiply(p, kept);
-        Py_END_ALLOW_THREADS;
-    }
-    if (shared)
-        p->busy = false;
-    else
+    if (p->matmul != NULL && gpu_matmul_run(p->matmul, run, p->operands, p->item))
+        return true;
+    kept_operand own[MOST_OPERANDS] = {{NULL, 0}};
+    kept_operand *kept = run->alone ? p->kept : own;
+    bool done = find_handles(p, run, kept) && multiply(p, kept) == 0;
+    if (!run->alone)
         drop(own);
-    if (problem != 0 || failed == 0)
-        return problem;
-    PyObject *answer = PyObject_CallFunctionObjArgs(p->instead, values, NULL);
-    Py_XDECREF(answer);
-    return answer != NULL ? 0 : -1;
+    return done;
 }

@@ -168,6 +168,7 @@ class GpuProgram:
         launch: int,
         device: int,
         values: int,
+        arena: tuple[int, tuple[Any, ...], list[tuple[int, int]]] | None,
         inputs: list[tuple[int, int, int, tuple[int, ...], tuple[int, ...]]],
         steps: list[tuple[str, tuple[Any, ...]]],
         outputs: list[int] | None,

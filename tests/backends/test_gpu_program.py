@@ -11,6 +11,7 @@ import torch
 
 from dovetail import _native
 from dovetail.backends.cuda.driver import LaunchedFunction
+from dovetail.backends.cuda.products import ProductCalls
 from dovetail.backends.cuda.program import CudaProgram
 from dovetail.backends.cuda.steps import SizedSteps, native_program
 from dovetail.ir import Ref
@@ -29,7 +30,8 @@ class Driver:
 
     def __init__(self):
         self.launches = []
-        self.function = LAUNCH(self.launch)
+        self.answer = self.launch
+        self.function = LAUNCH(lambda *args: self.answer(*args))
         self.address = ctypes.cast(self.function, ctypes.c_void_p).value
 
     def launch(self, function, blocks, _y, _z, threads, _ty, _tz, shared, stream, places, extra):
@@ -53,9 +55,8 @@ def empty(sizes, strides, dtype):
 def program(given, functions, products=(), device=-1):
     driver = Driver()
     planned = CudaProgram(given, GPU)
-    steps = SizedSteps(
-        planned, int, dict.fromkeys(planned.kernels, functions), products, on_gpu=False
-    )
+    calls = ProductCalls(products, on_gpu=False)
+    steps = SizedSteps(planned, int, dict.fromkeys(planned.kernels, functions), calls)
     made = native_program(steps, driver.address, device, empty)
     return driver, steps, made
 
@@ -126,16 +127,24 @@ def test_memory_is_given_back_after_its_last_use():
     assert kinds == ["call", "empty", "launch", "free", "call", "free", "empty", "launch", "free"]
 
 
+def product(name, operands):
+    return "product", ((name, *FLOAT, operands, 1.0, 1.0, None), (id, ()))
+
+
 @pytest.mark.parametrize(
     ("steps", "problem"),
     [
         ([("free", (5,))], "a place"),
         ([("launch", (7, 1, 32, 0, [(True, 2)]))], "a place"),
         ([("jump", (5,))], "a step"),
-        ([("product", ("mm", *FLOAT, ((0, 0, (2,), (1, 1)),) * 3, 1.0, 1.0, id))], "no matrix"),
-        ([("product", ("conv", *FLOAT, (), 1.0, 1.0, id))], "no product"),
+        ([("call", (id, (1,)))], "a place"),
+        ([product("mm", ((0, 0, (2,), (1, 1)),) * 3)], "more than 3 dimensions"),
+        ([product("mm", ((0, 0, (2, 2), (2, 1)),) * 2)], "no product"),
+        ([product("mm", ((0, 0, (2, 2), (2, 1)),) * 9)], "no product"),
+        ([product("mm", ((4, 0, (2, 2), (2, 1)),) * 3)], "a place"),
+        ([product("conv", ())], "no product"),
     ],
 )  # fmt: skip
 def test_programs_that_make_no_sense_are_refused(steps, problem):
     with pytest.raises(ValueError, match=problem):
-        _native.GpuProgram(0, -1, 1, [], steps, None, torch.Tensor, empty, id, id)
+        _native.GpuProgram(0, -1, 1, None, [], steps, None, torch.Tensor, empty, id, id)

@@ -8,13 +8,18 @@ from typing import Any
 
 import torch
 
-from dovetail import _native
 from dovetail.backend import Executable, Run
 from dovetail.backends.cuda import driver
+from dovetail.backends.cuda.cublas import library_of
+from dovetail.backends.cuda.products import product_calls, products_of
 from dovetail.backends.cuda.program import CudaProgram
 from dovetail.backends.cuda.replay import Call, ReplayedCall
 from dovetail.backends.cuda.steps import Getter, SizedSteps, native_program
-from dovetail.capture._torch.cuda import current_device_reader, memory_maker
+from dovetail.capture._torch.cuda import (
+    current_device_reader,
+    memory_maker,
+    product_settings,
+)
 from dovetail.ir.segment import is_write
 from dovetail.ir.tensor import TensorDesc
 from dovetail.lower.values import LibraryCall
@@ -39,6 +44,7 @@ class CudaExecutable(Executable):
         self.sized: dict[Any, Call] = {}
         self.empty, self.current_device = memory_maker(), current_device_reader()
         self.alone = torch.cuda.device_count() == 1
+        self.multiplies = products_of(program)
         self.replays = False
         with torch.cuda.device(program.index):
             torch.cuda.current_stream()  # so that there is a context
@@ -82,7 +88,9 @@ class CudaExecutable(Executable):
 
     def _sized(self, values: Sequence[Any]) -> Call:
         """What depends on the sizes of this call."""
+        tf32 = product_settings("float32" in self.multiplies) if self.multiplies else None
         key = (
+            tf32,
             *(values[n] for n in self.numbers),
             *((values[n].shape, values[n].stride()) for n in self.dynamic),
         )
@@ -90,13 +98,14 @@ class CudaExecutable(Executable):
         if found is None:
             if len(self.sized) >= MAX_SIZES:
                 self.sized.pop(next(iter(self.sized)))
-            found = self.sized[key] = self._make(values)
+            found = self.sized[key] = self._make(values, tf32)
         return found
 
-    def _make(self, values: Sequence[Any]) -> Call:
+    def _make(self, values: Sequence[Any], tf32: bool | None) -> Call:
         program = self.program
         number = bind_sizes(program.segment, values)
-        steps = SizedSteps(program, number, self.functions, _native.gpu_products(True))
+        calls = product_calls(library_of(program.index) if self.multiplies else None, tf32)
+        steps = SizedSteps(program, number, self.functions, calls)
         native = native_program(steps, driver.launch_address(), program.index, self.empty)
         call: Call = native.run
         if steps.output_places() is None:

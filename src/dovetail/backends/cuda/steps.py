@@ -7,30 +7,39 @@ that list, which it calls in between (``native/python/gpu.c``).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import functools
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from dovetail import _native
 from dovetail.backends.cuda.driver import LaunchedFunction
+from dovetail.backends.cuda.memory import ALIGNMENT, Arena, lifetime, plan_arena
+from dovetail.backends.cuda.products import ProductCalls, native_product, product_of
 from dovetail.backends.cuda.program import BlockLaunch, CudaProgram
 from dovetail.capture.ops import resolve_op
 from dovetail.capture.to_fx import to_torch
 from dovetail.ir import Arg, Attr, Real, Ref, Size
-from dovetail.ir.dtypes import COMPUTE, DTYPES, FLOATS
+from dovetail.ir.dtypes import DTYPES
+from dovetail.ir.memory import Lifetime, aligned
 from dovetail.ir.size import real_of
 from dovetail.ir.tensor import ScalarDesc
-from dovetail.lower.values import LibraryCall, Source, Value, View, root_of
+from dovetail.lower.values import Host, LibraryCall, Source, Value, View, root_of
 from dovetail.runtime.layouts import copy_with_strides, has_strides
 from dovetail.runtime.sized import Number, TensorLayout, fitted
 
 Values = list[Any]
 Getter = Callable[[Values], Any]
 Step = tuple[str, tuple[Any, ...]]
-# Products that write into memory that exists, with the numbers that scale their terms.
-_PRODUCTS = {f"aten.{name}.default": name for name in ("mm", "bmm", "addmm", "baddbmm")}
-_SCALED = ("beta", "alpha")
+
+
+@dataclass(frozen=True, eq=False)
+class Workspace:
+    """Memory that a product needs while it runs."""
+
+    bytes: int
 
 
 class SizedSteps:
@@ -41,27 +50,36 @@ class SizedSteps:
         program: CudaProgram,
         number: Number,
         functions: Mapping[str, LaunchedFunction],
-        products: Sequence[str] = (),
-        on_gpu: bool = True,
+        calls: ProductCalls,
     ) -> None:
-        self.program, self.number, self.functions = program, number, functions
-        self.products, self.on_gpu = products, on_gpu
+        self.program, self.number, self.functions, self.calls = program, number, functions, calls
         self.position = {given.name: n for n, given in enumerate(program.segment.inputs)}
-        self.places: dict[Value, int] = {}
+        self.places: dict[Value | Workspace, int] = {}
         for name, n in self.position.items():
             value = program.values.get((name, ()))
             if isinstance(value, Source):
                 self.places[value] = n
         self.count = len(self.position)
         self.steps: list[Step] = []
-        self.made = set[Value]()  # what has memory already
-        self.used = self._used()
+        self.made = set[Value | Workspace]()  # what has memory already
+        self.products = {
+            step: product_of(step, self._operand, self.layout, calls)
+            for step in program.steps
+            if isinstance(step, LibraryCall)
+        }
+        self.workspaces = {
+            step: Workspace(product.planned.workspace)
+            for step, product in self.products.items()
+            if product is not None and product.planned is not None and product.planned.workspace
+        }
+        self.arena_place = self._next_place()
+        self.arena = self._arena()
         for step, done in zip(program.steps, self._last_uses(), strict=True):
             if isinstance(step, LibraryCall):
                 self._library(step)
             else:
                 self._launch(step)
-            self.steps += [("free", (self.place(value),)) for value in done]
+            self.steps += [("free", (self.place(v),)) for v in done if not self._is_inside(v)]
 
     def inputs(self) -> list[tuple[int, int, int, tuple[int, ...], tuple[int, ...]]]:
         """How each input lies that kernels or windows rely on."""
@@ -88,48 +106,105 @@ class SizedSteps:
                 return None
         return found
 
-    def place(self, value: Value) -> int:
+    def place(self, value: Value | Workspace) -> int:
         """A value's place among all."""
         if value not in self.places:
-            self.places[value] = self.count
-            self.count += 1
+            self.places[value] = self._next_place()
         return self.places[value]
+
+    def _next_place(self) -> int:
+        self.count += 1
+        return self.count - 1
+
+    def native_arena(self) -> tuple[int, tuple[Any, ...], list[tuple[int, int]]] | None:
+        """What makes the memory of the values in one piece, and where each lies in it."""
+        if self.arena is None:
+            return None
+        parts = [(int(place), offset) for place, offset in self.arena.offsets.items()]
+        return self.arena_place, ((self.arena.bytes,), (1,), torch.uint8), parts
 
     def layout(self, value: Value) -> TensorLayout:
         """A value's sizes and strides as numbers."""
         shape, strides = (tuple(map(self.number, dims)) for dims in (value.shape, value.strides))
         return TensorLayout(value.dtype, shape, strides)
 
-    def _last_uses(self) -> list[list[Value]]:
-        """What is not needed any more after each step."""
-        kept = {root_of(v) for v in self.program.outputs if isinstance(v, Value)}
-        found: list[list[Value]] = []
-        for step in reversed(self.program.steps):
-            if isinstance(step, LibraryCall):
-                used = {*map(root_of, step.reads), *self.used.intersection(step.results)}
-            else:
-                used = set(step.buffers)
-            found.append([v for v in used if v not in kept and not isinstance(v, Source)])
-            kept |= used
-        return found[::-1]
+    # ---- memory ----------------------------------------------------------------------------
 
-    def _used(self) -> set[Value]:
-        """What a step reads or writes, or the segment hands out."""
-        found = {root_of(v) for v in self.program.outputs if isinstance(v, Value)}
+    def _uses(self, step: LibraryCall | BlockLaunch) -> set[Value | Workspace]:
+        """The memory that a step reads or writes."""
+        if isinstance(step, BlockLaunch):
+            return set(step.buffers)
+        found: set[Value | Workspace] = {*map(root_of, step.reads), *self._results(step)}
+        if step in self.workspaces:
+            found.add(self.workspaces[step])
+        return found
+
+    def _results(self, step: LibraryCall) -> list[Host]:
+        """Those results of a call that something reads."""
+        return [value for value in step.results if value in self._read]
+
+    @functools.cached_property
+    def _handed_out(self) -> set[Value]:
+        return {root_of(v) for v in self.program.outputs if isinstance(v, Value)}
+
+    @functools.cached_property
+    def _read(self) -> set[Value]:
+        """What a step reads, or the segment hands out."""
+        found = set(self._handed_out)
         for step in self.program.steps:
             reads = step.reads if isinstance(step, LibraryCall) else step.buffers
             found.update(map(root_of, reads))
         return found
 
+    def _last_uses(self) -> list[list[Value | Workspace]]:
+        """What is not needed any more after each step."""
+        kept: set[Value | Workspace] = set(self._handed_out)
+        found: list[list[Value | Workspace]] = []
+        for step in reversed(self.program.steps):
+            used = self._uses(step)
+            found.append([v for v in used if v not in kept and not isinstance(v, Source)])
+            kept |= used
+        return found[::-1]
+
+    def _arena(self) -> Arena | None:
+        """One piece of memory for what only launches and products use, where that is worth it."""
+        apart: set[Value | Workspace] = set(self._handed_out)
+        spans: dict[Value | Workspace, list[int]] = {}
+        for n, step in enumerate(self.program.steps):
+            used = self._uses(step)
+            for value in used:
+                spans.setdefault(value, [n, n])[1] = n
+            if isinstance(step, LibraryCall) and self.products[step] is None:
+                apart |= used
+        end = len(self.program.steps)
+        inside, beside, given = list[Lifetime](), list[Lifetime](), 0
+        for value, (first, last) in spans.items():
+            if isinstance(value, Source):
+                given += self._bytes(value)
+                continue
+            last = end if value in self._handed_out else last
+            life = lifetime(str(self.place(value)), self._bytes(value), first, last)
+            (beside if value in apart else inside).append(life)
+        return plan_arena(inside, beside, given)
+
+    def _bytes(self, value: Value | Workspace) -> int:
+        return value.bytes if isinstance(value, Workspace) else self.layout(value).bytes
+
+    def _is_inside(self, value: Value | Workspace) -> bool:
+        return self.arena is not None and str(self.place(value)) in self.arena.offsets
+
     # ---- steps -----------------------------------------------------------------------------
 
-    def _empty(self, value: Value) -> None:
+    def _empty(self, value: Value | Workspace) -> None:
         """Make memory; a value that several kernels write parts of has it from the first on."""
-        if value in self.made:
+        if value in self.made or self._is_inside(value):
             return
         self.made.add(value)
-        layout = self.layout(value)
-        given = (layout.shape, layout.strides, layout.torch)
+        if isinstance(value, Workspace):
+            given: tuple[Any, ...] = ((value.bytes,), (1,), torch.uint8)
+        else:
+            layout = self.layout(value)
+            given = (layout.shape, layout.strides, layout.torch)
         self.steps.append(("empty", (self.place(value), given)))
 
     def _launch(self, step: BlockLaunch) -> None:
@@ -142,21 +217,26 @@ class SizedSteps:
         self.steps.append(("launch", (*numbers, words)))
 
     def _library(self, step: LibraryCall) -> None:
-        called = self._called(step)
-        described = self._product(step, called)
-        if described is None:
-            self.steps.append(("call", (called,)))
+        called = (self._called(step), tuple(map(self.place, self._results(step))))
+        product = self.products[step]
+        if product is None:
+            self.steps.append(("call", called))
             return
-        (result,) = step.results
-        self._empty(result)
-        self.steps.append(("product", described))
+        workspace = self.workspaces.get(step)
+        self._empty(step.results[0])
+        if workspace is not None:
+            self._empty(workspace)
+        places = [(self.place(root_of(v)), self._offset(v)) for v in product.operands]
+        scratch = -1 if workspace is None else self.place(workspace)
+        given = native_product(product, self.calls.on_gpu, places, scratch)
+        self.steps.append(("product", (given, called)))
 
     def _called(self, step: LibraryCall) -> Callable[[Values], None]:
         """A call of an operator as a function of the values."""
         target = resolve_op(step.call.op)
         getters = [self._argument(arg) for arg in step.call.args]
         keywords = {key: self._argument(arg) for key, arg in step.call.kwargs.items()}
-        results = [(self.place(v), v.path, self.layout(v)) for v in step.results if v in self.used]
+        results = [(self.place(v), v.path, self.layout(v)) for v in self._results(step)]
 
         def run(values: Values) -> None:
             args = [get(values) for get in getters]
@@ -174,33 +254,8 @@ class SizedSteps:
 
         return run
 
-    def _product(self, step: LibraryCall, called: Callable[..., None]) -> tuple[Any, ...] | None:
-        """A matrix product as the C runtime calls it; None where it has to go through Python."""
-        call, name = step.call, _PRODUCTS.get(step.call.op, "")
-        if name not in self.products or len(step.results) != 1 or not call.args:
-            return None
-        scales = [call.kwargs.get(key, 1) for key in _SCALED]
-        given = [self._operand(arg) for arg in call.args]
-        (result,) = step.results
-        plain = all(isinstance(s, int | float) for s in scales)
-        if None in given or not plain or call.kwargs.keys() - set(_SCALED):
-            return None
-        values = [result, *(value for value in given if value is not None)]
-        if {v.dtype for v in values} != {result.dtype} or COMPUTE.get(result.dtype) not in FLOATS:
-            return None
-        layouts = [self.layout(v) for v in values]
-        if any(0 in layout.shape or len(layout.shape) > 3 for layout in layouts):
-            return None
-        operands = tuple(
-            (self.place(root_of(v)), self._offset(v), layout.shape, layout.strides)
-            for v, layout in zip(values, layouts, strict=True)
-        )
-        kind = (f"dtype_{result.dtype}", layouts[0].item)
-        numbers = (float(scales[0]), float(scales[1]))
-        return name, *kind, self.on_gpu, operands, *numbers, called
-
-    def _operand(self, arg: Arg) -> Value | None:
-        return self.program.values.get((arg.name, arg.path)) if isinstance(arg, Ref) else None
+    def _operand(self, ref: Ref) -> Value | None:
+        return self.program.values.get((ref.name, ref.path))
 
     def _offset(self, value: Value) -> int:
         return self.number(value.offset) if isinstance(value, View) else 0
@@ -237,16 +292,32 @@ class SizedSteps:
 
     def _tensor(self, value: Value) -> Getter:
         """How to get a value's tensor: memory, or a window on it."""
-        place = self.place(root_of(value))
+        memory = self._memory(root_of(value))
         if not isinstance(value, View):
-            return lambda values: values[place]
+            return memory
         layout, offset = self.layout(value), self.number(value.offset)
 
         def window(values: Values) -> Any:
-            base = values[place]
+            base = memory(values)
             return base.as_strided(layout.shape, layout.strides, base.storage_offset() + offset)
 
         return window
+
+    def _memory(self, value: Value) -> Getter:
+        """How to get a tensor of memory; of a part of the one piece, one is made."""
+        place, arena = self.place(value), self.arena_place
+        if not self._is_inside(value) or self.arena is None:
+            return lambda values: values[place]
+        layout, first = self.layout(value), self.arena.offsets[str(place)]
+
+        def part(values: Values) -> Any:
+            if values[place] is not None:  # what a call made that the C runtime left to it
+                return values[place]
+            memory = values[arena][first : first + aligned(layout.bytes, ALIGNMENT)]
+            typed = memory.view(layout.torch)
+            return typed.as_strided(layout.shape, layout.strides, typed.storage_offset())
+
+        return part
 
 
 def native_program(
@@ -260,6 +331,7 @@ def native_program(
         launch,
         device,
         steps.count,
+        steps.native_arena(),
         steps.inputs(),
         steps.steps,
         outputs,
