@@ -33,6 +33,25 @@ void dvt_finish_outputs(const program *p, frame *f, const dvt_tensor *results,
                         dvt_managed **outputs);
 void dvt_drop_outputs(const program *p, dvt_managed **outputs);
 
+/* ---- own.c ---- */
+/* Whether an instruction runs nobody's code but ours. */
+bool dvt_is_own(const instruction *in);
+dvt_status dvt_run_own(const program *p, const frame *f, uint32_t index, dvt_error *error);
+/* Keeps what an instruction took, of an artifact that is timed. */
+void dvt_note_time(const dvt_artifact *a, uint32_t index, uint64_t start, uint64_t end);
+
+/* ---- strands.c ---- */
+/* Finds the stretches of a frame whose operands are bound. */
+dvt_status dvt_strands_find(const program *p, frame *f, dvt_error *error);
+/* Gives up those in which memory must be cleared before an instruction. */
+void dvt_strands_keep(frame *f);
+dvt_status dvt_strands_run(const dvt_artifact *a, const frame *f, const strand_stretch *s,
+                           run_control *control, dvt_error *error);
+
+/* ---- arena.c ---- */
+/* Gives the temporaries of a device, or of the host (0), their places in one arena. */
+dvt_status dvt_arena_plan(const dvt_artifact *a, frame *f, uint32_t device, dvt_error *error);
+
 /* ---- run.c ---- */
 /* The options as far as the caller has them; the rest is zero. */
 dvt_status dvt_run_options_read(dvt_run_options *known, const dvt_run_options *given,

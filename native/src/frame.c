@@ -33,7 +33,8 @@ static frame *allocate(const program *p, uint64_t *bytes)
                    room(p->pointer_count, sizeof(void *)) + room(n, 1) +
                    room(p->number_count, 8) + room(p->instruction_count, sizeof(dvt_call)) +
                    room(n, sizeof(void *)) + room(p->input_count, sizeof(void *)) +
-                   room(p->instruction_count, sizeof(void *)) + room(p->instruction_count, 1);
+                   room(p->instruction_count, sizeof(void *)) + room(p->instruction_count, 1) +
+                   room(p->instruction_count, sizeof(uint32_t));
     char *at = calloc(1, total);
     *bytes = total;
     if (at == NULL)
@@ -53,6 +54,7 @@ static frame *allocate(const program *p, uint64_t *bytes)
     f->copies = carve(&at, p->input_count, sizeof(void *));
     f->kept = carve(&at, p->instruction_count, sizeof(void *));
     f->is_shared = carve(&at, p->instruction_count, 1);
+    f->strand_of = carve(&at, p->instruction_count, sizeof(uint32_t));
     f->kept_count = p->instruction_count;
     for (uint32_t i = 0; i < n; i++) {
         f->tensors[i].shape = numbers;
@@ -71,6 +73,7 @@ void dvt_frame_free(frame *f)
             f->host_free(f->kept[i]);
     dvt_devices_unbind(f);
     free(f->clearings);
+    free(f->stretches);
     free(f->zeros);
     if (f->arena != NULL)
         dvt_release(f->allocator, f->arena, f->memory.peak);
@@ -148,78 +151,6 @@ static bool overlaps_itself(const dvt_tensor *t)
         found = found || (t->shape[i] > 1 && t->strides[i] == 0);
     }
     return found;
-}
-
-/* The memory of the host's arena; a plug-in's is allocated when the device's turn comes. */
-static dvt_status take_arena(const dvt_artifact *a, frame *f, uint32_t device,
-                             const dvt_memory *memory, uint64_t placed, dvt_error *error)
-{
-    uint64_t total = f->call_bytes + f->bytes;
-    dvt_status status =
-        dvt_charge_memory(a, &total, memory->peak + placed, "temporaries", error);
-    if (status != DVT_OK)
-        return status;
-    f->bytes += memory->peak + placed;
-    if (device != 0) {
-        dvt_devices_reserve(f, device, memory->peak);
-        return DVT_OK;
-    }
-    f->memory = *memory;
-    if (memory->peak == 0)
-        return DVT_OK;
-    f->arena = dvt_allocate(&a->allocator, memory->peak);
-    if (f->arena == NULL)
-        return dvt_fail(error, DVT_ERROR_MEMORY, "no memory for an arena of %llu bytes",
-                        (unsigned long long)memory->peak);
-    return DVT_OK;
-}
-
-/* One arena a device. */
-static dvt_status plan_arena(const dvt_artifact *a, frame *f, uint32_t device, dvt_error *error)
-{
-    const program *p = &a->program;
-    lifetime *lives = calloc(p->buffer_count + 1u, sizeof *lives);
-    uint32_t *slots = calloc(p->buffer_count + 1u, sizeof *slots);
-    dvt_status status = DVT_OK;
-    uint32_t count = 0;
-    uint64_t placed = 0;
-    if (lives == NULL || slots == NULL)
-        status = dvt_fail(error, DVT_ERROR_MEMORY, "out of memory");
-    for (uint32_t i = 0; status == DVT_OK && i < p->buffer_count; i++) {
-        const buffer_record *b = &p->buffers[i];
-        if (b->kind != KIND_TEMPORARY || b->device != device)
-            continue;
-        if (b->root == i) {
-            slots[i] = count;
-            lives[count++] = (lifetime){0, b->life_first, b->life_last, 0};
-            if (b->life_first == DVT_NONE) /* never touched: needs nothing */
-                lives[count - 1] = (lifetime){0, 0, 0, 0};
-        }
-        uint64_t bytes = (f->extents[i] + DVT_ALIGN - 1) / DVT_ALIGN * DVT_ALIGN;
-        if (p->buffers[b->root].is_placed) /* counted, but it lies elsewhere */
-            placed += bytes;
-        else if (bytes > lives[slots[b->root]].size)
-            lives[slots[b->root]].size = bytes;
-    }
-    dvt_memory memory;
-    if (status == DVT_OK)
-        status = dvt_plan(lives, count, &memory, error);
-    if (status == DVT_OK)
-        status = take_arena(a, f, device, &memory, placed, error);
-    for (uint32_t i = 0; status == DVT_OK && i < p->buffer_count; i++) {
-        const buffer_record *b = &p->buffers[i];
-        if (p->buffers[b->root].kind != KIND_TEMPORARY || b->device != device)
-            continue;
-        uint64_t start = p->buffers[b->root].is_placed ? 0 : lives[slots[b->root]].offset;
-        uint64_t offset = start + f->offsets[i];
-        if (device != 0)
-            f->tensors[i].byte_offset = offset;
-        else /* any address will do where all temporaries are empty */
-            f->tensors[i].data = f->arena == NULL ? (void *)f : f->arena + offset;
-    }
-    free(lives);
-    free(slots);
-    return status;
 }
 
 static void bind_fixed(const dvt_artifact *a, frame *f)
@@ -327,7 +258,6 @@ static dvt_status bind_call(const program *p, frame *f, uint32_t index, operand_
 {
     const instruction *in = &p->instructions[index];
     dvt_call *call = &f->calls[index];
-    bind_operands(p, f, index);
     for (uint32_t i = 0; i < in->output_count; i++)
         uses[i] = (operand_use){.fills = true};
     for (uint32_t i = 0; i < in->input_count; i++)
@@ -458,18 +388,24 @@ dvt_status dvt_frame_new(dvt_artifact *a, const int64_t *symbols, frame **made,
         status = dvt_layout_bind(p, f, i, error);
     if (status == DVT_OK)
         status = charge_call(a, f, error);
+    for (uint32_t i = 0; status == DVT_OK && i < p->instruction_count; i++)
+        bind_operands(p, f, i);
     if (status == DVT_OK)
         status = dvt_devices_prepare(a, f, error);
     if (status == DVT_OK)
-        status = plan_arena(a, f, 0, error);
+        status = dvt_strands_find(p, f, error);
+    if (status == DVT_OK)
+        status = dvt_arena_plan(a, f, 0, error);
     for (uint32_t i = 1; status == DVT_OK && f->devices != NULL && i <= p->device_count; i++)
-        status = plan_arena(a, f, i, error);
+        status = dvt_arena_plan(a, f, i, error);
     if (status == DVT_OK)
         status = dvt_artifact_ready(a, error);
     if (status == DVT_OK)
         bind_fixed(a, f);
     if (status == DVT_OK)
         status = bind_calls(a, f, error);
+    if (status == DVT_OK)
+        dvt_strands_keep(f);
     if (status == DVT_OK)
         status = dvt_devices_bind(a, f, error);
     if (status != DVT_OK) {

@@ -213,6 +213,11 @@ typedef struct {
     uint64_t begin, end;
 } clearing;
 
+/* Instructions in a row that are done by strands (see strands.c). */
+typedef struct {
+    uint32_t begin, end, strands;
+} strand_stretch;
+
 typedef struct frame {
     struct frame *next;
     int64_t *symbols;
@@ -223,10 +228,13 @@ typedef struct frame {
     const dvt_tensor **pointers;
     dvt_number *numbers;
     dvt_call *calls;
-    dvt_managed **held;       /* one a buffer: what host operations made */
-    void **copies;            /* one an input: repacked inputs of this call */
-    void **kept;              /* one an instruction: what a host keeps from call to call */
-    unsigned char *is_shared; /* one an instruction: whether threads shared it the last time */
+    dvt_managed **held;        /* one a buffer: what host operations made */
+    void **copies;             /* one an input: repacked inputs of this call */
+    void **kept;               /* one an instruction: what a host keeps from call to call */
+    unsigned char *is_shared;  /* one an instruction: whether threads shared it the last time */
+    strand_stretch *stretches; /* in the order of instructions */
+    uint32_t *strand_of;       /* one an instruction: within its stretch */
+    uint32_t stretch_count, strand_threads; /* threads that they were made for */
     uint32_t kept_count;
     void (*host_free)(void *kept);
     unsigned char *arena;

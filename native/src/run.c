@@ -201,79 +201,11 @@ static dvt_status run_host(const dvt_artifact *a, frame *f, uint32_t index,
     return status;
 }
 
-static dvt_status run_copy(const program *p, const dvt_call *call, const instruction *in,
-                           dvt_error *error)
-{
-    const dvt_tensor *to = call->outputs[0], *from = call->inputs[0];
-    if (p->buffers[in->outputs[0]].root != p->buffers[in->inputs[0]].root) {
-        dvt_copy_tensor(to, from);
-        return DVT_OK;
-    }
-    if (dvt_is_empty(from))
-        return DVT_OK;
-    /* Both may share elements: go through a copy of the source. */
-    int64_t rows[DVT_MAX_RANK], step = p->buffers[in->inputs[0]].item;
-    dvt_tensor between = *from;
-    between.strides = rows;
-    between.data = malloc((size_t)(dvt_numel(from) * step));
-    if (between.data == NULL)
-        return dvt_fail(error, DVT_ERROR_MEMORY, "out of memory");
-    step = 1;
-    for (int32_t i = from->ndim - 1; i >= 0; i--) {
-        rows[i] = step;
-        step *= from->shape[i];
-    }
-    dvt_copy_tensor(&between, from);
-    dvt_copy_tensor(to, &between);
-    free(between.data);
-    return DVT_OK;
-}
-
 static void release_host(frame *f, uint32_t buffer)
 {
     dvt_managed *held = f->held[buffer];
     f->held[buffer] = NULL;
     delete_managed(held);
-}
-
-/* Generated kernels return a status and leave the words to us. */
-static dvt_status run_kernel(const dvt_call *call, dvt_error *error)
-{
-    dvt_status status = call->kernel->run(call, error);
-    if (status == DVT_OK || status == DVT_ERROR_CANCELLED ||
-        (error != NULL && error->message[0] != 0))
-        return status;
-    const char *text = "a kernel failed";
-    if (status == DVT_ERROR_INDEX)
-        text = "index out of range in self";
-    if (status == DVT_ERROR_BOUNDS)
-        text = "index is out of bounds for the dimension it selects from";
-    if (status == DVT_ERROR_DIVISOR)
-        text = "ZeroDivisionError";
-    if (status == DVT_ERROR_DIVIDE_BY_ZERO)
-        text = "an integer was divided by zero";
-    if (status == DVT_ERROR_MALFORMED)
-        text = "generated kernel: reaches outside a buffer";
-    return dvt_fail(error, status, "%s", text);
-}
-
-/* Keeps the least, 0: none yet, and the last. Several runs may end at once. */
-static void note_time(_Atomic(uint64_t) *kept, uint64_t start, uint64_t end)
-{
-    uint64_t before = atomic_load_explicit(&kept[TIME_LEAST], memory_order_relaxed);
-    uint64_t taken = end > start ? end - start : 1;
-    while ((before == 0 || taken < before) &&
-           !atomic_compare_exchange_weak_explicit(&kept[TIME_LEAST], &before, taken,
-                                                  memory_order_relaxed, memory_order_relaxed))
-        continue;
-    atomic_store_explicit(&kept[TIME_START], start, memory_order_relaxed);
-    atomic_store_explicit(&kept[TIME_TAKEN], taken, memory_order_relaxed);
-}
-
-/* Whether an instruction runs nobody's code but ours. */
-static bool is_own(const instruction *in)
-{
-    return in->device == 0 && (in->opcode == OP_KERNEL || in->opcode == OP_COPY);
 }
 
 /* A run, at one of its instructions. */
@@ -285,6 +217,7 @@ typedef struct {
     run_control *control;
     device_turn turn;
     uint32_t at, end; /* the next instruction, and the first that is for later */
+    uint32_t stretch; /* the next of the frame's */
     dvt_status status;
 } progress;
 
@@ -294,25 +227,45 @@ static void run_instruction(progress *r, uint32_t i)
     const instruction *in = &p->instructions[i];
     const dvt_run_options *options = r->options;
     frame *f = r->f;
-    _Atomic(uint64_t) *times = r->artifact->times;
-    uint64_t start = times != NULL ? dvt_now() : 0, shared = dvt_jobs_shared();
+    bool is_timed = r->artifact->times != NULL;
+    uint64_t start = is_timed ? dvt_now() : 0, shared = dvt_jobs_shared();
     if (options->trace != NULL)
         options->trace(options->trace_context, i, 1);
     if (in->device == 0 && f->clearing_next < f->clearing_count)
         dvt_frame_clear(f, i);
     if (in->device != 0)
         r->status = dvt_device_step(f, i, in, &r->turn, r->error);
-    else if (in->opcode == OP_KERNEL)
-        r->status = run_kernel(&f->calls[i], r->error);
-    else if (in->opcode == OP_COPY)
-        r->status = run_copy(p, &f->calls[i], in, r->error);
+    else if (dvt_is_own(in))
+        r->status = dvt_run_own(p, f, i, r->error);
     else
         r->status = run_host(r->artifact, f, i, options, r->error);
-    f->is_shared[i] = is_own(in) && dvt_jobs_shared() != shared;
-    if (times != NULL && r->status == DVT_OK)
-        note_time(&times[i * (size_t)TIMES], start, dvt_now());
+    f->is_shared[i] = dvt_is_own(in) && dvt_jobs_shared() != shared;
+    if (is_timed && r->status == DVT_OK)
+        dvt_note_time(r->artifact, i, start, dvt_now());
     if (options->trace != NULL && r->status == DVT_OK)
         options->trace(options->trace_context, i, 0);
+}
+
+/* The stretch of strands that begins at the next instruction, where this run may do it by
+ * strands: who traces it is told of one instruction after the other. */
+static const strand_stretch *stretch_here(progress *r)
+{
+    const frame *f = r->f;
+    while (r->stretch < f->stretch_count && f->stretches[r->stretch].begin < r->at)
+        r->stretch++;
+    if (r->stretch == f->stretch_count || f->stretches[r->stretch].begin != r->at)
+        return NULL;
+    bool may = r->options->trace == NULL && (uint32_t)dvt_threads() == f->strand_threads;
+    return may ? &f->stretches[r->stretch] : NULL;
+}
+
+static void run_stretch(progress *r, const strand_stretch *s)
+{
+    uint64_t shared = dvt_jobs_shared();
+    r->status = dvt_strands_run(r->artifact, r->f, s, r->control, r->error);
+    memset(r->f->is_shared + s->begin, 0, s->end - s->begin);
+    r->f->is_shared[s->begin] = dvt_jobs_shared() != shared;
+    r->at = s->end - 1;
 }
 
 /* Instructions up to r->end, unless one fails or the run is stopped. */
@@ -330,6 +283,11 @@ static void run_some(void *context)
             r->status = dvt_device_await(r->f, &r->turn, in, r->error);
         if (r->status != DVT_OK)
             return;
+        const strand_stretch *here = stretch_here(r);
+        if (here != NULL) {
+            run_stretch(r, here);
+            continue;
+        }
         run_instruction(r, r->at);
         if (r->status == DVT_OK && r->turn.plugin != NULL && in->release_count > 0)
             r->status = dvt_device_await_releases(r->f, &r->turn, in, r->error);
@@ -348,7 +306,7 @@ static uint32_t next_stop(const program *p, const frame *f, uint32_t at)
             end++;
         return end;
     }
-    for (uint32_t n = end; n < p->instruction_count && is_own(&p->instructions[n]); n++)
+    for (uint32_t n = end; n < p->instruction_count && dvt_is_own(&p->instructions[n]); n++)
         if (f->is_shared[n])
             end = n + 1;
     return end;
@@ -363,7 +321,7 @@ static dvt_status run_instructions(const dvt_artifact *a, frame *f,
     device_turn turn = {.state = a->state_count > 0 ? options->state : NULL,
                         .stream = options->stream != NULL ? options->stream->lane : NULL,
                         .waits = waits};
-    progress r = {a, f, options, error, dvt_control(), turn, 0, 0, DVT_OK};
+    progress r = {a, f, options, error, dvt_control(), turn, 0, 0, 0, DVT_OK};
     dvt_device_start(f);
     f->clearing_next = 0;
     while (r.status == DVT_OK && r.at < count && !dvt_control_stopped(r.control)) {
@@ -492,17 +450,19 @@ dvt_status dvt_run_controlled(dvt_artifact *a, const dvt_run_options *known,
         return dvt_fail(error, DVT_ERROR_ARGUMENT, "the state is another artifact's");
     if (p->host_call_count + p->host_blob_count > 0 && known->host == NULL)
         return dvt_fail(error, DVT_ERROR_UNSUPPORTED, "the program calls host operations");
+    int before = dvt_ask_threads((int)known->threads);
     dvt_status status = check_stream(a, known, error);
     if (status == DVT_OK)
         status = dvt_frame_for(a, inputs, input_count, known->stream, &f, error);
-    if (status != DVT_OK)
+    if (status != DVT_OK) {
+        dvt_ask_threads(before);
         return status;
+    }
     for (uint32_t i = 0; i < p->output_count; i++)
         outputs[i] = NULL;
     dvt_run_options options = *known;
     if (options.state == NULL)
         options.state = &a->own_state; /* the frame has seen to it that it is there */
-    int before = dvt_ask_threads((int)known->threads);
     bool was_alone = dvt_alone(p->host_call_count + p->host_blob_count == 0);
     run_control *outer = dvt_control_set(control);
     status = charge_scratch(a, f, error);
