@@ -1,11 +1,11 @@
 /* Loads native code: ELF relocatable objects for x86-64 and AArch64, whatever the operating
  * system.
  *
- * The code section of a file holds objects for several processors (x86-64-v1 to v4, ARMv8-A);
- * those for the best that this machine can run are taken, one after the other: each is loaded
- * on pages of its own and refers to no other. Only code and read-only data are loaded, only
- * relocations applied that do not depend on where that is, and no page is ever writable and
- * executable at one time. */
+ * The code section of a file holds objects for several processors (x86-64-v1 to v4-bf16,
+ * ARMv8-A); those for the best that this machine can run are taken, one after the other: each
+ * is loaded on pages of its own and refers to no other. Only code and read-only data are
+ * loaded, only relocations applied that do not depend on where that is, and no page is ever
+ * writable and executable at one time. */
 #include "internal.h"
 #include "processor.h"
 

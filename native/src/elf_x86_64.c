@@ -29,6 +29,8 @@ static int level(void)
         f.extended = c;
     if (__get_cpuid_count(7, 0, &a, &b, &c, &d))
         f.structured = b;
+    if (__get_cpuid_count(7, 1, &a, &b, &c, &d))
+        f.extensions = a;
     if ((f.basic & bit_OSXSAVE) != 0)
         f.saved = saved_registers();
     return dvt_x86_64_level(&f);

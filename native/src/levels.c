@@ -20,6 +20,8 @@ static const x86_64_features needed[] = {
     /* v4: AVX512F, DQ, CD, BW, VL; mask registers and those of 512 bits */
     {.structured = BIT(16) | BIT(17) | BIT(28) | BIT(30) | BIT(31),
      .saved = BIT(5) | BIT(6) | BIT(7)},
+    /* v4-bf16: AVX512-BF16 */
+    {.extensions = BIT(5)},
 };
 
 int dvt_x86_64_level(const x86_64_features *f)
@@ -29,7 +31,8 @@ int dvt_x86_64_level(const x86_64_features *f)
         const x86_64_features *n = &needed[i];
         if ((f->basic & n->basic) != n->basic || (f->extended & n->extended) != n->extended ||
             (f->structured & n->structured) != n->structured ||
-            (f->saved & n->saved) != n->saved)
+            (f->saved & n->saved) != n->saved ||
+            (f->extensions & n->extensions) != n->extensions)
             break;
     }
     return level;
@@ -40,6 +43,8 @@ int dvt_x86_64_level(const x86_64_features *f)
 static int named_level(void)
 {
     const char *name = getenv("DOVETAIL_PROCESSOR");
+    if (name != NULL && PROCESSOR.family == 0 && strcmp(name, "x86-64-v4-bf16") == 0)
+        return 5;
     if (name != NULL && PROCESSOR.family == 0 && strncmp(name, "x86-64-v", 8) == 0 &&
         name[8] >= '1' && name[8] <= '4' && name[9] == '\0')
         return name[8] - '0';

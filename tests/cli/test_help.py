@@ -87,7 +87,7 @@ def test_completion_scripts(shell, capsys):
         ("dovetail ex", {"explain"}),
         ("dovetail explain --trai", {"--train"}),
         ("dovetail compile x:y --backend por", {"portable"}),
-        ("dovetail compile x:y --target x86", {"x86-64-v3", "x86-64-v4"}),
+        ("dovetail compile x:y --target x86", {"x86-64-v3", "x86-64-v4", "x86-64-v4-bf16"}),
         ("dovetail cache st", {"stats"}),
         ("dovetail explain mod", {"model.py:", "models/"}),
     ],

@@ -16,6 +16,7 @@ FEATURES = {
     2: ("cx16", "sahf", "popcnt", "sse3", "sse4.1", "sse4.2", "ssse3"),
     3: ("avx", "avx2", "bmi", "bmi2", "f16c", "fma", "lzcnt", "movbe", "xsave"),
     4: ("avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"),
+    5: ("avx512bf16",),  # of no level of the psABI
 }
 
 
@@ -23,7 +24,7 @@ def level_by_llvm():
     import llvmlite.binding as llvm
 
     has, level = llvm.get_host_cpu_features(), 1
-    while level < 4 and all(has.get(name, False) for name in FEATURES[level + 1]):
+    while level < 5 and all(has.get(name, False) for name in FEATURES[level + 1]):
         level += 1
     return level
 
@@ -51,18 +52,18 @@ def runtime_levels(names):
 @pytest.mark.e2e
 def test_the_runtime_is_held_to_a_smaller_processor():
     best = level_by_llvm()
-    names = ["x86-64-v1", "x86-64-v3", "x86-64-v4"]
+    names = ["x86-64-v1", "x86-64-v3", "x86-64-v4", "x86-64-v4-bf16"]
     assert runtime_levels(names) == [min(best, PROCESSORS[name]) for name in names]
 
 
 @needs_x86_64
-@pytest.mark.parametrize("name", ["x86-64-v2", "x86-64-v3", "x86-64-v4"])
+@pytest.mark.parametrize("name", ["x86-64-v2", "x86-64-v3", "x86-64-v4", "x86-64-v4-bf16"])
 def test_code_is_made_for_the_processor_it_is_held_to(monkeypatch, name):
     monkeypatch.setenv("DOVETAIL_PROCESSOR", name)
     level = min(PROCESSORS[name], _native.processor())
     made_for = target_here()
-    assert made_for.name == f"x86-64-v{level}"
-    assert made_for.vector_bytes == {2: 16, 3: 32, 4: 64}[level]
+    assert PROCESSORS[made_for.name] == level
+    assert made_for.vector_bytes == {2: 16, 3: 32, 4: 64, 5: 64}[level]
     monkeypatch.undo()
     assert _native.processor() >= level  # the runtime read the variable when it was imported
 

@@ -88,7 +88,9 @@ def test_a_file_has_code_for_the_targets_it_is_given(tmp_path):
         (kernel,) = describe(str(tmp_path / "m.dvt"))["generated"]
         assert tuple(kernel["code"]) == targets
         assert kernel["instructions"] > 1
-    with pytest.raises(CannotSave, match=r"'mips': the targets are x86-64-v3, x86-64-v4, armv8-a"):
+    with pytest.raises(
+        CannotSave, match=r"'mips': the targets are x86-64-v3, x86-64-v4, x86-64-v4-"
+    ):
         artifact.save(tmp_path / "m.dvt", targets=("mips",))
 
 

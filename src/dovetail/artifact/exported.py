@@ -188,11 +188,12 @@ class Artifact:
         in the last bits), and refuses to write a file that would need PyTorch all the same.
 
         Generated kernels are written as the code that ran here, which any processor of this
-        machine's level runs (x86-64-v3, x86-64-v4 or armv8-a). ``targets`` names the levels that
-        the file is to have code for instead; what is missing is generated. On other processors the
-        file runs from its kernel IR, compiled when it is loaded where llvmlite is installed, else
-        interpreted, which is slower by far: name ``x86-64-v3`` too if a file made on a machine
-        with AVX-512 is to run on those without.
+        machine's level runs (x86-64-v3, x86-64-v4 or armv8-a; x86-64-v4-bf16 where it has products
+        of pairs of bfloat16). ``targets`` names the levels that the file is to have code for
+        instead; what is missing is generated. On other processors the file runs from its kernel IR,
+        compiled when it is loaded where llvmlite is installed, else interpreted, which is slower by
+        far: name ``x86-64-v3`` too if a file made on a machine with AVX-512 is to run on those
+        without.
         """
         from dovetail.artifact.save import save
 

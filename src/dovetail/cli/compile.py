@@ -55,8 +55,8 @@ PORTABLE = "portable"
     "--target",
     multiple=True,
     metavar="NAME",
-    help="A processor to store code for: x86-64-v3, x86-64-v4, armv8-a. [default: this one]",
-    shell_complete=starting_with(lambda: ["x86-64-v3", "x86-64-v4", "armv8-a"]),
+    help="A processor to store code for: x86-64-v3, x86-64-v4-bf16, armv8-a. [default: this one]",
+    shell_complete=starting_with(lambda: ["x86-64-v3", "x86-64-v4", "x86-64-v4-bf16", "armv8-a"]),
 )
 @click.option("--key", metavar="FILE", help="File with a private key to sign with.")
 @click.option("-q", "--quiet", is_flag=True, help="Print nothing.")

@@ -1,6 +1,7 @@
 """The processors that a file can hold code for, and their numbers in its code section.
 
-1 to 4 are the levels of x86-64. Others are ELF's number of the machine, times 256, and a level.
+1 to 4 are the levels of x86-64, 5 is the last with AVX512-BF16. Others are ELF's number of the
+machine, times 256, and a level.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ if TYPE_CHECKING:
     from dovetail.ir.target import Target
 
 AARCH64 = 183 << 8 | 1  # any of ARMv8-A with NEON
-PROCESSORS = {**{f"x86-64-v{n}": n for n in range(1, 5)}, "armv8-a": AARCH64}
+_LEVELS = {f"x86-64-v{n}": n for n in range(1, 5)}
+PROCESSORS = {**_LEVELS, "x86-64-v4-bf16": 5, "armv8-a": AARCH64}
 _LEAST = PROCESSORS["x86-64-v3"]  # kernels are made of fused multiply-adds
 _NAMES = {number: name for name, number in PROCESSORS.items()}
 _FAMILIES = {"x86_64": "x86-64", "amd64": "x86-64", "aarch64": "aarch64", "arm64": "aarch64"}

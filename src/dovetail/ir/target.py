@@ -117,6 +117,12 @@ _AVX512 = dataclasses.replace(
     l3_bytes=1408 * _KIB,
     features=(*_AVX2.features, "avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"),
 )
+# The feature that adds products of pairs of bfloat16 to float32, lane by lane: Cooper Lake, Zen 4.
+PAIRS_OF_BFLOAT16 = "avx512bf16"
+WITHOUT_PAIRS = _AVX512.name  # the target that differs in it alone
+_BFLOAT16 = dataclasses.replace(
+    _AVX512, name="x86-64-v4-bf16", features=(*_AVX512.features, PAIRS_OF_BFLOAT16)
+)
 _NEON = dataclasses.replace(
     _SSE,
     name="armv8-a",
@@ -157,5 +163,5 @@ _DEVICE = Target(
     l3_bytes=0,
     cores=16,
 )
-_X86_64 = (dataclasses.replace(_SSE, name="x86-64-v1"), _SSE, _AVX2, _AVX512)
+_X86_64 = (dataclasses.replace(_SSE, name="x86-64-v1"), _SSE, _AVX2, _AVX512, _BFLOAT16)
 TARGETS = {t.name: t for t in (*_X86_64, _NEON, _HOPPER, _DEVICE)}

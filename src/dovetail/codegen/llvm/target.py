@@ -17,8 +17,9 @@ _lock = ForkLock()
 _X86_64, _AARCH64 = "x86_64-unknown-linux-gnu", "aarch64-unknown-linux-gnu"
 # LLVM's triples, and its names of processors where they are not ours.
 _TRIPLES = {"armv8-a": _AARCH64}
-_PROCESSORS = {"x86-64-v1": "x86-64", "armv8-a": "generic"}
-NAMED = ("x86-64-v3", "x86-64-v4", "armv8-a")  # what files can hold code for
+_PROCESSORS = {"x86-64-v1": "x86-64", "x86-64-v4-bf16": "x86-64-v4", "armv8-a": "generic"}
+_BEYOND = {"x86-64-v4-bf16": "+avx512bf16"}  # what LLVM's processor of that name lacks
+NAMED = ("x86-64-v3", "x86-64-v4", "x86-64-v4-bf16", "armv8-a")  # what files can hold code for
 
 
 def missing() -> str:
@@ -70,7 +71,10 @@ def _machine(target: Target, effort: int) -> Any:
         llvm.initialize_all_asmprinters()
     found = llvm.Target.from_triple(triple)
     cpu = _PROCESSORS.get(target.name, target.name)
-    return found.create_target_machine(cpu=cpu, opt=effort, reloc="pic", codemodel="small")
+    more = _BEYOND.get(target.name, "")
+    return found.create_target_machine(
+        cpu=cpu, features=more, opt=effort, reloc="pic", codemodel="small"
+    )
 
 
 @functools.lru_cache(maxsize=512)
