@@ -3,8 +3,9 @@
 ``plain``: x @ w.T + b with weights as ``nn.Linear`` has them, against ``F.linear``. ``packed``: the
 same, exported, so that weights are packed ahead of time, against MKL's packed product (and beside
 oneDNN's). ``gelu``: exported with a GELU behind, against PyTorch's. ``dynamic``: one file for any
-number of rows, against files of ours for each of them. All are called from Python, in turns, in one
-process; the fastest of some rounds counts, since others may use the machine, and one thread is
+number of rows, against files of ours for each of them. With ``--dtype bfloat16`` what is packed is
+measured against oneDNN's alone: MKL has no such product. All are called from Python, in turns, in
+one process; the fastest of some rounds counts, since others may use the machine, and one thread is
 measured in processor time. A ratio below 1 says that ours is faster.
 
     python benchmarks/gemm.py [--threads N] [--rounds N] [--only plain packed gelu dynamic]
@@ -60,9 +61,11 @@ def shapes(kind: str) -> Iterator[tuple[int, int, int]]:
     yield from (found[n * len(found) // COUNT] for n in range(COUNT))
 
 
-def rivals(kind: str, m: int, k: int, n: int, folder: Path) -> dict[str, Callable[[], Any]]:
+def rivals(
+    kind: str, m: int, k: int, n: int, folder: Path, dtype: torch.dtype
+) -> dict[str, Callable[[], Any]]:
     """What is compared, ours first."""
-    x, layer = torch.randn(m, k), nn.Linear(k, n)
+    x, layer = torch.randn(m, k).to(dtype), nn.Linear(k, n).to(dtype)
     w, b = layer.weight.detach(), layer.bias.detach()
     if kind == "plain":
         torch.compiler.reset()
@@ -76,15 +79,14 @@ def rivals(kind: str, m: int, k: int, n: int, folder: Path) -> dict[str, Callabl
         return {"ours": lambda: every(x), "static": lambda: run(x)}
     if kind == "gelu":
         return {"ours": lambda: run(x), "eager": lambda: F.gelu(F.linear(x, w, b))}
-    mkl = torch.ops.mkl._mkl_reorder_linear_weight(w, m)  # noqa: SLF001
     dnn = torch.ops.mkldnn._reorder_linear_weight(w, m)  # noqa: SLF001
-    mkl_linear = torch.ops.mkl._mkl_linear  # noqa: SLF001
     dnn_linear = torch.ops.mkldnn._linear_pointwise  # noqa: SLF001
-    return {
-        "ours": lambda: run(x),
-        "mkl": lambda: mkl_linear(x, mkl, w, b, m),
-        "onednn": lambda: dnn_linear(x, dnn, b, "none", [], ""),
-    }
+    onednn = {"onednn": lambda: dnn_linear(x, dnn, b, "none", [], "")}
+    if dtype != torch.float32:
+        return {"ours": lambda: run(x), **onednn}
+    mkl = torch.ops.mkl._mkl_reorder_linear_weight(w, m)  # noqa: SLF001
+    mkl_linear = torch.ops.mkl._mkl_linear  # noqa: SLF001
+    return {"ours": lambda: run(x), "mkl": lambda: mkl_linear(x, mkl, w, b, m), **onednn}
 
 
 def loaded(model: nn.Module, x: torch.Tensor, path: Path, most: int = 0) -> Callable[..., Any]:
@@ -119,6 +121,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--every", type=int, default=1, help="of so many shapes one")
+    parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32")
     parser.add_argument("--only", nargs="*", choices=KINDS, default=KINDS)
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
@@ -128,7 +131,7 @@ def main() -> None:
         for kind in arguments.only:
             ratios: dict[tuple[int, int, int], float] = {}
             for shape in list(shapes(kind))[:: arguments.every]:
-                fns = rivals(kind, *shape, Path(folder))
+                fns = rivals(kind, *shape, Path(folder), getattr(torch, arguments.dtype))
                 best = fastest(fns, arguments.rounds, clock)
                 ours, other = list(best.values())[:2]
                 ratios[shape] = ours / other
