@@ -14,7 +14,7 @@ from dovetail.errors import InvalidSchedule
 from dovetail.ir.kernel_product import kernel_product
 from dovetail.ir.target import TARGETS
 from dovetail.schedule.build import Built
-from dovetail.schedule.cpu.dots import MOST_ROWS
+from dovetail.schedule.cpu.dots import MOST_ROWS, MOST_ROWS_IN_PAIRS
 from dovetail.schedule.cpu.strategy import make_schedule
 from dovetail.schedule.text import parse_schedule, print_schedule
 from dovetail.schedule.tiles import DotTile, ProductTile
@@ -143,7 +143,7 @@ def test_an_epilogue_with_a_function():
         torch.testing.assert_close(found, F.gelu(sums), rtol=1e-6, atol=1e-7)
 
 
-@pytest.mark.parametrize("rows", [7, MOST_ROWS + 1])
+@pytest.mark.parametrize("rows", [7, MOST_ROWS_IN_PAIRS + 1])
 @pytest.mark.parametrize("dtype", ["float64", "float16", "bfloat16"])
 def test_types(dtype, rows):
     """Half precision is widened as it is loaded and summed in float32."""

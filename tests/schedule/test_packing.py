@@ -105,7 +105,12 @@ def test_left_alone(name):
 
 @pytest.mark.parametrize(
     ("dtype", "target"),
-    [("float16", "x86-64-v4"), ("float16", "x86-64-v3"), ("bfloat16", "x86-64-v3")],
+    [
+        ("float16", "x86-64-v4"),
+        ("float16", "x86-64-v3"),
+        ("bfloat16", "x86-64-v3"),
+        ("bfloat16", "x86-64-v4-bf16"),
+    ],
 )
 def test_half_precision_is_packed_where_no_library_is_fast(dtype, target):
     segment = product(desc(5, 40, dtype=dtype), desc(40, 96, dtype=dtype))

@@ -69,6 +69,18 @@ def kernel_product(kernel: Kernel) -> KernelProduct | None:
     return _placed(kernel, sums[0], left, right, along, bound)
 
 
+def are_pairs(kernel: Kernel, found: KernelProduct) -> bool:
+    """Whether a product is one of bfloat16 whose neighbouring steps can be taken as pairs.
+
+    Those of a row lie together, and those of the columns can be brought together.
+    """
+    types = {b.dtype for b in kernel.buffers if b.name in (found.left.buffer, found.right.buffer)}
+    if types != {"bfloat16"} or found.total.dtype != "float32" or found.sums_to_row:
+        return False
+    across = [found.right.index.stride(a.name) for a in (found.sum, found.columns)]
+    return found.left.index.stride(found.sum.name) == 1 and 1 in across
+
+
 def _bound(named: Mapping[str, Instruction], chosen: Apply, along: Axis) -> str | None:
     """The axis whose number ends the sum: where the step is larger, 0 is added."""
     test, _, other = (named.get(name) for name in chosen.args)

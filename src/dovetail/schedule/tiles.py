@@ -44,7 +44,8 @@ class ProductTile:
     columns is loaded in vectors: from where it lies, or, where it is ``packed``, from a copy on the
     stack in which the columns of a tile lie together. Neighbouring units have the same rows where
     they go ``by_rows``, else the same columns. What the kernel does with sums it does
-    ``from_registers``, written out for each, else in a loop.
+    ``from_registers``, written out for each, else in a loop. Steps of bfloat16 are taken in
+    ``pairs``: a lane of the copy holds those of two steps, which one instruction multiplies.
     """
 
     rows: str
@@ -58,6 +59,7 @@ class ProductTile:
     by_rows: bool = False
     ahead: int = 0  # steps between a step and the one whose columns it asks memory for; 0: none
     from_registers: bool = False
+    pairs: bool = False
 
     def tiles(self, rows: int) -> set[int]:
         """The heights of the tiles that so many rows are cut into."""
@@ -83,6 +85,7 @@ class ProductTile:
         packed += " by rows" if self.by_rows else ""
         packed += f" ahead {self.ahead}" if self.ahead else ""
         packed += " from registers" if self.from_registers else ""
+        packed += " in pairs" if self.pairs else ""
         sums = f"unroll {self.unroll} chunk {self.chunk} depth {self.depth}{packed}"
         return f"{self.rows} {_tall(self.heights)} of {self.block}, {self.vectors} vectors, {sums}"
 
@@ -90,12 +93,13 @@ class ProductTile:
     def parse(text: str) -> ProductTile:
         """The tile that ``str`` wrote."""
         numbers = r"(\d+), (\d+) vectors, unroll (\d+) chunk (\d+) depth (\d+)"
-        ways = r"( packed)?( by rows)?(?: ahead (\d+))?( from registers)?"
+        ways = r"( packed)?( by rows)?(?: ahead (\d+))?( from registers)?( in pairs)?"
         pattern = rf"(\w+) {_HEIGHTS} of {numbers}{ways}"
-        rows, heights, *found, packed, order, ahead, finish = _match(pattern, text)
+        rows, heights, *found, packed, order, ahead, finish, pairs = _match(pattern, text)
         block, vectors, unroll, chunk, depth = map(int, found)
         sums = (unroll, chunk, depth, packed is not None, order is not None, int(ahead or 0))
-        return ProductTile(rows, _heights(heights), vectors, block, *sums, finish is not None)
+        ends = (finish is not None, pairs is not None)
+        return ProductTile(rows, _heights(heights), vectors, block, *sums, *ends)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +109,7 @@ class DotTile:
     A tile is some rows by ``together`` columns. Each of its sums has an accumulator whose lanes are
     neighbouring steps, added up at the end: columns are read once, in the order in which they lie.
     A unit of work is all rows by ``block`` columns, cut into tiles whose heights differ by one at
-    most.
+    most. Lanes hold ``pairs`` of steps of bfloat16, which one instruction multiplies, or one each.
     """
 
     rows: str
@@ -114,6 +118,7 @@ class DotTile:
     block: int  # columns of a unit
     chunk: int  # steps summed in registers before their sum enters the total; 0: all of them
     ahead: int = 0  # columns between one and that which it asks memory for meanwhile; 0: none
+    pairs: bool = False
 
     def columns(self, lanes: int) -> int:  # noqa: ARG002  # as those of other tiles
         """Columns of a unit; 0: all."""
@@ -126,14 +131,18 @@ class DotTile:
 
     def __str__(self) -> str:
         sums = f"{self.together} together of {self.block}, chunk {self.chunk} ahead {self.ahead}"
-        return f"{self.rows} {_tall(self.heights)}, {sums}"
+        pairs = " in pairs" if self.pairs else ""
+        return f"{self.rows} {_tall(self.heights)}, {sums}{pairs}"
 
     @staticmethod
     def parse(text: str) -> DotTile:
         """The tile that ``str`` wrote."""
-        pattern = rf"(\w+) {_HEIGHTS}, (\d+) together of (\d+), chunk (\d+) ahead (\d+)"
-        rows, heights, *found = _match(pattern, text)
-        return DotTile(rows, _heights(heights), *map(int, found))
+        numbers = r"(\d+) together of (\d+), chunk (\d+) ahead (\d+)"
+        pattern = rf"(\w+) {_HEIGHTS}, {numbers}( in pairs)?"
+        rows, heights, *found, pairs = _match(pattern, text)
+        together, block, chunk, ahead = map(int, found)
+        sums = (together, block, chunk, ahead, pairs is not None)
+        return DotTile(rows, _heights(heights), *sums)
 
 
 @dataclass(frozen=True, slots=True)

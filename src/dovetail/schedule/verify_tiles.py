@@ -9,7 +9,8 @@ from dovetail.ir.dtypes import item_bytes
 from dovetail.ir.kernel import Axis, Kernel
 from dovetail.ir.kernel_convolution import KernelConvolution, kernel_convolution
 from dovetail.ir.kernel_depthwise import kernel_depthwise
-from dovetail.ir.kernel_product import KernelProduct, kernel_product
+from dovetail.ir.kernel_product import KernelProduct, are_pairs, kernel_product
+from dovetail.ir.target import PAIRS_OF_BFLOAT16, TARGETS
 from dovetail.ir.verify import requirement
 from dovetail.schedule.schedule import Schedule
 from dovetail.schedule.tiles import (
@@ -123,6 +124,9 @@ def _product(kernel: Kernel, schedule: Schedule, tile: ProductTile) -> None:
     _product_numbers(tile)
     if tile.from_registers:
         _from_registers(kernel, tile, found, schedule.lanes)
+    if tile.pairs:
+        _pairs(kernel, schedule, found)
+        _require(tile.packed and tile.unroll % 2 == 0, "half a pair of steps")
     _heights(tile, found)
     _memory(kernel, tile, found, schedule.lanes)
 
@@ -146,8 +150,11 @@ def _dots(kernel: Kernel, schedule: Schedule, tile: DotTile) -> None:
     _require(tile.together & (tile.together - 1) == 0, f"{tile.together} columns together")
     _require(tile.together <= lanes, f"sums of {tile.together} columns in {lanes} lanes")
     _require(tile.block % lanes == 0, "units of no whole number of vectors")
-    _require(tile.chunk >= 0 and tile.chunk % lanes == 0, f"chunks of {tile.chunk}")
+    step = lanes * (1 + tile.pairs)
+    _require(tile.chunk >= 0 and tile.chunk % step == 0, f"chunks of {tile.chunk}")
     _require(tile.ahead >= 0, f"{tile.ahead} columns ahead")
+    if tile.pairs:
+        _pairs(kernel, schedule, found)
     _written_out(2 * rows * (tile.together + 1))
     dense = [i.index.stride(found.sum.name) == 1 for i in (found.left, found.right)]
     _require(all(dense), "operands that are not dense along the sum")
@@ -165,6 +172,13 @@ def _from_registers(kernel: Kernel, tile: ProductTile, found: KernelProduct, lan
     _require(some, f"the last of {columns} columns from registers")
     wide = all(item_bytes(b.dtype) >= item_bytes("float32") for b in kernel.buffers)
     _require(wide, "elements of less than four bytes from registers")
+
+
+def _pairs(kernel: Kernel, schedule: Schedule, found: KernelProduct) -> None:
+    """Whether an instruction multiplies neighbouring steps, which lie together."""
+    features = TARGETS[schedule.target].features
+    _require(PAIRS_OF_BFLOAT16 in features, f"pairs of steps on {schedule.target}")
+    _require(are_pairs(kernel, found), "pairs of steps that do not lie together, or of other types")
 
 
 def _product_numbers(tile: ProductTile) -> None:
@@ -197,6 +211,6 @@ def _memory(kernel: Kernel, tile: ProductTile, found: KernelProduct, lanes: int)
     size = rows * item_bytes(found.total.dtype)
     if tile.packed and isinstance(steps, int):
         (dtype,) = (b.dtype for b in kernel.buffers if b.name == found.right.buffer)
-        size += steps * item_bytes(dtype)
+        size += (steps + steps % 2 * tile.pairs) * item_bytes(dtype)
     size *= tile.vectors * lanes
     _require(size <= STACK_BYTES, f"{size} bytes on the stack")

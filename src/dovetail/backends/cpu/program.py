@@ -20,6 +20,7 @@ from dovetail.ir.segment import Segment
 from dovetail.ir.size import Size
 from dovetail.lower.to_program import Lowering, declare_inputs
 from dovetail.lower.values import Source, Value, View
+from dovetail.schedule.cpu.register_tiles import least_target
 from dovetail.schedule.plan import Plan, Unschedulable, make_plan
 from dovetail.schedule.program import Kernels, PlanWriter
 
@@ -57,7 +58,7 @@ def _sections(kernels: Kernels, effort: int) -> list[Section]:
     """The kernels as code, which runs, and as kernel IR, which only saving reads."""
     if not kernels.by_name:
         return []
-    target = target_here()
+    target = least_target(kernels.by_name.values(), target_here())
     made = generate(scheduled(kernels.by_name, target), target, effort=effort)
     code = code_section([(PROCESSORS[target.name], made)])
     if kernels.cannot_save:

@@ -61,10 +61,13 @@ class Columns:
         self.r, self.c, self.of, self.tile = r, r.c, of, tile
         self.lanes, self.width = r.lanes, tile.vectors * r.lanes
         self.stored = stored_type(r, of.right)
+        # What a lane of a vector holds, and how many steps that is.
+        self.element, self.together = ("int32", 2) if tile.pairs else (self.stored, 1)
         if tile.packed:
             steps = tile.depth or of.sum.extent
             assert isinstance(steps, int)
-            self.panel = array(r.c, "panel", steps * self.width, self.stored)
+            count = -(-steps // self.together) * self.width
+            self.panel = array(r.c, "panel", count, self.element)
             self.kept = r.c.slot("int64", 1)  # which panel is there
             r.c.put(self.kept, r.c.const(-1, "int64"))
 
@@ -80,8 +83,8 @@ class Columns:
             if step.text != "0":
                 depth = self.tile.depth
                 within = c.op("urem", step, self._index(depth)) if depth else step
-                offset = c.op("mul", within, self._index(self.width))
-                place = memory.address(c, place, offset, self.stored)
+                offset = c.op("mul", self._half(within), self._index(self.width))
+                place = memory.address(c, place, offset, self.element)
             return place, self.width, every
         r.axes[of.columns.name], r.axes[of.sum.name] = columns[0], step
         place = memory.base(r, of.right.buffer, of.right.index, "")
@@ -99,6 +102,10 @@ class Columns:
             left = c.op("sub", count, self._index(j * lanes))
             found.append(c.compare("icmp slt", memory.lane_numbers(lanes), c.splat(left, lanes)))
         return found
+
+    def _half(self, steps: Val) -> Val:
+        """How many whole elements of a column some steps are."""
+        return self.c.op("lshr", steps, self._index(1)) if self.tile.pairs else steps
 
     # ---- columns brought together ----------------------------------------------------------
 
@@ -118,6 +125,8 @@ class Columns:
         index = self.of.right.index
         if index.stride(self.of.sum.name) == 1 and index.stride(self.of.columns.name) != 1:
             self._transposed(columns, steps)
+        elif self.tile.pairs:
+            self._pairs_of_rows(columns, steps)
         else:
             self._rows(columns, steps)
 
@@ -125,17 +134,72 @@ class Columns:
         of, r, c, stored = self.of, self.r, self.c, self.stored
         r.axes[of.sum.name] = steps[0]
         count = c.op("sub", steps[1], steps[0])
+        whole = self._half(count)
         step = r.size(of.right.index.stride(of.columns.name))
         lanes = min(self.lanes, _BAND)
+        given = self.element, stored
 
         def band(i: Val) -> None:
             r.axes[of.columns.name] = c.op("add", columns[0], i)
             source = memory.base(r, of.right.buffer, of.right.index, "")
             left = c.op("sub", columns[1], r.axes[of.columns.name])
-            to = memory.address(c, self.panel, i, stored)
-            transpose(c, stored, lanes, (source, step, left, count, to), self.width)
+            to = memory.address(c, self.panel, i, self.element)
+            transpose(c, given, lanes, (source, step, left, whole, to), self.width)
 
         c.each(self._index(0), self._index(self.width), lanes, band)
+        if self.tile.pairs:
+            self._last_elements(columns, steps, whole)
+
+    def _last_elements(self, columns: Span, steps: Span, whole: Val) -> None:
+        """The last step of an odd number, with zeros beside it."""
+        of, r, c = self.of, self.r, self.c
+        if isinstance(of.sum.extent, int) and of.sum.extent % 2 == 0:
+            return
+        r.axes[of.sum.name] = c.op("sub", steps[1], self._index(1))
+        start = c.op("mul", whole, self._index(self.width))
+
+        def element(n: Val) -> None:
+            r.axes[of.columns.name] = n
+            source = memory.base(r, of.right.buffer, of.right.index, "")
+            value = c.convert("zext", memory.load_scalar(c, self.stored, source, None), "int32")
+            to = c.op("add", start, c.op("sub", n, columns[0]))
+            memory.store_vector(c, value, memory.address(c, self.panel, to, "int32"), None)
+
+        odd = c.op("and", c.op("sub", steps[1], steps[0]), self._index(1))
+        when(c, c.compare("icmp ne", odd, self._index(0)), lambda: c.each(*columns, 1, element))
+
+    def _pairs_of_rows(self, columns: Span, steps: Span) -> None:
+        """Two rows interleaved; the last of an odd number with zeros."""
+        of, r, c = self.of, self.r, self.c
+        masks = self._masks(columns) or [None] * self.tile.vectors
+        r.axes[of.columns.name] = columns[0]
+
+        def half(k: Val, j: int) -> Val:
+            r.axes[of.sum.name] = k
+            source = memory.base(r, of.right.buffer, of.right.index, "")
+            place = moved(r, source, 1, j * self.lanes, self.stored)
+            value = memory.load_dense(c, self.stored, place, masks[j], self.lanes)
+            return c.convert("zext", value, "int32")
+
+        def rows(k: Val, *, both: bool = True) -> None:
+            number = self._half(c.op("sub", k, steps[0]))
+            start = c.op("mul", number, self._index(self.width))
+            to = memory.address(c, self.panel, start, "int32")
+            for j in range(self.tile.vectors):
+                value = half(k, j)
+                if both:
+                    upper = half(c.op("add", k, self._index(1)), j)
+                    upper = c.op("shl", upper, c.const(16, "int32", self.lanes))
+                    value = c.op("or", value, upper)
+                place = memory.address(c, to, self._index(j * self.lanes), "int32")
+                memory.store_vector(c, value, place, None)
+
+        count = c.op("sub", steps[1], steps[0])
+        even = c.op("add", steps[0], c.op("and", count, self._index(-2)))
+        c.each(steps[0], even, 2, rows)
+        if isinstance(of.sum.extent, int) and of.sum.extent % 2 == 0:
+            return
+        when(c, c.compare("icmp slt", even, steps[1]), lambda: rows(even, both=False))
 
     def _rows(self, columns: Span, steps: Span) -> None:
         of, r, c, stored = self.of, self.r, self.c, self.stored

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 from dovetail.codegen.llvm import memory
 from dovetail.codegen.llvm.columns import array, moved, stored_type
-from dovetail.codegen.llvm.emit import Code, Val
-from dovetail.codegen.llvm.product import finish
+from dovetail.codegen.llvm.emit import Code, Val, vector_type
+from dovetail.codegen.llvm.product import added, finish
 from dovetail.codegen.llvm.reduce import part
 from dovetail.codegen.llvm.tile import Span, span
 from dovetail.ir.kernel import Load
@@ -34,6 +34,7 @@ class DotTiles:
         assert isinstance(found.rows.extent, int)
         self.r, self.c, self.tile, self.of = r, r.c, tile, found
         self.dtype, self.lanes, self.rows = found.total.dtype, r.lanes, found.rows.extent
+        self.steps = r.lanes * (1 + tile.pairs)  # of a vector
         self.totals = array(r.c, "totals", self.rows * tile.block, self.dtype)
 
     def unit(self, number: Val) -> None:
@@ -105,7 +106,7 @@ class DotTiles:
         self, lefts: Sequence[Val], rights: Sequence[Val], steps: Span, *, asks: bool
     ) -> list[Val]:
         """For each row its sums over some steps, one lane for each column."""
-        c, lanes = self.c, self.lanes
+        c, lanes, each = self.c, self.lanes, self.steps
         slots = [[c.slot(self.dtype, lanes) for _ in rights] for _ in lefts]
         for slot in (s for row in slots for s in row):
             c.put(slot, c.const(0.0, self.dtype, lanes))
@@ -118,20 +119,16 @@ class DotTiles:
                 left = self._vector(self.of.left, place, k, mask)
                 for slot, right in zip(row, columns, strict=True):
                     old = c.get(slot, self.dtype, lanes)
-                    c.put(slot, c.intrinsic("fma", left, right, old))
+                    c.put(slot, added(c, left, right, old, pairs=self.tile.pairs))
 
         count = c.op("sub", steps[1], steps[0])
-        whole = c.op("add", steps[0], c.op("and", count, self._index(-lanes)))
-        c.each(steps[0], whole, lanes, partial(step, None))
+        whole = c.op("add", steps[0], c.op("and", count, self._index(-each)))
+        c.each(steps[0], whole, each, partial(step, None))
         extent = self.of.sum.extent
-        if not isinstance(extent, int) or extent % lanes:
-            left = c.splat(c.op("sub", steps[1], whole), lanes)
-            c.each(
-                whole,
-                steps[1],
-                lanes,
-                partial(step, c.compare("icmp slt", memory.lane_numbers(lanes), left)),
-            )
+        if not isinstance(extent, int) or extent % each:
+            left = c.splat(c.op("sub", steps[1], whole), each)
+            some = c.compare("icmp slt", memory.lane_numbers(each), left)
+            c.each(whole, steps[1], each, partial(step, some))
         return [add_lanes(c, [c.get(slot, self.dtype, lanes) for slot in row]) for row in slots]
 
     def _ask(self, column: Val, step: Val) -> None:
@@ -145,7 +142,11 @@ class DotTiles:
         """Neighbouring steps of an operand; those that are masked count nothing."""
         c, dtype, stored = self.c, self.r.dtypes[load.buffer], stored_type(self.r, load)
         at = memory.address(c, place, step, stored)
-        return memory.widen(c, memory.load_dense(c, stored, at, mask, self.lanes), dtype)
+        raw = memory.load_dense(c, stored, at, mask, self.steps)
+        if self.tile.pairs:
+            kind = vector_type("int32", self.lanes)
+            return c.new(f"bitcast {raw.type} {raw.text} to {kind}", "int32", self.lanes)
+        return memory.widen(c, raw, dtype)
 
     def _index(self, number: int) -> Val:
         return self.c.const(number, "int64")

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from dovetail.codegen.llvm import memory
 from dovetail.codegen.llvm.columns import Columns, array, moved, stored_type, when
-from dovetail.codegen.llvm.emit import Val, vector_type
+from dovetail.codegen.llvm.emit import Code, Val, vector_type
 from dovetail.codegen.llvm.tile import Span, span
 from dovetail.ir.dtypes import item_bytes
 from dovetail.ir.kernel import Load, Store
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from dovetail.codegen.llvm.render import Renderer
 
 CACHE_LINE = 64  # bytes
+_PAIRS = "llvm.x86.avx512bf16.dpbf16ps.512"
 
 
 class Tiles:
@@ -40,6 +41,7 @@ class Tiles:
         held = tile.block if self.is_deep else tile.heights[0]
         self.totals = array(r.c, "totals", held * self.width, self.dtype)
         self.columns = Columns(r, found, tile)
+        self.alone = False  # whether a step has no other beside it
         accesses = [i for i in r.kernel.instructions() if isinstance(i, Load | Store)]
         self.met = [i for i in accesses if self._is_met(i)]
 
@@ -234,6 +236,7 @@ class Tiles:
         for slot in (s for row in sums for s in row):
             c.put(slot, c.const(0.0, self.dtype, self.lanes))
         left, left_step = self._left(rows[0], steps[0])
+        left_step = 2 if tile.pairs else left_step
         right, right_step, masks = self.columns.read(columns, steps[0])
         at, other = c.slot("ptr", 1), c.slot("ptr", 1)
         c.put(at, left)
@@ -243,15 +246,18 @@ class Tiles:
             here, there = c.get(at, "ptr", 1), c.get(other, "ptr", 1)
             for n in range(count):
                 self._step(sums, height, here, there, n, (left_step, right_step), masks, within)
-            for slot, place, by, load in (
-                (at, here, left_step, self.of.left),
-                (other, there, right_step, self.of.right),
+            for slot, place, by, stored in (
+                (at, here, left_step, stored_type(self.r, self.of.left)),
+                (other, there, right_step, self.columns.element),
             ):
                 offset = c.op("mul", self.r.size(by), self._index(count)) if by != 1 else None
                 offset = offset or self._index(count)
-                c.put(slot, memory.address(c, place, offset, stored_type(self.r, load)))
+                c.put(slot, memory.address(c, place, offset, stored))
 
-        self._steps(height, rows, steps, step)
+        if tile.pairs:
+            self._pairs(steps, step)
+        else:
+            self._steps(height, rows, steps, step)
         for i, row in enumerate(sums):
             for j, slot in enumerate(row):
                 finish(i, j, c.get(slot, self.dtype, self.lanes))
@@ -275,6 +281,23 @@ class Tiles:
             step(1, [c.compare("icmp sle", k, place) for place in places])
 
         c.each(stop, c.intrinsic("smin", steps[1], rows[1]), 1, some)
+
+    def _pairs(self, steps: Span, step: Callable[..., None]) -> None:
+        """Take steps two by two, then the last of an odd number with a zero beside it."""
+        c, unroll = self.c, self.tile.unroll // 2
+        many = c.op("sub", steps[1], steps[0])
+        pairs = c.op("lshr", many, self._index(1))
+        whole = c.op("and", pairs, self._index(-unroll))
+        c.each(self._index(0), whole, unroll, lambda _: step(unroll))
+        if self._divides(self.tile.unroll):
+            return
+        c.each(whole, pairs, 1, lambda _: step(1))
+        if isinstance(self.of.sum.extent, int) and self.of.sum.extent % 2 == 0:
+            return
+        odd = c.op("and", many, self._index(1))
+        self.alone = True
+        when(c, c.compare("icmp ne", odd, self._index(0)), lambda: step(1))
+        self.alone = False
 
     def _last_of_all(self, rows: Span, steps: Span) -> Val:
         """Where the steps end that all rows of a tile have."""
@@ -301,31 +324,48 @@ class Tiles:
         within: list[Val] | None,
     ) -> None:
         """One step of the sum, for all accumulators, or those of rows that it is ``within``."""
-        c, r, lanes = self.c, self.r, self.lanes
-        dtype, stored = r.dtypes[self.of.right.buffer], stored_type(self.r, self.of.right)
+        c, lanes = self.c, self.lanes
+        stored = self.columns.element
         start = moved(self.r, right, strides[1], number, stored)
         self._ask(right, strides[1], number, stored)
         vectors = []
         for j, mask in enumerate(masks):
             place = memory.address(c, start, self._index(j * lanes), stored)
-            vectors.append(memory.widen(c, memory.load_dense(c, stored, place, mask, lanes), dtype))
-        dtype, stored = r.dtypes[self.of.left.buffer], stored_type(self.r, self.of.left)
+            vectors.append(
+                self._widened(memory.load_dense(c, stored, place, mask, lanes), self.of.right)
+            )
+        stored = stored_type(self.r, self.of.left)
         start = moved(self.r, left, strides[0], number, stored)
         across = self.of.left.index.stride(self.of.rows.name)
         for i in range(height):
-            place = moved(self.r, start, across, i, stored)
-            raw = c.splat(memory.load_scalar(c, stored, place, None), lanes)
-            value = memory.widen(c, raw, dtype)
+            value = self._broadcast(moved(self.r, start, across, i, stored))
             for j, vector in enumerate(vectors):
                 old = c.get(sums[i][j], self.dtype, lanes)
-                new = c.intrinsic("fma", value, vector, old)
+                new = added(c, value, vector, old, pairs=self.tile.pairs)
                 c.put(sums[i][j], new if within is None else c.select(within[i], new, old))
+
+    def _widened(self, raw: Val, load: Load) -> Val:
+        """What is multiplied, of what lies in memory; pairs are as they lie."""
+        dtype = self.r.dtypes[load.buffer]
+        return raw if self.tile.pairs else memory.widen(self.c, raw, dtype)
+
+    def _broadcast(self, place: Val) -> Val:
+        """A row's element, or its pair, in every lane."""
+        c, stored = self.c, stored_type(self.r, self.of.left)
+        if self.tile.pairs and not self.alone:
+            one = c.new(f"load i32, ptr {place.text}, align {item_bytes(stored)}", "int32", 1)
+        else:
+            one = memory.load_scalar(c, stored, place, None)
+        if self.alone:
+            one = c.convert("zext", one, "int32")
+        return self._widened(c.splat(one, self.lanes), self.of.left)
 
     def _ask(self, right: Val, stride: Dim, number: int, stored: str) -> None:
         """Ask for the columns of a step to come; past the last are those of the next tile."""
         if not self.tile.ahead:
             return
-        later = moved(self.r, right, stride, number + self.tile.ahead, stored)
+        ahead = self.tile.ahead // self.columns.together
+        later = moved(self.r, right, stride, number + ahead, stored)
         for n in range(0, self.width, CACHE_LINE // item_bytes(stored)):
             memory.prefetch(self.c, memory.address(self.c, later, self._index(n), stored), 0)
 
@@ -382,6 +422,13 @@ class Tiles:
 
     def _finish(self, rows: Span, base: Val, columns: Span) -> None:
         finish(self.r, self.of, (self.totals, self.width), rows, base, columns)
+
+
+def added(c: Code, left: Val, right: Val, old: Val, *, pairs: bool) -> Val:
+    """Sums with the products of two more vectors, or with those of both halves of their lanes."""
+    if not pairs:
+        return c.intrinsic("fma", left, right, old)
+    return c.call(_PAIRS, old.dtype, old.lanes, old, left, right)
 
 
 def finish(

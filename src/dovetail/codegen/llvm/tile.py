@@ -85,6 +85,6 @@ def _bring(r: Renderer, tile: Tile, load: Load, band: int, rows: Span, columns: 
         source = memory.base(r, load.buffer, load.index, "")
         to = memory.address(c, r.transposed[load], c.op("sub", i, columns[0]), dtype)
         left = c.op("sub", columns[1], i)
-        transpose(c, dtype, band, (source, step, left, count, to), tile.columns)
+        transpose(c, (dtype, dtype), band, (source, step, left, count, to), tile.columns)
 
     c.each(*columns, band, bring)

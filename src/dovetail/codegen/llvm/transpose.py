@@ -7,36 +7,43 @@ to cross to another place.
 
 from __future__ import annotations
 
-from dovetail.codegen.llvm.emit import TYPES, Code, Val
+from dovetail.codegen.llvm.emit import TYPES, Code, Val, vector_type
 from dovetail.codegen.llvm.memory import address, load_dense
 from dovetail.ir.dtypes import item_bytes
 
 _PIECE = 16  # bytes
 
 
-def transpose(c: Code, dtype: str, count: int, given: tuple[Val, ...], pitch: int) -> None:
+def transpose(
+    c: Code, types: tuple[str, str], count: int, given: tuple[Val, ...], pitch: int
+) -> None:
     """Transpose ``count`` rows.
+
+    ``types``: of an element, and of what rows are counted in, of which an element may be two.
 
     ``given`` are the first row's address, how many elements behind it the next one starts, how many
     rows there are (past them the last one is read again), how many columns, and where to write.
     What was a column is written as a row, the next one ``pitch`` elements behind.
     """
+    dtype, unit = types
     name = f"transpose.{TYPES[dtype]}.{count}.{pitch}"
+    name += f".{TYPES[unit]}" if unit != dtype else ""
     if name not in c.functions:
-        band = _Band(c.lanes, dtype, count, pitch)
+        band = _Band(c.lanes, types, count, pitch)
         c.functions[name] = band.function(name)
         c.declared |= band.c.declared
-    types = ("ptr", "i64", "i64", "i64", "ptr")
-    listed = ", ".join(f"{kind} {v.text}" for kind, v in zip(types, given, strict=True))
+    kinds = ("ptr", "i64", "i64", "i64", "ptr")
+    listed = ", ".join(f"{kind} {v.text}" for kind, v in zip(kinds, given, strict=True))
     c.line(f"call void @{name}({listed})")
 
 
 class _Band:
     """Such a band as a function of its own: kernels call it many times."""
 
-    def __init__(self, lanes: int, dtype: str, count: int, pitch: int) -> None:
-        self.c, self.dtype, self.count, self.pitch = Code(lanes), dtype, count, pitch
-        self.piece = min(_PIECE // item_bytes(dtype), self.count)
+    def __init__(self, lanes: int, types: tuple[str, str], count: int, pitch: int) -> None:
+        self.c, self.count, self.pitch = Code(lanes), count, pitch
+        self.dtype, self.unit = types
+        self.piece = min(_PIECE // item_bytes(self.dtype), self.count)
         self.columns = Val("%columns", "int64")
 
     def function(self, name: str) -> str:
@@ -62,7 +69,16 @@ class _Band:
     def _row(self, number: Val) -> Val:
         number = self.c.intrinsic("smin", number, self.last)
         offset = self.c.op("mul", number, Val("%step", "int64"))
-        return address(self.c, Val("%source", "ptr"), offset, self.dtype)
+        return address(self.c, Val("%source", "ptr"), offset, self.unit)
+
+    def _load(self, row: Val, column: Val, lanes: int) -> Val:
+        """Elements of a row."""
+        c, place = self.c, address(self.c, row, column, self.dtype)
+        if self.unit == self.dtype:
+            return load_dense(c, self.dtype, place, None, lanes)
+        parts = lanes * item_bytes(self.dtype) // item_bytes(self.unit)
+        raw, kind = load_dense(c, self.unit, place, None, parts), vector_type(self.dtype, lanes)
+        return c.new(f"bitcast {raw.type} {raw.text} to {kind}", self.dtype, lanes)
 
     def _place(self, column: Val) -> Val:
         start = self.c.op("mul", column, self.c.const(self.pitch, "int64"))
@@ -76,8 +92,7 @@ class _Band:
 
         def strip(column: Val) -> None:
             column = c.intrinsic("smin", column, end)
-            places = [address(c, row, column, dtype) for row in rows]
-            pieces = [load_dense(c, dtype, place, None, self.piece) for place in places]
+            pieces = [self._load(row, column, self.piece) for row in rows]
             to = self._place(column)
             for n, value in enumerate(columns_of(c, pieces)):
                 place = address(c, to, c.const(n * self.pitch, "int64"), dtype)
@@ -93,7 +108,7 @@ class _Band:
 
         def column(n: Val) -> None:
             def element(row: Val) -> None:
-                value = load_dense(c, dtype, address(c, self._row(row), n, dtype), None, 1)
+                value = self._load(self._row(row), n, 1)
                 place = address(c, self._place(n), row, dtype)
                 c.line(f"store {value.type} {value.text}, ptr {place.text}")
 

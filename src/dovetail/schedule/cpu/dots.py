@@ -15,13 +15,16 @@ from dovetail.schedule.tiles import DotTile, heights_met
 # Rows up to which this takes less time than columns that are brought together (3072 columns of 768
 # steps: 0.94 of the time at 16 rows, 0.46 at 8, one thread with vectors of 64 bytes).
 MOST_ROWS = 16
+# The same in pairs, which weights are copied into more slowly (24 rows: 0.80 of the time, 33: 0.94;
+# of 256 steps, whose lanes are added up more often, 64 rows: 1.17).
+MOST_ROWS_IN_PAIRS = 32
 TOGETHER = 4  # columns: as many neighbouring streams as processors foresee
 MOST_HEIGHT = 6  # rows of a tile: each, as each column, takes a register for its address
 VECTORS = 4  # of columns, in a unit of work: what a kernel does with a sum is done in vectors
 CHUNK = 256  # products that a lane sums up before their sum enters the total, as in other products
 
 
-def suits(found: KernelProduct, lanes: int) -> bool:
+def suits(found: KernelProduct, lanes: int, *, pairs: bool) -> bool:
     """Whether a product had better be summed in vectors of steps."""
     rows, steps = found.rows.extent, found.sum.extent
     along = [i.index.stride(found.sum.name) == 1 for i in (found.left, found.right)]
@@ -29,11 +32,11 @@ def suits(found: KernelProduct, lanes: int) -> bool:
         return False
     if found.sums_to_row or found.used_to_row:
         return False
-    known = isinstance(rows, int) and rows <= MOST_ROWS
+    known = isinstance(rows, int) and rows <= (MOST_ROWS_IN_PAIRS if pairs else MOST_ROWS)
     return known and (not isinstance(steps, int) or steps >= lanes)
 
 
-def dot_tile(found: KernelProduct, target: Target, lanes: int) -> DotTile:
+def dot_tile(found: KernelProduct, target: Target, lanes: int, *, pairs: bool) -> DotTile:
     """The tile of a product that suits: as many rows as registers hold the sums of."""
     rows, steps = found.rows.extent, found.sum.extent
     assert isinstance(rows, int)
@@ -51,6 +54,7 @@ def dot_tile(found: KernelProduct, target: Target, lanes: int) -> DotTile:
         block=VECTORS * lanes,
         chunk=CHUNK * lanes * long,
         ahead=together if _is_near(found, target) else 0,
+        pairs=pairs,
     )
 
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dovetail.ir.call import OpCall, Ref
 from dovetail.ir.dtypes import COMPUTE, FLOATS
 from dovetail.ir.in_place import PUT
-from dovetail.ir.target import Target
+from dovetail.ir.target import PAIRS_OF_BFLOAT16, Target
 from dovetail.ir.tensor import TensorDesc
 from dovetail.lower.contraction import Contraction
 from dovetail.lower.index_map import variables_of
@@ -101,6 +101,8 @@ def _matrix_reason(value: Contraction, target: Target) -> str:
         return "a product that a library is better at"
     if not all(multiplies(operand.dtype, target) for operand in value.reads):
         return "a product in half precision, for which libraries have instructions of their own"
+    if _is_bfloat16(value) and not _is_narrow(target) and not _has_pairs(value):
+        return "a product in half precision whose sums do not go along its rows"
     if _spreads_pixels(value):
         return "a transposed convolution whose channels do not lie together"
     rows = value.extent("rows")
@@ -126,15 +128,29 @@ def multiplies(dtype: str, target: Target) -> bool:
 
     No library is fast in float16 without instructions for it, which no target here has (64 by 768
     by 768 takes PyTorch four times as long as in float32), or in bfloat16 where vectors have 32
-    bytes. With 64 bytes oneDNN has, or imitates, instructions for bfloat16.
+    bytes. With 64 bytes oneDNN has, or imitates, instructions for bfloat16, which kernels use where
+    the target has them.
     """
     if "f16c" not in target.features:
         return dtype in FLOATS
-    return dtype in FLOATS or dtype == "float16" or (dtype == "bfloat16" and _is_narrow(target))
+    pairs = _is_narrow(target) or PAIRS_OF_BFLOAT16 in target.features
+    return dtype in FLOATS or dtype == "float16" or (dtype == "bfloat16" and pairs)
 
 
 def _is_narrow(target: Target) -> bool:
     return target.vector_bytes < 64
+
+
+def _is_bfloat16(value: Contraction) -> bool:
+    return all(operand.dtype == "bfloat16" for operand in value.reads)
+
+
+def _has_pairs(value: Contraction) -> bool:
+    """Whether neighbouring steps are pairs in memory, or become so in a copy of the columns."""
+    rows, columns = value.factors
+    return has_dense(value, rows, "sum") and (
+        has_dense(value, columns, "sum") or _has_dense_columns(value)
+    )
 
 
 def _has_dense_columns(value: Contraction) -> bool:

@@ -12,9 +12,9 @@ from dataclasses import dataclass, replace
 
 from dovetail.ir.dtypes import item_bytes
 from dovetail.ir.kernel import Kernel
-from dovetail.ir.kernel_product import KernelProduct, kernel_product
+from dovetail.ir.kernel_product import KernelProduct, are_pairs, kernel_product
 from dovetail.ir.size import Dim
-from dovetail.ir.target import Target
+from dovetail.ir.target import PAIRS_OF_BFLOAT16, Target
 from dovetail.schedule.cpu.cost import cost
 from dovetail.schedule.cpu.volume import divides
 from dovetail.schedule.tiles import STACK_BYTES, ProductTile
@@ -65,7 +65,7 @@ class Sizes:
 
     rows: int
     columns: int
-    sum: int
+    sum: int  # steps, each a pair of products where they are taken so
     outer: int
 
 
@@ -82,6 +82,11 @@ def lanes_of(found: KernelProduct, target: Target) -> int:
     return target.vector_bytes // item_bytes(found.total.dtype)
 
 
+def in_pairs(kernel: Kernel, found: KernelProduct, target: Target) -> bool:
+    """Whether an instruction takes two steps of a sum at once."""
+    return PAIRS_OF_BFLOAT16 in target.features and are_pairs(kernel, found)
+
+
 def known(extent: Dim, otherwise: int = 1) -> int:
     """A size, or what is taken for one that is not known."""
     return extent if isinstance(extent, int) else otherwise
@@ -89,7 +94,8 @@ def known(extent: Dim, otherwise: int = 1) -> int:
 
 def product_tile(kernel: Kernel, found: KernelProduct, target: Target) -> ProductTile:
     """The tile for a product."""
-    sizes, lanes = _sizes(kernel, found), lanes_of(found, target)
+    pairs = in_pairs(kernel, found, target)
+    sizes, lanes = _sizes(kernel, found, pairs), lanes_of(found, target)
     size = {b.name: item_bytes(b.dtype) for b in kernel.buffers}[found.right.buffer]
     shapes = best_shapes(sizes, lanes, target, _most_rows(kernel, found, target))
     rows, vectors = next((s for s in shapes if s == kernel.tile), shapes[0])
@@ -99,24 +105,27 @@ def product_tile(kernel: Kernel, found: KernelProduct, target: Target) -> Produc
     few = -(-min(block, sizes.rows) // rows) < WORTH_PACKING
     near = found.right.index.stride(found.sum.name) in range(1, NEAR * width + 1)
     masks = divides(found.columns.extent, width) or target.mask_bytes > 0
-    packed = not (dense and (few or near) and masks)
+    packed = pairs or not (dense and (few or near) and masks)
     panel = min(target.l2_bytes // 2, PANEL_BYTES if packed else target.l2_bytes)
-    depth = _depth(found.sum.extent, panel // (width * size))
+    unroll = UNROLL * (1 + pairs)
+    most = panel // (width * size)
+    depth = _depth(found.sum.extent, most - most % 2 if pairs else most, unroll)
     if depth:
         totals = min(target.l2_bytes // 8, STACK_BYTES - (PANEL_BYTES if packed else 0))
         block = min(block, totals // (width * item_bytes(found.total.dtype)))
-    chunk = CHUNK if (depth or sizes.sum) > CHUNK else 0
+    chunk = CHUNK if (depth or known(found.sum.extent, UNKNOWN)) > CHUNK else 0
     tile = ProductTile(
         rows=found.rows.name,
         heights=(rows,),
         vectors=vectors,
         block=block,
-        unroll=UNROLL,
+        unroll=unroll,
         chunk=chunk,
         depth=depth,
         packed=packed,
         by_rows=not depth and _goes_by_rows(kernel, found, size, target),
         ahead=_ahead(found, rows, vectors, target.l1_bytes // (width * size)),
+        pairs=pairs,
     )
     tile = _with_heights(_in_order(tile, sizes, size, target), found.rows.extent)
     return replace(tile, from_registers=_finishes_in_registers(tile, kernel, found, width))
@@ -161,7 +170,11 @@ def _in_order(tile: ProductTile, sizes: Sizes, size: int, target: Target) -> Pro
     least = PACKED_ROWS if tile.packed else LEAST_TILES * tile.heights[0]
     if min(tile.block, sizes.rows) < least:
         return replace(tile, by_rows=False)
-    kept = target.l2_bytes // 4 // ((sizes.columns * sizes.outer + sizes.sum) * size)
+    kept = (
+        target.l2_bytes
+        // 4
+        // ((sizes.columns * sizes.outer + sizes.sum * (1 + tile.pairs)) * size)
+    )
     units = max(-(-sizes.rows // tile.block), sizes.rows // max(least, kept))
     return replace(tile, block=-(-sizes.rows // units), by_rows=units > 1)
 
@@ -180,13 +193,14 @@ def _goes_by_rows(kernel: Kernel, found: KernelProduct, size: int, target: Targe
     return math.prod(elements) * size <= target.l2_bytes // 2
 
 
-def product_cost(kernel: Kernel, found: KernelProduct) -> int:
+def product_cost(kernel: Kernel, found: KernelProduct, target: Target) -> int:
     """Picoseconds of one element of the result, with what follows its sum."""
     rest = replace(kernel, loops=tuple(loop for loop in kernel.loops if not loop.axes))
-    return MULTIPLY_ADD * known(found.sum.extent, UNKNOWN) + cost(rest)
+    steps = known(found.sum.extent, UNKNOWN) // (1 + in_pairs(kernel, found, target))
+    return MULTIPLY_ADD * steps + cost(rest)
 
 
-def _sizes(kernel: Kernel, found: KernelProduct) -> Sizes:
+def _sizes(kernel: Kernel, found: KernelProduct, pairs: bool) -> Sizes:
     outer = 1
     for axis in kernel.axes:
         if axis not in (found.rows, found.columns):
@@ -194,7 +208,7 @@ def _sizes(kernel: Kernel, found: KernelProduct) -> Sizes:
     rows, columns, steps = (
         known(a.extent, UNKNOWN) for a in (found.rows, found.columns, found.sum)
     )
-    return Sizes(rows, columns, steps, outer)
+    return Sizes(rows, columns, -(-steps // 2) if pairs else steps, outer)
 
 
 def _most_rows(kernel: Kernel, found: KernelProduct, target: Target) -> int:
@@ -242,9 +256,9 @@ def _ahead(found: KernelProduct, rows: int, vectors: int, held: int) -> int:
     return min(round(AHEAD / _step_cycles(rows, vectors, 0)), held // AHEAD_SHARE)
 
 
-def _depth(steps: Dim, most: int) -> int:
+def _depth(steps: Dim, most: int, unroll: int) -> int:
     """Steps of a sum done at a time, as many as ``most`` allows in parts alike; 0: all of them."""
-    unit = CHUNK if most >= CHUNK else UNROLL
+    unit = CHUNK if most >= CHUNK else unroll
     if not isinstance(steps, int):
         return most // unit * unit
     if steps <= most:
