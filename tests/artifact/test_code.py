@@ -21,6 +21,7 @@ from dovetail.cli.inspect import describe
 from dovetail.file import container
 from dovetail.file.kernel_decode import decode_kernels
 from dovetail.file.processors import processor_here, processor_name
+from tests.architectures import judged
 from tests.artifact.cases import artifact_of, cases
 
 pytest.importorskip("llvmlite", reason="code is generated with llvmlite")
@@ -215,12 +216,10 @@ def test_products_are_built_in_on_request(tmp_path):
     mlp = export(plain, torch.randn(3, 8, dtype=torch.bfloat16))
     mlp.save(tmp_path / "free.dvt", without_torch=True)
     assert describe(str(tmp_path / "free.dvt"))["host_ops"] == []
-    mlp.save(tmp_path / "bound.dvt")
-    assert describe(str(tmp_path / "bound.dvt"))["host_ops"] == ["aten.addmm.default"]
     both = nn.Sequential(nn.Conv3d(3, 4, 3), nn.GELU(), nn.Flatten(), nn.Linear(32, 2))
     mixed = export(both.bfloat16(), torch.randn(2, 3, 4, 4, 4, dtype=torch.bfloat16))
-    mixed.save(tmp_path / "mixed.dvt")
-    assert len(describe(str(tmp_path / "mixed.dvt"))["host_ops"]) == 2
+    mixed.save(tmp_path / "mixed.dvt")  # the product is a kernel's on some processors
+    assert "aten.convolution.default" in describe(str(tmp_path / "mixed.dvt"))["host_ops"]
     mixed.save(tmp_path / "none.dvt", without_torch=True)
     assert describe(str(tmp_path / "none.dvt"))["host_ops"] == []
     raised = export(Raised(), torch.randn(5, 5))
@@ -346,9 +345,11 @@ def test_interpreted_as_eager(name, tmp_path):
     run, _ = load_quietly(tmp_path / "m.dvt", trusted_keys=[])
     assert run.native.code() in (0, -2)
     given, expected = copy.deepcopy(case.args), copy.deepcopy(case.args)
-    outputs = run(*given, **case.kwargs)
-    torch.testing.assert_close(
-        tree_leaves(outputs), tree_leaves(case.model(*expected, **case.kwargs)),
-        rtol=1e-4, atol=1e-5,
-    )  # fmt: skip
+    outputs = tree_leaves(run(*given, **case.kwargs))
+    eager = tree_leaves(case.model(*expected, **case.kwargs))
+    if name == "halves":  # rounded where PyTorch does, or less often
+        exact = [case.model.exact(*expected).detach()]
+        judged.check(outputs, eager, exact)
+    else:
+        torch.testing.assert_close(outputs, eager, rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(given, expected)
