@@ -112,7 +112,7 @@ def source() -> str:
 
 def page() -> str:
     """The whole page."""
-    *_, segment = cpu_segments(Model(), (torch.randn(32, 64),))
+    *_, segment = cpu_segments(Model(), (torch.randn(32, 64),), TARGET)
     product, kernel = kernels_of(segment, TARGET)
     parts = [HEAD.format(source=source())]
     for stage in middle(segment, TARGET):

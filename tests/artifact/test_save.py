@@ -21,6 +21,16 @@ class Branches(nn.Module):
         return torch.cond(x.sum() > 0, lambda t: t + 1, lambda t: t - 1, (x,))
 
 
+class Named(nn.Module):
+    def forward(self, x):
+        return {"sum": x + 1, "name": "ours"}
+
+
+class Sparse(nn.Module):
+    def forward(self, x):
+        return x.to_sparse()
+
+
 class Number(nn.Module):
     def forward(self, x, n):
         return x * n
@@ -42,11 +52,13 @@ class Vendor(Backend):
 @pytest.mark.parametrize(
     ("model", "args", "dynamic", "backend", "problem"),
     [
-        (Nonzero(), (torch.eye(3),), None, "aten", "depends on data"),
+        (Nonzero(), (torch.eye(3),), None, "aten", "depends on data.*torch.where"),
         (Branches(), (torch.eye(3),), None, "aten", "subgraphs"),
+        (Named(), (torch.eye(3),), None, "aten", "returns a str: .* tensors"),
+        (Sparse(), (torch.eye(3),), None, "aten", "to_dense"),
         (nn.ReLU(), (torch.eye(3),), None, Vendor, "'vendor', whose code a file cannot carry"),
     ],
-    ids=["data-dependent", "subgraphs", "vendor"],
+    ids=["data-dependent", "subgraphs", "text", "sparse", "vendor"],
 )
 def test_what_cannot_be_saved_is_named(model, args, dynamic, backend, problem, tmp_path):
     artifact = dovetail.export(model, args, dynamic_shapes=dynamic, backend=backend)

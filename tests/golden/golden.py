@@ -34,7 +34,7 @@ def text_of(case: str) -> str:
     """Every stage of a case up to schedules, for each processor and for a GPU."""
     model, inputs = CASES[case]()
     parts: list[str] = []
-    for segment in cpu_segments(model, inputs):
+    for segment in cpu_segments(model, inputs, TARGETS[PROCESSORS[0]]):
         parts += [
             f"==== {stage.name}\n{stage.text}" for stage in middle(segment, TARGETS[PROCESSORS[0]])
         ]

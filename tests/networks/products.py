@@ -105,8 +105,8 @@ def grouped(d):
 
 
 def transposed(d):
-    rank = d.pick(1, 2, 2, 3)
-    x = d.value(lambda v: v.dim() == rank + 2 and v.numel())
+    rank = d.pick(1, 2, 2, 3)  # of more than a place, so that PyTorch refuses no empty result
+    x = d.value(lambda v: v.dim() == rank + 2 and v.numel() and min(v.shape[2:]) > 1)
     taps = d.pick(2, 3, 4)
     groups = d.pick(1, 1, 2)
     weight = d.weight(x.shape[1], d.pick(1, 3, 8), *[taps] * rank, scale=0.2)

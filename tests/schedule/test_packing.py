@@ -14,6 +14,7 @@ from dovetail.ir.segment_verify import verify_segment
 from dovetail.ir.strides import contiguous_strides
 from dovetail.ir.target import TARGETS
 from dovetail.ir.tensor import TensorDesc
+from dovetail.report.stages import cpu_segments
 from dovetail.runtime.interpreter import Interpreter
 from dovetail.schedule.build import Built
 from dovetail.schedule.cpu.packing import pack_products, panel_width
@@ -150,6 +151,13 @@ def test_an_exported_model_holds_packed_matrices(tmp_path):
     width = panel_width(96, target_here())
     assert f"[40, 96] as [d1 / {width}: {96 // width}, d0: 40, d1: {width}]\n" in found["program"]
     torch.testing.assert_close(dovetail.load(path)(x), model(x))
+
+
+@needs_code
+@pytest.mark.parametrize(("name", "width"), [("x86-64-v4", 48), ("x86-64-v3", 16)])
+def test_stages_show_what_is_packed_for_the_target_asked_for(name, width):
+    segments = cpu_segments(nn.Linear(40, 96), (torch.randn(5, 40),), TARGETS[name])
+    assert any(f"[{96 // width}, 40, {width}]" in str(segment) for segment in segments)
 
 
 @needs_code

@@ -184,7 +184,7 @@ def _stage_texts(given: dict[str, Any], name: str | None) -> list[str]:
     target = target_here() if name is None else named(name)
     options = {key: given[key] for key in ("kwargs", "dynamic_shapes") if key in given}
     texts = []
-    for segment in cpu_segments(given["model"], given.get("args", ()), **options):
+    for segment in cpu_segments(given["model"], given.get("args", ()), target, **options):
         stages = [(segment.name, stage) for stage in middle(segment, target)]
         for kernel in kernels_of(segment, target):
             where = f"{kernel.name} on {target.name}"

@@ -93,7 +93,10 @@ class Lowering:
     def call(self, call: OpCall) -> None:
         """Append what one call needs."""
         if call.binds:
-            raise CannotSave(f"{call.op} has a result whose size depends on data")
+            raise CannotSave(
+                f"{call.op} has a result whose size depends on data, which no file holds: choose "
+                "by torch.where or topk, or run the model by torch.compile"
+            )
         if any(True for _ in call.subgraphs()):
             raise CannotSave(f"{call.op} holds subgraphs")
         if is_write(call):
@@ -210,7 +213,10 @@ class Lowering:
         if not isinstance(value, Ref):
             if isinstance(value, Size | int | float | bool | None):
                 return value
-            raise CannotSave(f"an output of type {type(value).__name__}")
+            raise CannotSave(
+                f"the model returns a {type(value).__name__}: a file's results are tensors, "
+                "numbers, bools and None, in tuples, lists and dicts"
+            )
         name = self._name(value)
         buffer = self.buffers[name]
         owner = self.buffers[buffer.of] if buffer.kind == "view" else buffer
@@ -239,7 +245,9 @@ class Lowering:
     ) -> str:
         """Add a buffer under this name, or one like it that is free."""
         if len(desc.strides) != desc.rank:
-            raise CannotSave(f"{name} is sparse, and a file holds tensors with strides")
+            raise CannotSave(
+                f"{name} is sparse, and a file holds tensors with strides: call to_dense()"
+            )
         plain = re.sub(r"[^\w]", "_", name) or "value"
         unique, number = plain, 1
         while unique in self.buffers:

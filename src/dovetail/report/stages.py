@@ -43,11 +43,19 @@ class StageText:
     language: str = "text"
 
 
-def cpu_segments(model: Any, args: Sequence[Any], **export: Any) -> list[Segment]:
-    """The segments that the ``cpu`` backend is given of an exported model."""
+def cpu_segments(
+    model: Any, args: Sequence[Any], target: Target | None = None, **export: Any
+) -> list[Segment]:
+    """The segments that the ``cpu`` backend is given of an exported model; None: for this machine.
+
+    They are laid out and packed for the target, but nothing is run on it.
+    """
     found: list[Segment] = []
 
     class Recorder(CpuBackend):
+        def target(self) -> Target:
+            return super().target() if target is None else target
+
         def compile(self, segment: Segment) -> Blob:
             found.append(segment)
             return Blob(segment_to_bytes(segment))  # runs call by call, if it runs

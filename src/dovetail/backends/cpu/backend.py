@@ -13,6 +13,7 @@ from dovetail.passes.base import Passes
 
 if TYPE_CHECKING:
     from dovetail.ir import OpCall, Segment
+    from dovetail.ir.target import Target
 
 log = logging.getLogger(__name__)
 
@@ -61,12 +62,17 @@ class CpuBackend(LoweringBackend):
 
         return version()
 
+    def target(self) -> Target:
+        """What graphs are laid out and packed for."""
+        from dovetail.file.processors import target_here
+
+        return target_here()
+
     def supports(self, call: OpCall) -> Support:
         """What has a rule for its types, and library calls that fit between kernels."""
         from dovetail.backends.support import refusal
-        from dovetail.file.processors import target_here
 
-        reason = refusal(call, target_here(), "cpu")
+        reason = refusal(call, self.target(), "cpu")
         return Support.no(reason) if reason else Support.yes()
 
     def passes(self) -> Passes:
@@ -79,25 +85,22 @@ class CpuBackend(LoweringBackend):
 
     def lay_out(self, segment: Segment, once: frozenset[str]) -> Segment:
         """Images as convolutions run best."""
-        from dovetail.file.processors import target_here
         from dovetail.schedule.layout import assign_layouts
 
-        return assign_layouts(segment, target_here(), once)
+        return assign_layouts(segment, self.target(), once)
 
     def candidates(self, call: OpCall, once: frozenset[str]) -> Candidates | None:
         """Libraries and kernels of products, convolutions and attention."""
-        from dovetail.file.processors import target_here
         from dovetail.schedule.cpu.candidates import candidates
 
-        return candidates(call, target_here(), once, self.convolution_error)
+        return candidates(call, self.target(), once, self.convolution_error)
 
     def pack(self, segment: Segment, once: frozenset[str]) -> Segment:
         """Weights as kernels read them."""
-        from dovetail.file.processors import target_here
         from dovetail.schedule.cpu.pack_convolution import pack_convolutions
         from dovetail.schedule.cpu.packing import pack_products
 
-        target, error = target_here(), self.convolution_error
+        target, error = self.target(), self.convolution_error
         segment = pack_convolutions(segment, target, once, error, libraries=self.libraries)
         if self.libraries:
             return pack_products(segment, target, once)
