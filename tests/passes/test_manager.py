@@ -283,6 +283,18 @@ def test_debug_mode_finds_wrong_metadata():
         compile_and_run(lambda x: x.sin() + 1, t(3), passes=manager, debug=True)
 
 
+def test_debug_mode_takes_sizes_however_they_are_spelled():
+    def fn(x):
+        y = (x.mT @ x).sin().clone()
+        y.flatten()[:2].copy_(y.flatten()[-1:].expand(1))
+        y.view(-1)[1:].sub_(1)  # of s0 * s1 * s1 elements, or of s0 * s1 * (s1 * s1 // s1)
+        return y
+
+    options, x = {"debug": True, "cache": False}, t(2, 3, 4)
+    compiled = torch.compile(fn, backend="reference", dynamic=True, options=options)
+    torch.testing.assert_close(compiled(x), fn(x))
+
+
 def test_debug_mode_looks_into_subgraphs():
     def fn(x):
         return torch.cond(x.sum() > 0, lambda a: a.sin() + 1, lambda a: a.cos() + 1, (x,))

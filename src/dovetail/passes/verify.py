@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -13,6 +14,8 @@ from dovetail.capture.from_fx import describe, is_unknown
 from dovetail.capture.metadata import compute
 from dovetail.capture.ops import HigherOrderOperator
 from dovetail.errors import PassFailed
+from dovetail.ir.strides import same_dims
+from dovetail.ir.tensor import Desc, TensorDesc
 from dovetail.passes.graphs import subgraphs
 
 
@@ -126,9 +129,20 @@ def _check_node(gm: fx.GraphModule, node: fx.Node) -> str:
     except Exception as error:  # whatever the operator's meta function raises
         return f"left {node.format_node()} which cannot be computed: {error}"
     recorded, real = describe(node.meta.get("val")), describe(value)
-    if recorded == real or is_unknown(recorded) or is_unknown(real):
+    if _are_alike(recorded, real) or is_unknown(recorded) or is_unknown(real):
         return ""
     return f"left {node.name} described as {recorded!r} where it is {real!r}"
+
+
+def _are_alike(one: Desc, other: Desc) -> bool:
+    """Whether two descriptors say the same, however their sizes are spelled."""
+    if isinstance(one, tuple) and isinstance(other, tuple):
+        return len(one) == len(other) and all(map(_are_alike, one, other))
+    if not isinstance(one, TensorDesc) or not isinstance(other, TensorDesc):
+        return one == other
+    alike = replace(one, shape=other.shape, strides=other.strides) == other
+    same = same_dims(one.shape, other.shape) and same_dims(one.strides, other.strides)
+    return alike and same
 
 
 def _is_checkable(node: fx.Node) -> bool:
