@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import operator
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -12,7 +13,7 @@ from torch import fx
 
 from dovetail.capture._torch.symbols import size_hint, symbol_range, unbacked_bindings
 from dovetail.capture.ops import OpOverload, op_name
-from dovetail.capture.reals import number_of
+from dovetail.capture.reals import SCALAR_TENSOR, folded, number_of
 from dovetail.capture.sizes import is_symbolic, to_dim
 from dovetail.errors import SizeError, UnsupportedGraph
 from dovetail.ir import (
@@ -31,9 +32,11 @@ from dovetail.ir import (
     TensorDesc,
 )
 from dovetail.ir.call import leaves
+from dovetail.ir.real import Number
 from dovetail.ir.size import INT64_MAX, INT64_MIN, UNKNOWN, symbols_of
 
 _INT = frozenset({int})
+_FLOATS = frozenset({"float64", "float32", "float16", "bfloat16"})
 _PLAIN = frozenset({type(None), bool, int, float, complex, str})
 _ATTRS: tuple[tuple[type, str], ...] = (
     (torch.dtype, "dtype"),
@@ -109,6 +112,7 @@ class GraphReader:
         self.gm = gm
         self.bound = set(bound)
         self.args: dict[fx.Node, Arg] = {}
+        self.held: dict[str, Number] = {}  # by tensors of one float64
         self.inputs: list[Input] = []
         self.constants: dict[str, Any] = {}
         for node in gm.graph.find_nodes(op="placeholder"):
@@ -172,7 +176,22 @@ class GraphReader:
             self._bind(node) if node.meta.get("unbacked_bindings") else (),
         )
         self.args[node] = Ref(name, desc)
-        return call
+        return self._as_number(call)
+
+    def _as_number(self, call: OpCall) -> OpCall:
+        """A call that makes a tensor of one number computed from sizes, as just that."""
+        found = folded(call, self.held)
+        if found is not None:
+            self.held[call.name] = found
+        elif call.op == "prims.convert_element_type.default" and isinstance(call.args[0], Ref):
+            found = self.held.get(call.args[0].name)
+        desc = call.output
+        if not isinstance(found, Real) or not isinstance(desc, TensorDesc):
+            return call
+        if desc.dtype not in _FLOATS:
+            return call
+        form = {"dtype": Attr("dtype", desc.dtype), "device": Attr("device", desc.device)}
+        return replace(call, op=SCALAR_TENSOR, args=(found,), kwargs=form)
 
     def _bind(self, node: fx.Node) -> tuple[tuple[str, tuple[tuple[str, int], ...]], ...]:
         """The symbols that a call's result defines, which are bound from here on."""

@@ -6,11 +6,14 @@ rounded otherwise. What has no rule here stays a call of its own.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
+from dovetail.ir.call import OpCall, Ref
 from dovetail.ir.real import Number, Real, as_real, real, whole
 from dovetail.ir.size import Size
+from dovetail.ir.tensor import TensorDesc
 
 
 def number_of(op: str, args: Sequence[Any]) -> Number | None:
@@ -19,6 +22,20 @@ def number_of(op: str, args: Sequence[Any]) -> Number | None:
     if rule is None or not all(_is_number(arg) for arg in args):
         return None
     return rule(*args)
+
+
+def folded(call: OpCall, held: Mapping[str, Number]) -> Number | None:
+    """What a call on tensors of one float64 gives, where they hold numbers computed from sizes.
+
+    PyTorch writes arithmetic on numbers that way, which would be kernels for one element.
+    """
+    if not isinstance(call.output, TensorDesc) or (call.output.dtype, call.output.shape) != _ONE:
+        return None
+    args = [held.get(a.name) if isinstance(a, Ref) else a for a in call.args]
+    if call.kwargs and call.op != SCALAR_TENSOR:
+        return None
+    rule = _OF_TENSORS.get(call.op)
+    return rule(*args) if rule is not None and all(map(_is_number, args)) else None
 
 
 def _is_number(arg: Any) -> bool:
@@ -71,4 +88,15 @@ _RULES: dict[str, Callable[..., Number | None]] = {
     "python.sym_int": _rounded("trunc"),
     **{f"python.{op}": _mixed(op) for op in ("add", "sub", "mul")},
     **{f"python.{op}": _rounded(op) for op in ("floor", "ceil", "trunc", "round")},
+}
+
+SCALAR_TENSOR = "aten.scalar_tensor.default"
+_ONE = "float64", ()
+_OF_TENSORS: dict[str, Callable[..., Number]] = {
+    SCALAR_TENSOR: _float,
+    "aten.true_divide.Tensor": lambda left, right: real("div", left, right),
+    "aten.pow.Tensor_Tensor": lambda left, right: real("pow", left, right),
+    "aten.sqrt.default": lambda value: real("sqrt", value),
+    "aten.sub.Tensor": lambda left, right: real("sub", left, right),
+    **{f"aten.{op}.Tensor": partial(commutative, op) for op in ("add", "mul")},
 }

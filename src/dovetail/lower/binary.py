@@ -63,7 +63,7 @@ def lower_mul(lower: Lower, call: OpCall) -> Pointwise:
     return lower_elements(lower, call, call.args[:2], dtype, simple("mul"))
 
 
-@rule("div.Tensor", "div.Scalar")
+@rule("div.Tensor", "div.Scalar", "true_divide.Tensor")
 def lower_div(lower: Lower, call: OpCall) -> Pointwise:
     """True division: always of floating-point numbers."""
     return lower_elements(lower, call, call.args[:2], float_type(call), simple("div"))

@@ -22,6 +22,7 @@ from dovetail.lower.rules import (
     compute,
     rule,
     scalar,
+    size_of,
     static,
     tensor,
 )
@@ -103,10 +104,10 @@ def lower_roll(lower: Lower, call: OpCall) -> Pointwise:
     rank = len(source.shape)
     if len(shifts) != len(dims) or not dims:
         raise Refused("a roll of all elements in row-major order")
-    total: dict[int, int] = {}
+    total: dict[int, Dim] = {}
     for shift, d in zip(shifts, dims, strict=True):
         dim = axis(d, rank)
-        total[dim] = total.get(dim, 0) + static(shift, "a shift")
+        total[dim] = add(total.get(dim, 0), size_of(shift, "a shift"))
     sizes = {d: source.shape[d] if source.shape[d] != 0 else 1 for d in total}
     moves = {d: Size.binary("mod", n, sizes[d]) for d, n in total.items()}
     moves = {d: n for d, n in moves.items() if n != 0}
@@ -185,7 +186,8 @@ def lower_slice_scatter(lower: Lower, call: OpCall) -> Pointwise:
     shape = tensor(call.output).shape
     dim = axis(argument(call, 2, "dim", 0), len(shape))
     step = static(argument(call, 5, "step", 1), "a step")
-    start = slice_start(static(argument(call, 3, "start", 0) or 0, "a start"), shape[dim], shape)
+    start = argument(call, 3, "start", 0)
+    start = slice_start(0 if start is None else size_of(start, "a start"), shape[dim], shape)
 
     def where(b: Builder, index: Indices, piece: Value) -> tuple[str, Indices]:
         end = add(start, mul(piece.shape[dim], step))

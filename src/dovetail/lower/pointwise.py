@@ -10,7 +10,7 @@ from dovetail.ir.affine import Affine
 from dovetail.ir.call import OpCall, Ref
 from dovetail.ir.dtypes import DTYPES, FLOATS, INTEGERS, LIMITS, NUMBERS
 from dovetail.ir.real import Real
-from dovetail.ir.size import Size
+from dovetail.ir.size import Dim, Size
 from dovetail.lower.expression import Builder
 from dovetail.lower.index_map import Indices
 from dovetail.lower.rules import (
@@ -327,15 +327,19 @@ def lower_full(lower: Lower, call: OpCall) -> Pointwise:
 
 @rule("arange.start_step", "iota.default")
 def lower_arange(lower: Lower, call: OpCall) -> Pointwise:
-    """Integers in steps, or whole floating-point numbers that are exact."""
+    """Integers in steps, or whole floating-point numbers that are exact.
+
+    Where their count varies, more than are exact are rounded once, as in float64.
+    """
     start, step = call.args[0], argument(call, 2, "step", 1)
     desc = tensor(call.output)
     if "iota" in call.op or desc.dtype not in NUMBERS:
         raise Refused("only integers")
     if desc.dtype not in INTEGERS or isinstance(start, float) or isinstance(step, float):
         start, step = _whole(start), _whole(step)
-        last = start + step * (desc.numel or _EXACT)
-        if max(abs(start), abs(last)) >= _EXACT:
+        known = [n for n in (start, step, desc.numel) if isinstance(n, int)]
+        last = known[0] + known[1] * known[2] if len(known) == 3 else 0
+        if max(map(abs, (*known, last))) >= _EXACT:
             raise Refused("only numbers that are exact")
     if not all(isinstance(v, int | Size) and not isinstance(v, bool) for v in (start, step)):
         raise Refused("only integers")
@@ -349,7 +353,9 @@ def lower_arange(lower: Lower, call: OpCall) -> Pointwise:
 _EXACT = 2**24
 
 
-def _whole(value: Any) -> int:
+def _whole(value: Any) -> Dim:
+    if isinstance(value, Size):
+        return value
     if type(value) not in (int, float) or value != int(value):
         raise Refused("only integers")
     return int(value)

@@ -165,6 +165,13 @@ def static(value: Any, what: str) -> int:
     return value
 
 
+def size_of(value: Any, what: str) -> Dim:
+    """An argument that must be a whole number, known or computed from sizes."""
+    if isinstance(value, Size):
+        return value
+    return static(value, what)
+
+
 def dims_of(given: Any, rank: int) -> tuple[int, ...]:
     """Dimensions, counted from the front; none given means all."""
     if given is None or given == () or not rank:
