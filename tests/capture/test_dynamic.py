@@ -67,6 +67,19 @@ PROGRAMS = {
         lambda x: x.var(0, correction=0) * (x.shape[0] / (x.shape[0] - 1)),
         [(3, 2), (4, 5), (6, 9)],
     ),
+    "range_of_floats": (
+        lambda x: x + torch.arange(x.shape[1], dtype=torch.float32) / x.shape[1],
+        [(3, 2), (4, 5), (6, 7)],
+    ),
+    "rolled": (lambda x: x.roll(x.shape[1] // 2, 1) - x, [(3, 6), (4, 5), (6, 9)]),
+    "interpolated": (
+        lambda x: nn.functional.interpolate(x[None, None], scale_factor=1.5, mode="nearest"),
+        [(3, 2), (4, 5), (6, 9)],
+    ),
+    "around": (
+        lambda x: nn.functional.pad(x[None, None], (1, 1, 1, 1), mode="circular"),
+        [(3, 2), (4, 5), (6, 9)],
+    ),
     "float_output": (lambda x: (x * 2, x.shape[0] / x.shape[1]), [(3, 2), (4, 5), (6, 7)]),
     "padded_to_a_multiple": (
         lambda x: nn.functional.pad(x, (0, -x.shape[1] % 8)) * 2,
@@ -88,6 +101,26 @@ def test_numbers_computed_from_sizes_cost_no_kernel():
         counts = graph["counts"]
         assert counts["kernel"] > 0
         assert counts["host"] == counts["library"] == counts["elsewhere"] == 0
+
+
+def test_a_number_without_a_rule_costs_its_readers_alone():
+    def f(x):
+        y = x.sigmoid() + 1
+        return (y * ((x.shape[1] / 3) % 2)).exp() * 2, y.log()
+
+    x = t(3, 4)
+    torch._dynamo.mark_dynamic(x, 1)
+    counts = dovetail.explain(f, x).to_dict()["compilations"][0]["graphs"][0]["counts"]
+    assert counts["kernel"] >= 2
+    assert counts["library"] == 0
+    assert counts["host"] + counts["elsewhere"] == 2  # the remainder and the product
+
+
+def test_numbers_that_pytorch_writes_as_tensors_are_no_kernels():
+    x = t(3, 4)
+    torch._dynamo.mark_dynamic(x, 1)
+    found = dovetail.explain(lambda x: (x * x.shape[1] ** 0.5 + float(x.shape[1])).tanh(), x)
+    assert found.to_dict()["compilations"][0]["graphs"][0]["counts"]["kernel"] == 1
 
 
 @both

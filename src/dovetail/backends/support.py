@@ -9,7 +9,7 @@ from dovetail.capture.ops import resolve_op
 from dovetail.errors import UnsupportedGraph
 from dovetail.ir.size import UNKNOWN
 from dovetail.ir.target import Target
-from dovetail.ir.tensor import TensorDesc
+from dovetail.ir.tensor import ScalarDesc, TensorDesc
 from dovetail.schedule.plan import verdict
 
 if TYPE_CHECKING:
@@ -43,6 +43,8 @@ def refusal(call: OpCall, target: Target, device: str) -> str:
         return "it defines a size that depends on data"
     if any(name.startswith(_MISDESCRIBED) for name in (call.name, *(r.name for r in call.refs()))):
         return "PyTorch describes its operands or results wrongly"
+    if any(isinstance(r.desc, ScalarDesc) and r.desc.size is None for r in call.refs()):
+        return "it takes a number of Python's that no expression of sizes says"
     if _counts_from_memory(call):
         return "it counts from where a tensor's memory begins, of which code sees the tensor alone"
     reason = verdict(call, target, device)

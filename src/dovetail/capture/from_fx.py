@@ -13,7 +13,7 @@ from torch import fx
 
 from dovetail.capture._torch.symbols import size_hint, symbol_range, unbacked_bindings
 from dovetail.capture.ops import OpOverload, op_name
-from dovetail.capture.reals import SCALAR_TENSOR, folded, number_of
+from dovetail.capture.reals import CONVERT, SCALAR_TENSOR, folded, number_of
 from dovetail.capture.sizes import is_symbolic, to_dim
 from dovetail.errors import SizeError, UnsupportedGraph
 from dovetail.ir import (
@@ -183,7 +183,7 @@ class GraphReader:
         found = folded(call, self.held)
         if found is not None:
             self.held[call.name] = found
-        elif call.op == "prims.convert_element_type.default" and isinstance(call.args[0], Ref):
+        elif call.op == CONVERT and isinstance(call.args[0], Ref):
             found = self.held.get(call.args[0].name)
         desc = call.output
         if not isinstance(found, Real) or not isinstance(desc, TensorDesc):

@@ -27,15 +27,18 @@ def number_of(op: str, args: Sequence[Any]) -> Number | None:
 def folded(call: OpCall, held: Mapping[str, Number]) -> Number | None:
     """What a call on tensors of one float64 gives, where they hold numbers computed from sizes.
 
-    PyTorch writes arithmetic on numbers that way, which would be kernels for one element.
+    PyTorch writes arithmetic on numbers that way, which would be kernels for one element. A size
+    it first makes a float32; eager does not, and neither is that done here.
     """
-    if not isinstance(call.output, TensorDesc) or (call.output.dtype, call.output.shape) != _ONE:
+    desc, rule = call.output, _OF_TENSORS.get(call.op)
+    if rule is None or not isinstance(desc, TensorDesc) or desc.shape:
         return None
-    args = [held.get(a.name) if isinstance(a, Ref) else a for a in call.args]
-    if call.kwargs and call.op != SCALAR_TENSOR:
+    listed = call.args[:1] if call.op == CONVERT else call.args
+    args = [held.get(a.name) if isinstance(a, Ref) else a for a in listed]
+    if not all(map(_is_number, args)) or (call.kwargs and call.op != SCALAR_TENSOR):
         return None
-    rule = _OF_TENSORS.get(call.op)
-    return rule(*args) if rule is not None and all(map(_is_number, args)) else None
+    of_size = call.op == SCALAR_TENSOR and isinstance(args[0], Size) and desc.dtype == "float32"
+    return rule(*args) if desc.dtype == "float64" or of_size else None
 
 
 def _is_number(arg: Any) -> bool:
@@ -91,9 +94,10 @@ _RULES: dict[str, Callable[..., Number | None]] = {
 }
 
 SCALAR_TENSOR = "aten.scalar_tensor.default"
-_ONE = "float64", ()
+CONVERT = "prims.convert_element_type.default"
 _OF_TENSORS: dict[str, Callable[..., Number]] = {
     SCALAR_TENSOR: _float,
+    CONVERT: _float,
     "aten.true_divide.Tensor": lambda left, right: real("div", left, right),
     "aten.pow.Tensor_Tensor": lambda left, right: real("pow", left, right),
     "aten.sqrt.default": lambda value: real("sqrt", value),
