@@ -130,10 +130,16 @@ def test_convolutions_of_matrix_instructions_are_channels_last():
 
 def test_other_convolutions_stay_as_they_are():
     assert copies(convolutions("float64")) == []
-    assert copies(convolutions(groups=64)) == []  # a channel alone
     plain = replace(GPU, tensor_cores=("bfloat16",))  # as where float32 may not be rounded
     assert copies(convolutions("float32"), plain) == []
     assert copies(convolutions("float32")) == ["x", "w", "d"]
+
+
+def test_channels_by_themselves_are_channels_last_where_that_has_a_faster_kernel():
+    assert copies(convolutions(groups=64)) == ["x", "d"]  # weights of one channel lie either way
+    plain = replace(GPU, tensor_cores=())
+    assert copies(convolutions("float32", groups=64), plain) == ["x", "d"]
+    assert copies(convolutions("float64", groups=64)) == []
 
 
 def test_float32_is_rounded_only_where_it_may_be(monkeypatch):

@@ -24,7 +24,7 @@ from dovetail.schedule.cpu.cut import (
     scan_to_share,
     where_to_cut,
 )
-from dovetail.schedule.parts import cut, parts_of
+from dovetail.schedule.parts import DimensionCut, cut, parts_of
 from tests.codegen.kernels import kernels_of
 
 CPU = TARGETS["x86-64-v4"]
@@ -65,7 +65,7 @@ def test_what_is_left_over_is_a_part_of_its_own():
     found = cut(lowered(x, total), WHERE)
     assert values_of(found) == ["Reduction"] * 3 + ["Pointwise"]
     covered = sum(
-        torch.Size(part.shape).numel() for part in parts_of(total, *where_to_cut(total, CPU))
+        torch.Size(part.shape).numel() for part in parts_of(total, where_to_cut(total, CPU))
     )
     assert covered == LONG + 1
 
@@ -75,9 +75,10 @@ def test_parts_cover_every_element_once(shape):
     _, total = long_sum(
         *shape, dims=(len(shape) - 1,) if len(shape) == 2 and shape[0] == 3 else (0,)
     )
-    place, length = where_to_cut(total, CPU)
+    how = where_to_cut(total, CPU)
+    place = how.place
     size, seen = shape[place], []
-    for part in parts_of(total, place, length):
+    for part in parts_of(total, how):
         at = part.at.results[place]
         extents = {f"d{n}": extent for n, extent in enumerate(part.shape)}
         terms = [range(0, extents[name] * step, step) for name, step in at.axes]
@@ -88,14 +89,14 @@ def test_parts_cover_every_element_once(shape):
 
 def test_columns_are_cut_sooner():
     _, column = long_sum(1 << 10, 64)
-    assert where_to_cut(column, CPU) == (0, COLUMN_PART)
+    assert where_to_cut(column, CPU) == DimensionCut(0, COLUMN_PART)
     _, row = long_sum(64, 1 << 10, dims=(1,))
     assert where_to_cut(row, CPU) is None
 
 
 def test_a_size_that_is_not_known():
     _, total = long_sum(Size.symbol("s0"))
-    assert where_to_cut(total, CPU) == (0, LARGEST)
+    assert where_to_cut(total, CPU) == DimensionCut(0, LARGEST)
 
 
 def test_positions_are_not_cut():

@@ -72,13 +72,14 @@ class Lower:
         function: str = "",
         nth: int | None = None,
         library: str = "",
+        cpu_library: str = "",
     ) -> Pointwise:
         """An expression for a call's result, or for one of several; None is no operand."""
         desc = result(call, nth)
         name = call.name if nth is None else f"{call.name}.{nth}"
         given = [value for value in reads if value is not None]
         form = desc.dtype, desc.shape, desc.strides
-        return Pointwise(name, *form, body, given, cost, function, library)
+        return Pointwise(name, *form, body, given, cost, function, library, cpu_library)
 
     def reduction(
         self,

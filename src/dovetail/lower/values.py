@@ -129,14 +129,16 @@ class Pointwise(Computed):
         cost: float = 1.0,
         function: str = "",
         library: str = "",
+        cpu_library: str = "",
     ) -> None:
         """``function`` names the operator where its code depends on nothing but the type.
 
         What that takes is then counted; other costs, in instructions, count what is read as well.
-        ``library`` says why one had better compute this, where there is one.
+        ``library`` says why one had better compute this, where there is one; ``cpu_library``
+        why on a processor alone.
         """
         super().__init__(name, dtype, shape, strides, shape, body, reads)
-        self.function, self.library = function, library
+        self.function, self.library, self.cpu_library = function, library, cpu_library
         self.cost = max(1.0, self.expression.instructions) if function else cost
 
 

@@ -57,7 +57,10 @@ def _reason(found: Lowered, target: Target, chosen: Way | None) -> str:
 
 def library_reason(found: Lowered, target: Target) -> str:
     """Why a library had better compute what a call became; empty where kernels had."""
-    told = (value.library for value in found.made if isinstance(value, Pointwise))
+    computed = [value for value in found.made if isinstance(value, Pointwise)]
+    told = [value.library for value in computed]
+    if not target.warp:
+        told += [value.cpu_library for value in computed]
     if reason := next(filter(None, told), ""):
         return reason
     if target.warp:

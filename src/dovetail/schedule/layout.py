@@ -84,7 +84,7 @@ class _Choice:
         for call in segment.calls:
             role = chosen.roles[call.name] = chosen._role(call)
             if role not in ("traced", "any"):
-                made = [(call.name, path) for path, _ in tensors(call.output)]
+                made = [(call.name, path) for path, d in tensors(call.output) if d.rank == 4]
                 chosen.shifting.update(made)
             if role == "free" and chosen._joins_spread(call):
                 chosen.spread.add((call.name, ()))
@@ -92,6 +92,8 @@ class _Choice:
 
     def _convolution(self, call: OpCall) -> tuple[float, float] | None:
         """What a convolution costs that has the choice and is a library's."""
+        if self.target.kind == "gpu" and call.op == gpu_layout.BACKWARD:
+            return self._gradients(call)
         if not is_movable(call.output):
             return None
         operands = [arg for arg in call.args[:2] if isinstance(arg, Ref)]
@@ -110,6 +112,12 @@ class _Choice:
         if image is not None and image.is_spread:
             self.spread.add((call.name, ()))
         return found[0], own
+
+    def _gradients(self, call: OpCall) -> tuple[float, float] | None:
+        """What a library's gradients of a convolution cost, where one is an image."""
+        if not any(is_movable(desc) for _, desc in tensors(call.output)):
+            return None
+        return gpu_layout.library_seconds(call, self.target, constant=False)
 
     def _joins_spread(self, call: OpCall) -> bool:
         """Whether a kernel that writes a spread image writes this call's result instead."""

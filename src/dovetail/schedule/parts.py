@@ -33,7 +33,21 @@ class ScanCut:
     parts: int
 
 
-Cut = tuple[int, int] | ScanCut  # a dimension and the length of its parts, or a scan
+@dataclass(frozen=True)
+class DimensionCut:
+    """A dimension whose parts are of this length; of those ``outer``, each element is a part.
+
+    Where parts ``lead``, they are the first dimensions of what is made of them: what remains lies
+    beside each other, as it does in memory.
+    """
+
+    place: int
+    length: int
+    outer: tuple[int, ...] = ()
+    lead: bool = False
+
+
+Cut = DimensionCut | ScanCut
 
 
 def cut(found: Lowered, where: Callable[[Value], Cut | None]) -> Lowered:
@@ -54,7 +68,7 @@ class ReductionPart:
 
     shape: tuple[Dim, ...]
     dims: tuple[int, ...]  # reduced in the first step
-    place: int | None  # of the parts among the dimensions that remain, reduced in the second
+    places: tuple[int, ...]  # of the parts among the dimensions that remain: the second reduces
     at: IndexMap  # where in the whole an element stands
 
     def first(self, lower: Lower, whole: Reduction) -> Reduction:
@@ -68,36 +82,44 @@ class ReductionPart:
 
     def second(self, lower: Lower, whole: Reduction, first: Value) -> Value:
         """The parts' reduction."""
-        if self.place is None:
+        if not self.places:
             return first
         dtype = wide(whole)
 
         def body(b: Builder, index: Indices) -> tuple[str, ...]:
             return (b.cast(b.read(first, index), dtype),)
 
-        name, dims = lower.fresh(whole.op), (self.place,)
-        return Reduction(name, dtype, whole.op, first.shape, dims, body, (first,), dtype)
+        name = lower.fresh(whole.op)
+        return Reduction(name, dtype, whole.op, first.shape, self.places, body, (first,), dtype)
 
 
-def parts_of(whole: Reduction, place: int, length: int) -> list[ReductionPart]:
+def parts_of(whole: Reduction, how: DimensionCut) -> list[ReductionPart]:
     """A reduction's elements in parts along a dimension, and what is left behind the last one."""
-    shape = whole.source_shape
+    shape, place, length = whole.source_shape, how.place, how.length
     size, before, behind = shape[place], shape[:place], shape[place + 1 :]
     count, rest = Size.binary("floordiv", size, length), Size.binary("mod", size, length)
 
-    def in_part(i: Indices) -> Indices:
+    parts = sorted([place, *(d + (d >= place) for d in how.outer)])
+    order = list(range(len(shape) + 1))
+    if how.lead:
+        order = [*parts, *(d for d in order if d not in parts)]
+
+    def in_part(given: Indices) -> Indices:
+        i = [given[order.index(d)] for d in range(len(order))]
         return (*i[:place], i[place].scale(length) + i[place + 1], *i[place + 2 :])
 
     def in_rest(i: Indices) -> Indices:
         return (*i[:place], i[place].shift(mul(count, length)), *i[place + 1 :])
 
-    dims = tuple(d + (d >= place) for d in whole.dims)
-    kept = sum(d not in whole.dims for d in range(place))
-    at = IndexMap.of(len(shape) + 1, in_part)
-    found = [ReductionPart((*before, count, length, *behind), dims, kept, at)]
+    fine = (*before, count, length, *behind)
+    reduced = {d + (d >= place) for d in whole.dims} - set(parts) | {place + 1}
+    dims = tuple(n for n, d in enumerate(order) if d in reduced)
+    places = tuple(n for n, d in enumerate(d for d in order if d not in reduced) if d in parts)
+    at = IndexMap.of(len(order), in_part)
+    found = [ReductionPart(tuple(fine[d] for d in order), dims, places, at)]
     if rest != 0:
         at = IndexMap.of(len(shape), in_rest)
-        found.append(ReductionPart((*before, rest, *behind), whole.dims, None, at))
+        found.append(ReductionPart((*before, rest, *behind), whole.dims, (), at))
     return found
 
 
@@ -122,7 +144,7 @@ def extents(whole: Reduction) -> tuple[Dim, Dim, bool]:
     return product(shape[d] for d in kept), product(shape[d] for d in whole.dims), is_column
 
 
-def cut_near(whole: Reduction, total: int, wanted: int) -> tuple[int, int] | None:
+def cut_near(whole: Reduction, total: int, wanted: int) -> DimensionCut | None:
     """Where parts have about as many elements as wanted, and best where none is left over."""
     shape = whole.source_shape
     sizes = {d: int(shape[d]) for d in whole.dims if shape[d] != 1}  # type: ignore[arg-type]
@@ -133,15 +155,15 @@ def cut_near(whole: Reduction, total: int, wanted: int) -> tuple[int, int] | Non
     length = max(wanted // (total // size), 1)
     near = [n for n in range(length, length // 2, -1) if size % n == 0]
     length = near[0] if near else length
-    return (place, length) if length < size else None
+    return DimensionCut(place, length) if length < size else None
 
 
-def cut_symbolic(whole: Reduction, wanted: int) -> tuple[int, int] | None:
+def cut_symbolic(whole: Reduction, wanted: int) -> DimensionCut | None:
     """The same where the sizes of some dimensions are not known."""
     shape = whole.source_shape
     place = next(d for d in whole.dims if isinstance(shape[d], Size))
     others = product(shape[d] for d in whole.dims if d != place)
-    return place, max(wanted // others, 1) if isinstance(others, int) else ROWS
+    return DimensionCut(place, max(wanted // others, 1) if isinstance(others, int) else ROWS)
 
 
 class PartCutter:
@@ -170,7 +192,7 @@ class PartCutter:
             assert isinstance(now, Scanned)
             return self._shared(now, how)
         assert isinstance(now, Reduction)
-        return self._in_parts(value, now, parts_of(now, *how))
+        return self._in_parts(value, now, parts_of(now, how))
 
     def _with_operands(self, value: Value) -> Value:
         """A value that reads what its operands have become."""
@@ -192,7 +214,8 @@ class PartCutter:
         if total is not None:
             return self._softmax(whole, parts, firsts, total)
         readers = list(self._readers(value))
-        if len(readers) == 1 and _adds_up(readers[0], value, wide(whole)):
+        single = all(len(part.places) <= 1 for part in parts)
+        if single and len(readers) == 1 and _adds_up(readers[0], value, wide(whole)):
             outer = readers[0]
             assert isinstance(outer, Reduction)
             self.totals[outer] = lambda: self._sum_of_sums(outer, parts, firsts)
@@ -204,7 +227,9 @@ class PartCutter:
         self, whole: Reduction, parts: list[ReductionPart], tops: list[Reduction], total: Value
     ) -> Value:
         """Every row's maximum; its sum of powers, relative to the parts' maxima, comes later."""
-        found = SoftmaxParts(self.lower, whole, [(p.dims, p.at, p.place) for p in parts], tops)
+        found = SoftmaxParts(
+            self.lower, whole, [(p.dims, p.at, next(iter(p.places), None)) for p in parts], tops
+        )
 
         def joined(op: str, firsts: Sequence[Value]) -> Value:
             like = copy.copy(whole)
@@ -222,7 +247,7 @@ class PartCutter:
         """A sum of sums that are in parts: over the parts as well."""
         found: list[Value] = []
         for part, first in zip(parts, firsts, strict=True):
-            place, shape, dims = part.place, outer.source_shape, outer.dims
+            place, shape, dims = next(iter(part.places), None), outer.source_shape, outer.dims
             if place is None:
                 found.append(_sum_of(self.lower, outer, first, shape, dims, lambda i: i, None))
                 continue

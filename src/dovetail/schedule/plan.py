@@ -8,13 +8,14 @@ from dovetail import history
 from dovetail.errors import DovetailError
 from dovetail.ir.affine import product
 from dovetail.ir.call import OpCall, Ref, leaves
+from dovetail.ir.dtypes import item_bytes
 from dovetail.ir.kernel import Const, Kernel
 from dovetail.ir.kernel_verify import verify_kernel
 from dovetail.ir.segment import Segment, is_write
 from dovetail.ir.target import Target
 from dovetail.ir.verify import verify_stage
 from dovetail.lower.calls import lower_segment, lowered_alone
-from dovetail.lower.expression import Compute
+from dovetail.lower.expression import Compute, Read
 from dovetail.lower.index_map import IndexMap
 from dovetail.lower.rules import Lower
 from dovetail.lower.values import (
@@ -175,6 +176,8 @@ class _Storage:
         home = self.clusterer.home[value]
         if home is not cluster and is_tiled(home.members[0]):
             return False  # what is done with a product's sums is done where they are
+        if is_wider(value):
+            return True  # what is stored, if anything is, is what it is wider than
         if self._costs_windows(value, cluster, places):
             return False
         if self._cost(value, self.limits.inline) <= self.limits.inline:
@@ -234,6 +237,22 @@ def places_of(reader: Value, read: Value) -> int:
         if root_of(reader.reads[each.operand]) is read:
             found.setdefault(each.operand, set()).add(each.index)
     return max(map(len, found.values()), default=1)
+
+
+def is_wider(value: Value) -> bool:
+    """Whether a value is another of fewer bytes, element by element, as a wider type."""
+    if not isinstance(value, Pointwise) or len(value.expression.reads) != 1:
+        return False
+    (read,) = value.expression.reads
+    kinds = [
+        node.op if isinstance(node, Compute) else type(node) for node in value.expression.nodes
+    ]
+    return (
+        kinds in ([Read], [Read, "cast"])
+        and read.mask is None
+        and read.index.is_projection
+        and item_bytes(value.dtype) > item_bytes(value.reads[read.operand].dtype)
+    )
 
 
 def roundings(value: Pointwise) -> int:

@@ -12,6 +12,7 @@ from dovetail.backends.lowering import LoweringBackend
 from dovetail.errors import UnsupportedArtifact
 from dovetail.ir.encode import segment_from_bytes, segment_to_bytes
 from dovetail.ir.target import TARGETS, Target
+from dovetail.passes.base import Passes
 
 if TYPE_CHECKING:
     from dovetail.backends.cuda.program import CudaProgram
@@ -61,6 +62,13 @@ class CudaBackend(LoweringBackend):
 
         reason = refusal(call, TARGETS["sm_90"], "cuda")  # the same for all GPUs
         return Support.no(reason) if reason else Support.yes()
+
+    def passes(self) -> Passes:
+        """Of training graphs: places of pools in few bytes, images as cuDNN multiplies them."""
+        from dovetail.backends.cuda.training import LAYOUTS
+        from dovetail.passes.pool_places import POOL_PLACES
+
+        return Passes(joint=(POOL_PLACES, LAYOUTS))
 
     def lay_out(self, segment: Segment, once: frozenset[str]) -> Segment:
         """Images as matrix instructions take them."""

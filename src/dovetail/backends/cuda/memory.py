@@ -31,8 +31,8 @@ def plan_arena(
 ) -> Arena | None:
     """Where values lie in one piece; None where they would need more memory so than each apart.
 
-    ``apart`` are the values that have memory of their own, whatever is decided; ``given`` bytes are
-    the inputs'.
+    ``apart`` are the values that have memory of their own, whatever is decided, and inputs that are
+    given back after their last use; ``given`` bytes are of those that are not.
     """
     if not inside:
         return None

@@ -156,13 +156,20 @@ class SizedSteps:
             found.update(map(root_of, reads))
         return found
 
+    @functools.cached_property
+    def _held(self) -> set[Value]:
+        """Inputs that others hold: parameters, buffers."""
+        inputs = self.program.segment.inputs
+        places = [(v, n) for v, n in self.places.items() if isinstance(v, Source)]
+        return {v for v, n in places if inputs[n].kind == "constant"}
+
     def _last_uses(self) -> list[list[Value | Workspace]]:
-        """What is not needed any more after each step."""
-        kept: set[Value | Workspace] = set(self._handed_out)
+        """What is not needed any more after each step: tensors that were saved for it, too."""
+        kept: set[Value | Workspace] = {*self._handed_out, *self._held}
         found: list[list[Value | Workspace]] = []
         for step in reversed(self.program.steps):
             used = self._uses(step)
-            found.append([v for v in used if v not in kept and not isinstance(v, Source)])
+            found.append([v for v in used if v not in kept])
             kept |= used
         return found[::-1]
 
@@ -179,12 +186,14 @@ class SizedSteps:
         end = len(self.program.steps)
         inside, beside, given = list[Lifetime](), list[Lifetime](), 0
         for value, (first, last) in spans.items():
-            if isinstance(value, Source):
+            if value in self._held:
                 given += self._bytes(value)
                 continue
+            first = 0 if isinstance(value, Source) else first
             last = end if value in self._handed_out else last
             life = lifetime(str(self.place(value)), self._bytes(value), first, last)
-            (beside if value in apart else inside).append(life)
+            own = value in apart or isinstance(value, Source)
+            (beside if own else inside).append(life)
         return plan_arena(inside, beside, given)
 
     def _bytes(self, value: Value | Workspace) -> int:
@@ -351,4 +360,6 @@ def _promised(tensor: Any, layout: TensorLayout) -> Any:
     """A library's result as it was described, which kernels rely on."""
     if tensor.dtype != layout.torch:
         tensor = tensor.to(layout.torch)
-    return tensor if has_strides(tensor, layout.strides) else fitted(tensor, layout)
+    if has_strides(tensor, layout.strides):  # but for dimensions of one element
+        return tensor.as_strided(layout.shape, layout.strides)
+    return fitted(tensor, layout)

@@ -10,7 +10,7 @@ from dovetail.ir.target import Target
 from dovetail.lower.contraction import Contraction
 from dovetail.lower.expression import ScanStep
 from dovetail.lower.values import Reduction, Scanned, Value
-from dovetail.schedule.parts import Cut, ScanCut, cut_near, cut_symbolic, extents
+from dovetail.schedule.parts import Cut, DimensionCut, ScanCut, cut_near, cut_symbolic, extents
 
 # Elements, of float32 on an x86-64-v4 with two threads: where a second step began to pay.
 LONG = 1 << 16  # reduced to one that are worth cutting where few others are reduced
@@ -31,8 +31,8 @@ def place_to_cut(value: Value, target: Target) -> Cut | None:
     return None
 
 
-def where_to_cut(whole: Reduction, target: Target) -> tuple[int, int] | None:
-    """A dimension to cut and the length of its parts; None: the reduction is short enough."""
+def where_to_cut(whole: Reduction, target: Target) -> DimensionCut | None:
+    """How a reduction is cut; None: it is short enough."""
     results, total, is_column = extents(whole)
     if REDUCTIONS[whole.op].finds_position or results == 0 or total == 0:
         return None

@@ -6,10 +6,16 @@ cache, and its maximum and sum of powers are found in one pass.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from dovetail.ir.affine import product
 from dovetail.ir.ops import REDUCTIONS
 from dovetail.ir.target import Target
+from dovetail.lower.contraction import Contraction
+from dovetail.lower.expression import Read
+from dovetail.lower.index_map import numbered
 from dovetail.lower.values import Reduction, Value
-from dovetail.schedule.parts import Cut, cut_near, cut_symbolic, extents
+from dovetail.schedule.parts import Cut, DimensionCut, cut_near, cut_symbolic, extents
 
 BLOCKS = 4  # for each multiprocessor keep its memory accesses in flight
 SHORTEST = 1 << 12  # elements of a part of a row: less is not worth a second kernel
@@ -23,6 +29,9 @@ def place_to_cut(value: Value, target: Target) -> Cut | None:
     if not isinstance(value, Reduction) or REDUCTIONS[value.op].finds_position:
         return None
     results, total, is_column = extents(value)
+    steps = None if isinstance(value, Contraction) else memory_steps(value)
+    if steps is not None:
+        is_column = not any(steps[d] == 1 and value.source_shape[d] != 1 for d in value.dims)
     if results == 0 or total == 0 or not isinstance(results, int):
         return None
     if not isinstance(total, int):
@@ -35,4 +44,57 @@ def place_to_cut(value: Value, target: Target) -> Cut | None:
     wanted = BLOCKS * target.cores
     if blocks >= target.cores or total < 2 * shortest:
         return None
-    return cut_near(value, total, max(total * blocks // wanted, shortest))
+    length = max(total * blocks // wanted, shortest)
+    if is_column and steps is not None and value.op == "sum":
+        return cut_in_memory(value, steps, length)
+    return cut_near(value, total, length)
+
+
+def memory_steps(whole: Reduction) -> list[int] | None:
+    """How far apart in memory the elements along each dimension lie, where most is read from.
+
+    A sum of each channel goes down columns of an image that is channels-last, and along rows of
+    one that is row-major. None: that is not known, or nothing read is dense along a dimension.
+    """
+    found: dict[int, list[int]] = {}
+    for read in whole.expression.reads:
+        steps = _steps(whole, read)
+        if steps is None or 1 not in steps:
+            continue
+        pairs = zip(whole.source_shape, steps, strict=True)
+        size = product(extent for extent, step in pairs if step)
+        assert isinstance(size, int)
+        found.setdefault(size, steps)
+    return found[max(found)] if found else None
+
+
+def _steps(whole: Reduction, read: Read) -> list[int] | None:
+    strides, places = whole.reads[read.operand].strides, read.index.results
+    if not all(isinstance(s, int) for s in (*strides, *whole.source_shape)):
+        return None
+    if any(place.values for place in places):
+        return None
+    steps = [0] * len(whole.source_shape)
+    for stride, place in zip(strides, places, strict=True):
+        for d, factor in numbered(place):
+            if not isinstance(factor, int):
+                return None
+            steps[d] += factor * int(stride)  # type: ignore[arg-type]
+    return steps
+
+
+def cut_in_memory(whole: Reduction, steps: Sequence[int], wanted: int) -> DimensionCut | None:
+    """Parts whose elements follow each other in memory, about as many as wanted, all alike."""
+    sizes = {d: int(whole.source_shape[d]) for d in whole.dims if whole.source_shape[d] != 1}  # type: ignore[arg-type]
+    order = sorted(sizes, key=lambda d: -steps[d])
+    inner = 1
+    for n in range(len(order) - 1, -1, -1):
+        size = sizes[order[n]]
+        if inner * size > wanted:
+            most = max(wanted // inner, 1)
+            length = next(count for count in range(most, 0, -1) if size % count == 0)
+            if length > most // 2 or n > 0:
+                return DimensionCut(order[n], length, tuple(order[:n]), lead=True)
+            return DimensionCut(order[n], most, lead=True)
+        inner *= size
+    return None
