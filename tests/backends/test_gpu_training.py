@@ -6,6 +6,8 @@ import pytest
 import torch
 from torch import nn
 
+from dovetail.backends.cuda.program import BlockLaunch
+from dovetail.ir.kernel import Reduce
 from tests.backends.gpu_simulation import Training, use_gpu
 
 F = nn.functional
@@ -59,7 +61,15 @@ def stem(*rest):
     )
 
 
+def far():
+    """Sums whose means are a thousand times as large as their deviations."""
+    net = stem(nn.Conv2d(8, 8, 3), nn.BatchNorm2d(8), nn.ReLU())
+    nn.init.constant_(net[4].bias, 1000.0)
+    return net
+
+
 NETS = {
+    "far": far,
     "residual": lambda: stem(Residual(8, 8, 1), Residual(8, 16, 2)),
     "joined": lambda: stem(Joined(), nn.Conv2d(4, 8, 3)),
     "weighted": lambda: stem(Weighted(), nn.BatchNorm2d(8)),
@@ -68,7 +78,7 @@ NETS = {
         nn.Conv2d(8, 8, 3), nn.MaxPool2d(3, 1), nn.Flatten(), nn.Linear(8 * 9 * 9, 10),
     ),
 }  # fmt: skip
-SIZES = {"residual": 37, "joined": 32, "weighted": 29, "flat": 27}
+SIZES = {"far": 70, "residual": 37, "joined": 32, "weighted": 29, "flat": 27}
 
 
 def step(call, model, x):
@@ -91,6 +101,36 @@ def train(name, monkeypatch):
     wanted = step(exact, exact, x.double()), step(eager, eager, x)
     training = Training(model)
     return training, step(training, model, x), *wanted
+
+
+def copied(graph):
+    """The images that a graph copies to another layout; weights are no images of the net's."""
+    clones = graph.graph.find_nodes(op="call_function", target=aten.clone.default)
+    return [node.args[0] for node in clones if node.meta["val"].shape[0] == 4]
+
+
+def test_no_layout_changes_between_convolutions(monkeypatch):
+    """Copied are what comes in, its gradient, and that of a mean, which is the same everywhere."""
+    training, *_ = train("residual", monkeypatch)
+    forward, backward = training.graphs["forward"], training.graphs["backward"]
+    assert [node.op for node in copied(forward)] == ["placeholder"]
+    shapes = [tuple(node.meta["val"].shape) for node in copied(backward)]
+    assert shapes == [(4, 16, 5, 5), (4, 3, 37, 37)]
+    saved = [n.meta["val"] for n in backward.graph.find_nodes(op="placeholder") if "val" in n.meta]
+    images = [v for v in saved if v.dim() == 4 and v.shape[0] == 4 and v.shape[2] > 1]
+    assert all(v.is_contiguous(memory_format=torch.channels_last) for v in images)
+    assert {v.dtype for v in saved if not v.dtype.is_floating_point} == {torch.uint8}
+
+
+def test_sums_of_channels_are_one_pass_over_the_image(monkeypatch):
+    """A batch norm's mean and variance read what the convolution made once."""
+    training, *_ = train("far", monkeypatch)
+    found = training.programs["forward"]
+    kernels = [found.kernels[s.name][0] for s in found.steps if isinstance(s, BlockLaunch)]
+    sums = [k for k in kernels if sum(isinstance(i, Reduce) for i in k.instructions()) == 2]
+    first = [k for k in sums if sum(bool(loop.axes) for loop in k.loops) == 1]
+    assert len(first) == 2
+    assert all(len([b for b in k.buffers if b.role == "in"]) == 1 for k in first)
 
 
 @pytest.mark.parametrize("name", NETS)

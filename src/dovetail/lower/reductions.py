@@ -234,20 +234,26 @@ def moments(
     lower: Lower, source: Value, dims: tuple[int, ...], correction: float, dtype: str = ""
 ) -> tuple[Value, Value]:
     """Mean and variance in two passes; both in the shape without the reduced dimensions."""
-    rank = len(source.shape)
     dtype = dtype or compute(source.dtype)
     count = product(source.shape[d] for d in dims)
     total = reduction(lower, source, "sum", dims, dtype, dtype)
     mean = lower.mapped("scaled", total, divide_by(count))
-    keep = kept_index(dims, rank)
+    squares = squared_deviations(lower, source, mean, dims, dtype)
+    return mean, lower.mapped("scaled", squares, divide_by(count, correction))
+
+
+def squared_deviations(
+    lower: Lower, source: Value, mean: Value, dims: tuple[int, ...], dtype: str
+) -> Reduction:
+    """The sum of the squares of elements without their mean."""
+    keep = kept_index(dims, len(source.shape))
 
     def body(b: Builder, index: Indices) -> str:
         centre = b.read(mean, keep(index))
         off = b.apply("sub", dtype, b.cast(b.read(source, index), dtype), centre)
         return b.apply("mul", dtype, off, off)
 
-    squares = lower.reduction("sum", dtype, source.shape, dims, body, (source, mean))
-    return mean, lower.mapped("scaled", squares, divide_by(count, correction))
+    return lower.reduction("sum", dtype, source.shape, dims, body, (source, mean))
 
 
 @rule("var.correction", "var.dim", "var_mean.correction", "var_mean.dim")

@@ -14,12 +14,14 @@ from dataclasses import dataclass, replace
 from dovetail.ir.affine import mul, product
 from dovetail.ir.ops import REDUCTIONS
 from dovetail.ir.size import Dim, Size
+from dovetail.ir.strides import contiguous_strides
 from dovetail.lower.calls import Lowered
 from dovetail.lower.expression import Builder, Compute, Read, ScanStep, inline
 from dovetail.lower.index_map import IndexMap, Indices
 from dovetail.lower.reindex import reshape
 from dovetail.lower.rules import Lower
 from dovetail.lower.values import Computed, Reduction, Scanned, Value, View, operands_of
+from dovetail.schedule.moments import MomentParts, squares_of
 from dovetail.schedule.softmax import SoftmaxParts, sum_of_powers
 
 ROWS = 4  # along the dimension that is cut, where the others' sizes are not known
@@ -37,8 +39,8 @@ class ScanCut:
 class DimensionCut:
     """A dimension whose parts are of this length; of those ``outer``, each element is a part.
 
-    Where parts ``lead``, they are the first dimensions of what is made of them: what remains lies
-    beside each other, as it does in memory.
+    Where parts ``lead``, what is made of one lies apart from what is made of the next, and what
+    remains beside each other, as it does in the memory that is read.
     """
 
     place: int
@@ -70,6 +72,20 @@ class ReductionPart:
     dims: tuple[int, ...]  # reduced in the first step
     places: tuple[int, ...]  # of the parts among the dimensions that remain: the second reduces
     at: IndexMap  # where in the whole an element stands
+    lead: bool = False
+
+    @property
+    def made(self) -> tuple[Dim, ...]:
+        """The dimensions that remain."""
+        return tuple(size for d, size in enumerate(self.shape) if d not in self.dims)
+
+    @property
+    def strides(self) -> tuple[Dim, ...]:
+        """How what is made of the parts lies."""
+        last = [d for d in range(len(self.made)) if d not in self.places]
+        order = [*self.places, *last] if self.lead else [*range(len(self.made))]
+        dense = contiguous_strides([self.made[d] for d in order])
+        return tuple(dense[order.index(d)] for d in range(len(order)))
 
     def first(self, lower: Lower, whole: Reduction) -> Reduction:
         """One element for every part."""
@@ -78,7 +94,10 @@ class ReductionPart:
             return inline(b, whole.expression, whole.reads, self.at.at(index))
 
         name, kinds = lower.fresh(whole.op), (whole.dtype, whole.op)
-        return Reduction(name, *kinds, self.shape, self.dims, body, whole.reads, whole.accumulate)
+        given = self.shape, self.dims, body, whole.reads, whole.accumulate
+        made = Reduction(name, *kinds, *given)
+        made.strides = self.strides
+        return made
 
     def second(self, lower: Lower, whole: Reduction, first: Value) -> Value:
         """The parts' reduction."""
@@ -99,24 +118,19 @@ def parts_of(whole: Reduction, how: DimensionCut) -> list[ReductionPart]:
     size, before, behind = shape[place], shape[:place], shape[place + 1 :]
     count, rest = Size.binary("floordiv", size, length), Size.binary("mod", size, length)
 
-    parts = sorted([place, *(d + (d >= place) for d in how.outer)])
-    order = list(range(len(shape) + 1))
-    if how.lead:
-        order = [*parts, *(d for d in order if d not in parts)]
-
-    def in_part(given: Indices) -> Indices:
-        i = [given[order.index(d)] for d in range(len(order))]
+    def in_part(i: Indices) -> Indices:
         return (*i[:place], i[place].scale(length) + i[place + 1], *i[place + 2 :])
 
     def in_rest(i: Indices) -> Indices:
         return (*i[:place], i[place].shift(mul(count, length)), *i[place + 1 :])
 
+    dims = tuple(d + (d >= place) for d in whole.dims if d not in how.outer)
+    parts = {place, *(d + (d >= place) for d in how.outer)}
+    kept = [d for d in range(len(shape) + 1) if d not in dims]
+    places = tuple(n for n, d in enumerate(kept) if d in parts)
+    at = IndexMap.of(len(shape) + 1, in_part)
     fine = (*before, count, length, *behind)
-    reduced = {d + (d >= place) for d in whole.dims} - set(parts) | {place + 1}
-    dims = tuple(n for n, d in enumerate(order) if d in reduced)
-    places = tuple(n for n, d in enumerate(d for d in order if d not in reduced) if d in parts)
-    at = IndexMap.of(len(order), in_part)
-    found = [ReductionPart(tuple(fine[d] for d in order), dims, places, at)]
+    found = [ReductionPart(fine, dims, places, at, how.lead)]
     if rest != 0:
         at = IndexMap.of(len(shape), in_rest)
         found.append(ReductionPart((*before, rest, *behind), whole.dims, (), at))
@@ -192,7 +206,7 @@ class PartCutter:
             assert isinstance(now, Scanned)
             return self._shared(now, how)
         assert isinstance(now, Reduction)
-        return self._in_parts(value, now, parts_of(now, how))
+        return self._in_parts(value, now, parts_of(now, how), lead=how.lead)
 
     def _with_operands(self, value: Value) -> Value:
         """A value that reads what its operands have become."""
@@ -208,7 +222,12 @@ class PartCutter:
     def _readers(self, value: Value) -> Iterator[Value]:
         return (v for v in self.found.made if value in operands_of(v))
 
-    def _in_parts(self, value: Value, whole: Reduction, parts: list[ReductionPart]) -> Value:
+    def _in_parts(
+        self, value: Value, whole: Reduction, parts: list[ReductionPart], *, lead: bool
+    ) -> Value:
+        squares = squares_of(value, self.found.made) if len(parts) == 1 and lead else None
+        if squares is not None:
+            return self._moments(whole, parts[0], squares)
         firsts = [part.first(self.lower, whole) for part in parts]
         total = sum_of_powers(value, self.found.made)
         if total is not None:
@@ -222,6 +241,14 @@ class PartCutter:
             return whole
         each = zip(parts, firsts, strict=True)
         return join(self.lower, whole, [p.second(self.lower, whole, first) for p, first in each])
+
+    def _moments(self, whole: Reduction, part: ReductionPart, squares: Reduction) -> Value:
+        """The sum that the mean is made of; the squares come with what it has become."""
+        found = MomentParts(self.lower, whole, part)
+        self.totals[squares] = lambda: join(
+            self.lower, whole, [found.deviations(self.known[squares.reads[1]])]
+        )
+        return join(self.lower, whole, [found.total()])
 
     def _softmax(
         self, whole: Reduction, parts: list[ReductionPart], tops: list[Reduction], total: Value

@@ -41,7 +41,8 @@ PARTS, MOST_PARTS = (8192, 4096), 16  # columns of a row kept in parts, and the 
 # Elements of a row from which on a block of bfloat16 reads it twice rather than keep it: what one
 # block at a time computes does not overlap with what it loads (softmax: 0.139, not 0.168 ms).
 KEPT_SHORT = 1 << 14
-ACROSS, DOWN = 64, 16  # columns beside each other, and rows at a time, of a block down columns
+# Columns beside each other, and rows at a time, of a block down columns; of one of few.
+ACROSS, DOWN, DEEP = 64, 16, 128
 TILE, TILE_WARPS = 64, 8  # a square that is transposed
 SHORT = 16  # an axis that a tile would be half empty along
 # The share of a multiprocessor's registers that a row may take: one in two, three in four in parts.
@@ -201,16 +202,21 @@ def _warps(elements: int, each: int, target: Target) -> int:
 
 
 def down_columns(kernel: Kernel, target: Target) -> Iterator[BlockSchedule]:
-    """Columns that lie beside each other."""
+    """Columns that lie beside each other.
+
+    Sums of one pass are not kept in registers: 16 rows at a time took an H200 9 us where a block
+    that took all 196 at once took 27 (decision 287). Few blocks take more rows at a time.
+    """
     points, rows = _points(kernel.axes), ACROSS
     while rows > target.warp // 2 and points < rows * target.cores:
         rows //= 2
-    height = power_of_two(_width(kernel))
-    for persistent in (True, False):
-        columns = height if persistent else min(height, DOWN)
-        warps = _warps(rows * columns, EACH, target)
-        if not persistent or registers_keep(kernel, target, height, KEPT):
-            yield BlockSchedule(target.name, rows, columns, warps, persistent=persistent)
+    height, few = power_of_two(_width(kernel)), points < rows * target.cores
+    again = sum(bool(loop.axes) for loop in kernel.loops) > 1
+    if again and registers_keep(kernel, target, height, KEPT):
+        warps = _warps(rows * height, EACH, target)
+        yield BlockSchedule(target.name, rows, height, warps, persistent=True)
+    columns = min(height, DEEP if few else DOWN)
+    yield BlockSchedule(target.name, rows, columns, _warps(rows * columns, EACH, target))
 
 
 def registers_keep(kernel: Kernel, target: Target, width: int, share: float) -> bool:
