@@ -93,9 +93,8 @@ class ReductionPart:
         def body(b: Builder, index: Indices) -> tuple[str, ...]:
             return inline(b, whole.expression, whole.reads, self.at.at(index))
 
-        name, kinds = lower.fresh(whole.op), (whole.dtype, whole.op)
-        given = self.shape, self.dims, body, whole.reads, whole.accumulate
-        made = Reduction(name, *kinds, *given)
+        name, form = lower.fresh(whole.op), (self.shape, self.dims)
+        made = Reduction(name, whole.dtype, whole.op, *form, body, whole.reads, whole.accumulate)
         made.strides = self.strides
         return made
 

@@ -41,8 +41,9 @@ PARTS, MOST_PARTS = (8192, 4096), 16  # columns of a row kept in parts, and the 
 # Elements of a row from which on a block of bfloat16 reads it twice rather than keep it: what one
 # block at a time computes does not overlap with what it loads (softmax: 0.139, not 0.168 ms).
 KEPT_SHORT = 1 << 14
-# Columns beside each other, and rows at a time, of a block down columns; of one of few.
-ACROSS, DOWN, DEEP = 64, 16, 128
+# Columns beside each other, and rows at a time, of a block down columns; of one of few; as many
+# as are one step however often they are read.
+ACROSS, DOWN, DEEP, SHALLOW = 64, 16, 128, 64
 TILE, TILE_WARPS = 64, 8  # a square that is transposed
 SHORT = 16  # an axis that a tile would be half empty along
 # The share of a multiprocessor's registers that a row may take: one in two, three in four in parts.
@@ -210,12 +211,12 @@ def down_columns(kernel: Kernel, target: Target) -> Iterator[BlockSchedule]:
     points, rows = _points(kernel.axes), ACROSS
     while rows > target.warp // 2 and points < rows * target.cores:
         rows //= 2
-    height, few = power_of_two(_width(kernel)), points < rows * target.cores
+    height = power_of_two(_width(kernel))
     again = sum(bool(loop.axes) for loop in kernel.loops) > 1
-    if again and registers_keep(kernel, target, height, KEPT):
+    if (again or height <= SHALLOW) and registers_keep(kernel, target, height, KEPT):
         warps = _warps(rows * height, EACH, target)
         yield BlockSchedule(target.name, rows, height, warps, persistent=True)
-    columns = min(height, DEEP if few else DOWN)
+    columns = min(height, DOWN if rows == ACROSS else DEEP)
     yield BlockSchedule(target.name, rows, columns, _warps(rows * columns, EACH, target))
 
 
