@@ -11,7 +11,7 @@ from dovetail.codegen.llvm.module import module_text
 from dovetail.errors import InvalidSchedule
 from dovetail.file.processors import PROCESSORS, processor_here
 from dovetail.ir.target import TARGETS
-from dovetail.schedule.cpu.dots import MOST_ROWS_IN_PAIRS
+from dovetail.schedule.cpu.dots import MOST_ROWS_IN_PAIRS, MOST_ROWS_OF_LONG_PAIRS
 from dovetail.schedule.cpu.register_tiles import least_target
 from dovetail.schedule.cpu.strategy import make_schedule
 from dovetail.schedule.text import parse_schedule, print_schedule
@@ -175,7 +175,7 @@ def test_sizes_that_are_known_when_a_kernel_runs(wide):
 @needs_pairs
 @pytest.mark.parametrize("right", ["kn", "nk"])
 def test_long_sums_go_part_by_part(right):
-    made = product(40, 49, 5001, right=right)
+    made = product(MOST_ROWS_OF_LONG_PAIRS + 5, 49, 5001, right=right)
     assert make_schedule(made.kernel(), PAIRS).register_tiles.depth
     check(made)
 

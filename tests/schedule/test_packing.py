@@ -121,6 +121,16 @@ def test_half_precision_is_packed_where_no_library_is_fast(dtype, target):
     assert all(isinstance(step, Built) for step in steps)
 
 
+@pytest.mark.parametrize(
+    ("rows", "steps", "is_packed"), [(32, 40, False), (40, 40, True), (40, 768, False)]
+)
+def test_pairs_of_bfloat16_of_few_rows_are_read_where_they_lie(rows, steps, is_packed):
+    lies = desc(steps, 96, strides=(1, steps), dtype="bfloat16")
+    segment = product(desc(rows, steps, dtype="bfloat16"), lies)
+    packed = pack_products(segment, TARGETS["x86-64-v4-bf16"], frozenset("w"))
+    assert (packed is not segment) == is_packed
+
+
 def test_a_matrix_is_packed_once():
     one = product(desc(5, 96), desc(96, 96))
     x, w = Ref("z", desc(5, 96)), Ref("w", desc(96, 96))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dovetail.ir.dtypes import item_bytes
 from dovetail.ir.kernel_product import KernelProduct
+from dovetail.ir.size import Dim
 from dovetail.ir.target import Target
 from dovetail.schedule.tiles import DotTile, heights_met
 
@@ -16,8 +17,10 @@ from dovetail.schedule.tiles import DotTile, heights_met
 # steps: 0.94 of the time at 16 rows, 0.46 at 8, one thread with vectors of 64 bytes).
 MOST_ROWS = 16
 # The same in pairs, which weights are copied into more slowly (24 rows: 0.80 of the time, 33: 0.94;
-# of 256 steps, whose lanes are added up more often, 64 rows: 1.17).
-MOST_ROWS_IN_PAIRS = 32
+# of 256 steps, whose lanes are added up more often, 64 rows: 1.17), and of long sums (33 by 3072 by
+# 768, packed before: 0.81, 64 rows: 0.99).
+MOST_ROWS_IN_PAIRS, MOST_ROWS_OF_LONG_PAIRS = 32, 48
+LONG_PAIRS = 768  # steps
 TOGETHER = 4  # columns: as many neighbouring streams as processors foresee
 MOST_HEIGHT = 6  # rows of a tile: each, as each column, takes a register for its address
 VECTORS = 4  # of columns, in a unit of work: what a kernel does with a sum is done in vectors
@@ -32,8 +35,14 @@ def suits(found: KernelProduct, lanes: int, *, pairs: bool) -> bool:
         return False
     if found.sums_to_row or found.used_to_row:
         return False
-    known = isinstance(rows, int) and rows <= (MOST_ROWS_IN_PAIRS if pairs else MOST_ROWS)
+    known = isinstance(rows, int) and rows <= (most_rows_in_pairs(steps) if pairs else MOST_ROWS)
     return known and (not isinstance(steps, int) or steps >= lanes)
+
+
+def most_rows_in_pairs(steps: Dim) -> int:
+    """Rows up to which pairs of steps are read where they lie."""
+    long = isinstance(steps, int) and steps >= LONG_PAIRS
+    return MOST_ROWS_OF_LONG_PAIRS if long else MOST_ROWS_IN_PAIRS
 
 
 def dot_tile(found: KernelProduct, target: Target, lanes: int, *, pairs: bool) -> DotTile:
