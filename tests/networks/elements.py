@@ -174,7 +174,17 @@ def chosen(d):
     """Control flow that depends on what is computed; PyTorch refuses strides with gaps."""
     x = d.value(lambda v: v.numel()).contiguous()
     above = x.sum() > d.pick(-100.0, 100.0)
-    return torch.cond(above, lambda x: x.sin() + 1, lambda x: x * 2 - 1, (x,))
+    if torch.compiler.is_compiling():
+        return torch.cond(above, _sine, _double, (x,))
+    return _sine(x) if above else _double(x)
+
+
+def _sine(x):
+    return x.sin() + 1
+
+
+def _double(x):
+    return x * 2 - 1
 
 
 STEPS = {
