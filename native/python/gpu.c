@@ -194,14 +194,27 @@ static uint32_t run_alone(running *r, uint32_t i, void ***arguments, int *code)
     const GpuProgram *self = r->program;
     for (; i < self->step_count; i++) {
         const gpu_step *s = &self->steps[i];
-        if (s->kind == STEP_LAUNCH) {
-            if (reads_unaligned(r->frame, s) ||
-                (*code = launch(self, s, *arguments, r->shared.stream)) != 0)
-                return i;
-            *arguments += s->count + SCRATCH;
-        } else if (s->kind != STEP_PRODUCT || !gpu_product_run(s->product, &r->shared)) {
-            return i;
+        bool done = true;
+        switch (s->kind) {
+        case STEP_LAUNCH:
+            done = !reads_unaligned(r->frame, s) &&
+                   (*code = launch(self, s, *arguments, r->shared.stream)) == 0;
+            *arguments += done ? s->count + SCRATCH : 0;
+            break;
+        case STEP_PRODUCT:
+            done = gpu_product_run(s->product, &r->shared);
+            break;
+        case STEP_ATTENTION:
+            done = gpu_attention_run(s->attention, &r->shared);
+            break;
+        case STEP_DROP:
+            gpu_drop(&r->shared, s->place);
+            break;
+        default:
+            done = false;
         }
+        if (!done)
+            return i;
     }
     return i;
 }
@@ -219,16 +232,19 @@ static int run_step(running *r, const gpu_step *s, void ***arguments)
     }
     case STEP_CALL:
     case STEP_PRODUCT: /* which libtorch refused: Python says why */
+    case STEP_ATTENTION:
         return call(r->frame, s, r->values);
     case STEP_FREE:
         return PyList_SetItem(r->values, s->place, Py_NewRef(Py_None));
+    case STEP_DROP:
+        break;
     }
     return -1;
 }
 
 static bool needs_python(const gpu_step *s)
 {
-    return s->kind != STEP_LAUNCH && s->kind != STEP_PRODUCT;
+    return s->kind == STEP_EMPTY || s->kind == STEP_CALL || s->kind == STEP_FREE;
 }
 
 static int run_steps(running *r)
@@ -310,7 +326,7 @@ static PyObject *run_with(running *r, PyObject *inputs)
 static PyObject *gpu_program_run(PyObject *object, PyObject *inputs)
 {
     GpuProgram *self = (GpuProgram *)object;
-    gpu_frame own = {NULL, NULL, false};
+    gpu_frame own = {NULL, NULL, NULL, false};
     bool alone = !self->busy; /* another thread may be in one of its steps */
     PyObject *values = all_values(self, inputs), *made = NULL;
     if (values == NULL)
@@ -319,11 +335,12 @@ static PyObject *gpu_program_run(PyObject *object, PyObject *inputs)
         Py_DECREF(values);
         return PyErr_NoMemory();
     }
-    running r = {
-        self, alone ? &self->standing : &own, values, {NULL, self->device, NULL, alone}};
-    r.shared.words = r.frame->words;
+    running r = {.program = self, .frame = alone ? &self->standing : &own, .values = values};
+    r.shared = (gpu_run){r.frame->words, self->device, NULL, r.frame->owned, alone};
     self->busy = true;
     made = run_with(&r, inputs);
+    for (Py_ssize_t i = 0; i < self->values; i++)
+        gpu_drop(&r.shared, i);
     if (alone)
         self->busy = false;
     else

@@ -4,7 +4,8 @@
 
 #include "bindings.h"
 
-#define GPU_MOST_RANK 4
+#define GPU_MOST_RANK     4
+#define GPU_MOST_OPERANDS 4
 
 extern PyType_Spec gpu_program_spec;
 
@@ -25,8 +26,25 @@ typedef struct {
     uint64_t *words; /* each value's address, by its place */
     int32_t device;  /* -1: memory of the processor */
     void *stream;
-    bool alone; /* no other run of the program is under way, so that steps may keep things */
+    void **owned; /* libtorch's handles of results in its own memory, by their places */
+    bool alone;   /* no other run of the program is under way, so that steps may keep things */
 } gpu_run;
+
+/* A tensor of libtorch's over memory of ours, and where that is. */
+typedef struct {
+    void *handle;
+    uint64_t data;
+} gpu_handle;
+
+/* libtorch's numbers of a dtype and a kind of device, and the bytes of an element. */
+typedef struct {
+    int32_t dtype, kind, item;
+} gpu_memory;
+
+/* Handles for all operands: those that are kept, unless memory has moved. */
+bool gpu_find_handles(const gpu_operand *operands, uint32_t count, const gpu_memory *memory,
+                      const gpu_run *run, gpu_handle *kept);
+void gpu_drop_handles(gpu_handle *kept); /* GPU_MOST_OPERANDS of them */
 
 /* ---- matrix products into memory that exists ---- */
 
@@ -42,6 +60,21 @@ bool gpu_product_within(const gpu_product *product, Py_ssize_t values);
 bool gpu_product_run(gpu_product *product, const gpu_run *run);
 /* gpu_products(on a GPU) -> names of the products that this process's PyTorch offers */
 PyObject *gpu_products(PyObject *module, PyObject *unused);
+
+/* ---- attention ---- */
+
+typedef struct gpu_attention gpu_attention;
+
+/* From (libtorch's function, whether it is flash attention, dtype, bytes of an element, whether
+ * on a GPU, operands, result, whether it is causal, scale or None). NULL with an exception set.
+ */
+gpu_attention *gpu_attention_new(PyObject *description);
+void gpu_attention_free(gpu_attention *attention);
+bool gpu_attention_within(const gpu_attention *attention, Py_ssize_t values);
+/* Needs no Python. False: nothing was done, or not as described. */
+bool gpu_attention_run(gpu_attention *attention, const gpu_run *run);
+/* Gives back what is held at a place. */
+void gpu_drop(const gpu_run *run, Py_ssize_t place);
 
 /* ---- cuBLASLt ---- */
 

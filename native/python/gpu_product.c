@@ -10,27 +10,21 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#define MOST_RANK     3
-#define MOST_OPERANDS 4 /* the result comes first */
+#define MOST_RANK 3
 
 typedef torch_status (*two_operands)(tensor_handle, tensor_handle, tensor_handle);
 typedef torch_status (*three_operands)(tensor_handle, tensor_handle, tensor_handle,
                                        tensor_handle, double, double);
 
-typedef struct {
-    tensor_handle handle;
-    uint64_t data;
-} kept_operand;
-
 struct gpu_product {
     void *function;
     uint32_t count;
-    gpu_operand operands[MOST_OPERANDS];
+    gpu_operand operands[GPU_MOST_OPERANDS];
     int32_t dtype, kind; /* libtorch's numbers, of the device the second */
     int32_t item;        /* bytes of an element */
     double beta, alpha;
     gpu_matmul *matmul; /* NULL: libtorch does it */
-    kept_operand kept[MOST_OPERANDS];
+    gpu_handle kept[GPU_MOST_OPERANDS];
 };
 
 static const struct {
@@ -98,7 +92,7 @@ static void read_product(PyObject *description, gpu_product *to)
         return;
     to->kind = on_gpu ? aten_constant("device_type_cuda") : torch.device;
     to->count = (uint32_t)PyTuple_Size(operands);
-    if (to->count > MOST_OPERANDS)
+    if (to->count > GPU_MOST_OPERANDS)
         to->count = 0; /* which no product has */
     for (size_t i = 0; i < sizeof PRODUCTS / sizeof *PRODUCTS; i++)
         if (PyUnicode_CompareWithASCIIString(name, PRODUCTS[i].name) == 0 &&
@@ -129,9 +123,9 @@ gpu_product *gpu_product_new(PyObject *description)
     return NULL;
 }
 
-static void drop(kept_operand *kept)
+void gpu_drop_handles(gpu_handle *kept)
 {
-    for (uint32_t i = 0; i < MOST_OPERANDS; i++)
+    for (uint32_t i = 0; i < GPU_MOST_OPERANDS; i++)
         if (kept[i].handle != NULL)
             torch.drop(kept[i].handle);
 }
@@ -140,7 +134,7 @@ void gpu_product_free(gpu_product *product)
 {
     if (product == NULL)
         return;
-    drop(product->kept);
+    gpu_drop_handles(product->kept);
     gpu_matmul_free(product->matmul);
     free(product);
 }
@@ -154,30 +148,30 @@ bool gpu_product_within(const gpu_product *product, Py_ssize_t values)
            gpu_matmul_within(product->matmul, values, product->count);
 }
 
-/* Handles for all operands: those that are kept, unless memory has moved. */
-static bool find_handles(const gpu_product *p, const gpu_run *run, kept_operand *kept)
+bool gpu_find_handles(const gpu_operand *operands, uint32_t count, const gpu_memory *memory,
+                      const gpu_run *run, gpu_handle *kept)
 {
     int32_t device = run->device < 0 ? 0 : run->device;
-    for (uint32_t i = 0; i < p->count; i++) {
-        const gpu_operand *o = &p->operands[i];
-        uint64_t data = run->words[o->place] + (uint64_t)(o->offset * p->item);
+    for (uint32_t i = 0; i < count; i++) {
+        const gpu_operand *o = &operands[i];
+        uint64_t data = run->words[o->place] + (uint64_t)(o->offset * memory->item);
         if (kept[i].handle != NULL && kept[i].data == data)
             continue;
         if (kept[i].handle != NULL)
             torch.drop(kept[i].handle);
-        kept[i] = (kept_operand){NULL, data};
-        if (torch.from_blob((void *)(uintptr_t)data, o->rank, o->sizes, o->strides, 0, p->dtype,
-                            p->kind, device, &kept[i].handle) != 0) {
-            kept[i].handle = NULL;
+        kept[i] = (gpu_handle){NULL, data};
+        tensor_handle made;
+        if (torch.from_blob((void *)(uintptr_t)data, o->rank, o->sizes, o->strides, 0,
+                            memory->dtype, memory->kind, device, &made) != 0)
             return false;
-        }
+        kept[i].handle = made;
     }
     return true;
 }
 
-static torch_status multiply(const gpu_product *p, const kept_operand *k)
+static torch_status multiply(const gpu_product *p, const gpu_handle *k)
 {
-    if (p->count == MOST_OPERANDS) {
+    if (p->count == GPU_MOST_OPERANDS) {
         three_operands function;
         memcpy(&function, &p->function, sizeof function);
         return function(k[0].handle, k[1].handle, k[2].handle, k[3].handle, p->beta, p->alpha);
@@ -191,10 +185,12 @@ bool gpu_product_run(gpu_product *p, const gpu_run *run)
 {
     if (p->matmul != NULL && gpu_matmul_run(p->matmul, run, p->operands, p->item))
         return true;
-    kept_operand own[MOST_OPERANDS] = {{NULL, 0}};
-    kept_operand *kept = run->alone ? p->kept : own;
-    bool done = find_handles(p, run, kept) && multiply(p, kept) == 0;
+    gpu_handle own[GPU_MOST_OPERANDS] = {{NULL, 0}};
+    gpu_handle *kept = run->alone ? p->kept : own;
+    gpu_memory memory = {p->dtype, p->kind, p->item};
+    bool done =
+        gpu_find_handles(p->operands, p->count, &memory, run, kept) && multiply(p, kept) == 0;
     if (!run->alone)
-        drop(own);
+        gpu_drop_handles(own);
     return done;
 }

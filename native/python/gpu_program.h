@@ -9,7 +9,15 @@ typedef int (*launch_function)(void *function, unsigned blocks, unsigned blocks_
                                unsigned threads_z, unsigned shared, void *stream,
                                void **arguments, void **extra);
 
-typedef enum { STEP_EMPTY, STEP_LAUNCH, STEP_CALL, STEP_PRODUCT, STEP_FREE } step_kind;
+typedef enum {
+    STEP_EMPTY,
+    STEP_LAUNCH,
+    STEP_CALL,
+    STEP_PRODUCT,
+    STEP_ATTENTION,
+    STEP_FREE, /* an object of Python's */
+    STEP_DROP, /* a handle of libtorch's */
+} step_kind;
 
 #define SCRATCH 2 /* pointers behind a kernel's own arguments that are null */
 
@@ -28,6 +36,7 @@ typedef struct {
     unsigned blocks, threads, shared;
     launch_argument *arguments;
     gpu_product *product;
+    gpu_attention *attention;
 } gpu_step;
 
 /* How an input has to lie for the kernels to be right. */
@@ -48,6 +57,7 @@ typedef struct {
 typedef struct {
     uint64_t *words; /* one for each value, then the launches' numbers, then a zero */
     void **arguments;
+    void **owned;   /* as a gpu_run's */
     bool unaligned; /* some address is none that accesses can be wide at */
 } gpu_frame;
 

@@ -6,7 +6,8 @@
 #define MOST_ARGS 1024
 #define MOST_DIMS 64
 
-static const char *const STEP_NAMES[] = {"empty", "launch", "call", "product", "free"};
+static const char *const STEP_NAMES[] = {"empty",     "launch", "call", "product",
+                                         "attention", "free",   "drop"};
 
 static void *room_for(Py_ssize_t count, size_t size)
 {
@@ -115,7 +116,13 @@ static int read_step(PyObject *object, gpu_step *to)
             (to->product = gpu_product_new(list)) == NULL)
             return -1;
         return read_call(rest, to);
+    case STEP_ATTENTION:
+        if (!PyArg_ParseTuple(rest, "O!O!", &PyTuple_Type, &list, &PyTuple_Type, &rest) ||
+            (to->attention = gpu_attention_new(list)) == NULL)
+            return -1;
+        return read_call(rest, to);
     case STEP_FREE:
+    case STEP_DROP:
         return PyArg_ParseTuple(rest, "n", &to->place) ? 0 : -1;
     }
     PyErr_Format(PyExc_ValueError, "a step %R", name);
@@ -204,7 +211,7 @@ static int check_places(const GpuProgram *self)
         good = good && is_place(self, self->outputs[i]);
     for (uint32_t i = 0; i < self->step_count; i++) {
         const gpu_step *s = &self->steps[i];
-        if (s->kind == STEP_EMPTY || s->kind == STEP_FREE)
+        if (s->kind == STEP_EMPTY || s->kind == STEP_FREE || s->kind == STEP_DROP)
             good = good && is_place(self, s->place);
         for (uint32_t n = 0; n < s->count; n++)
             good = good && (s->kind == STEP_LAUNCH
@@ -213,6 +220,8 @@ static int check_places(const GpuProgram *self)
                                 : is_place(self, s->results[n]));
         if (s->kind == STEP_PRODUCT)
             good = good && gpu_product_within(s->product, self->values);
+        if (s->kind == STEP_ATTENTION)
+            good = good && gpu_attention_within(s->attention, self->values);
     }
     if (!good)
         PyErr_SetString(PyExc_ValueError, "a place that no value has");
@@ -235,8 +244,9 @@ bool gpu_frame_make(const GpuProgram *self, gpu_frame *frame)
 {
     uint64_t *words = calloc(self->words, sizeof *words), *zero, *number;
     void **at = calloc(self->pointers + 1, sizeof *at);
-    *frame = (gpu_frame){words, at, false};
-    if (words == NULL || at == NULL) {
+    void **owned = calloc((size_t)self->values + 1, sizeof *owned);
+    *frame = (gpu_frame){words, at, owned, false};
+    if (words == NULL || at == NULL || owned == NULL) {
         gpu_frame_free(frame);
         return false;
     }
@@ -263,7 +273,8 @@ void gpu_frame_free(gpu_frame *frame)
 {
     free(frame->words);
     free(frame->arguments);
-    *frame = (gpu_frame){NULL, NULL, false};
+    free(frame->owned);
+    *frame = (gpu_frame){NULL, NULL, NULL, false};
 }
 
 int gpu_program_read(GpuProgram *self, PyObject *args, PyObject *kwargs)
@@ -303,6 +314,7 @@ void gpu_program_clear(GpuProgram *self)
         free(self->steps[i].arguments);
         free(self->steps[i].results);
         gpu_product_free(self->steps[i].product);
+        gpu_attention_free(self->steps[i].attention);
     }
     free(self->parts);
     free(self->inputs);

@@ -13,7 +13,7 @@ import torch
 from dovetail.backends.cuda import cublas
 from dovetail.backends.cuda.cublas import BlasLibrary, Matrix, described
 from dovetail.backends.cuda.memory import lifetime, plan_arena
-from dovetail.backends.cuda.products import ProductCalls
+from dovetail.backends.cuda.products import LibraryCalls
 from dovetail.backends.cuda.program import CudaProgram
 from dovetail.backends.cuda.steps import SizedSteps, native_program
 from dovetail.ir import Ref
@@ -137,7 +137,7 @@ def numbers(desc, dtype):
 
 def built(given, functions, tf32=False):
     driver, planned = Driver(), CudaProgram(given, GPU)
-    calls = ProductCalls(NAMES, False, BlasLibrary(functions), tf32)
+    calls = LibraryCalls(NAMES, False, BlasLibrary(functions), tf32)
     steps = SizedSteps(planned, int, dict.fromkeys(planned.kernels, TANH), calls)
     return driver, steps, native_program(steps, driver.address, -1, aligned)
 

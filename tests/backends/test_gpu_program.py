@@ -11,7 +11,7 @@ import torch
 
 from dovetail import _native
 from dovetail.backends.cuda.driver import LaunchedFunction
-from dovetail.backends.cuda.products import ProductCalls
+from dovetail.backends.cuda.products import LibraryCalls
 from dovetail.backends.cuda.program import CudaProgram
 from dovetail.backends.cuda.steps import SizedSteps, native_program
 from dovetail.ir import Ref
@@ -55,7 +55,7 @@ def empty(sizes, strides, dtype):
 def program(given, functions, products=(), device=-1):
     driver = Driver()
     planned = CudaProgram(given, GPU)
-    calls = ProductCalls(products, on_gpu=False)
+    calls = LibraryCalls(products, on_gpu=False)
     steps = SizedSteps(planned, int, dict.fromkeys(planned.kernels, functions), calls)
     made = native_program(steps, driver.address, device, empty)
     return driver, steps, made

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from dovetail import _native
+from dovetail.backends.cuda.attention import attention_functions
 from dovetail.backends.cuda.cublas import BlasLibrary, Planned, described
 from dovetail.backends.cuda.program import CudaProgram
+from dovetail.backends.support import FUSED_ATTENTION
 from dovetail.ir import Ref
 from dovetail.ir.dtypes import COMPUTE, FLOATS
 from dovetail.lower.values import LibraryCall, Value
@@ -20,25 +22,29 @@ _SCALED = ("beta", "alpha")
 
 
 @dataclass(frozen=True)
-class ProductCalls:
-    """Which products there are functions for, and cuBLASLt where it may be called."""
+class LibraryCalls:
+    """What C can call of PyTorch's, and cuBLASLt where it may be called."""
 
     names: Sequence[str] = ()
     on_gpu: bool = True
     library: BlasLibrary | None = None
     tf32: bool = False  # whether factors in float32 may be rounded
+    attention: Mapping[str, int] = field(default_factory=dict)  # functions, by their names
 
 
-def product_calls(library: BlasLibrary | None, tf32: bool | None) -> ProductCalls:
+def library_calls(library: BlasLibrary | None, tf32: bool | None) -> LibraryCalls:
     """What this process's PyTorch offers; ``tf32`` is None where settings want it alone."""
-    found = library if tf32 is not None else None
-    return ProductCalls(_native.gpu_products(True), True, found, bool(tf32))
+    names = _native.gpu_products(True)
+    if tf32 is None:
+        return LibraryCalls(names)
+    return LibraryCalls(names, True, library, tf32, attention_functions())
 
 
-def products_of(program: CudaProgram) -> frozenset[str]:
-    """The types of a program's products."""
+def multiplied(program: CudaProgram) -> frozenset[str]:
+    """The types of a program's products and of its attention."""
     calls = (step for step in program.steps if isinstance(step, LibraryCall))
-    return frozenset(step.results[0].dtype for step in calls if step.call.op in _PRODUCTS)
+    names = _PRODUCTS.keys() | FUSED_ATTENTION
+    return frozenset(step.results[0].dtype for step in calls if step.call.op in names)
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,7 +63,7 @@ def product_of(
     step: LibraryCall,
     find: Callable[[Ref], Value | None],
     layout: Callable[[Value], TensorLayout],
-    calls: ProductCalls,
+    calls: LibraryCalls,
 ) -> ProductStep | None:
     """A call as a product; None where it has to go through Python."""
     call, name = step.call, _PRODUCTS.get(step.call.op, "")
@@ -81,7 +87,7 @@ def product_of(
 
 
 def _planned(
-    layouts: Sequence[TensorLayout], beta: float, alpha: float, calls: ProductCalls
+    layouts: Sequence[TensorLayout], beta: float, alpha: float, calls: LibraryCalls
 ) -> Planned | None:
     wanted = described(layouts, beta, alpha) if calls.library is not None else None
     if wanted is None or calls.library is None:

@@ -11,7 +11,7 @@ import torch
 from dovetail.backend import Executable, Run
 from dovetail.backends.cuda import driver
 from dovetail.backends.cuda.cublas import library_of
-from dovetail.backends.cuda.products import product_calls, products_of
+from dovetail.backends.cuda.products import library_calls, multiplied
 from dovetail.backends.cuda.program import CudaProgram
 from dovetail.backends.cuda.replay import Call, ReplayedCall
 from dovetail.backends.cuda.steps import Getter, SizedSteps, native_program
@@ -44,7 +44,7 @@ class CudaExecutable(Executable):
         self.sized: dict[Any, Call] = {}
         self.empty, self.current_device = memory_maker(), current_device_reader()
         self.alone = torch.cuda.device_count() == 1
-        self.multiplies = products_of(program)
+        self.multiplies = multiplied(program)
         self.replays = False
         with torch.cuda.device(program.index):
             torch.cuda.current_stream()  # so that there is a context
@@ -104,7 +104,7 @@ class CudaExecutable(Executable):
     def _make(self, values: Sequence[Any], tf32: bool | None) -> Call:
         program = self.program
         number = bind_sizes(program.segment, values)
-        calls = product_calls(library_of(program.index) if self.multiplies else None, tf32)
+        calls = library_calls(library_of(program.index) if self.multiplies else None, tf32)
         steps = SizedSteps(program, number, self.functions, calls)
         native = native_program(steps, driver.launch_address(), program.index, self.empty)
         call: Call = native.run

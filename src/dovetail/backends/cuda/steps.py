@@ -15,9 +15,10 @@ from typing import Any
 import torch
 
 from dovetail import _native
-from dovetail.backends.cuda.driver import LaunchedFunction
+from dovetail.backends.cuda.attention import AttentionStep, attention_of
+from dovetail.backends.cuda.driver import CudaFailed, LaunchedFunction
 from dovetail.backends.cuda.memory import ALIGNMENT, Arena, lifetime, plan_arena
-from dovetail.backends.cuda.products import ProductCalls, native_product, product_of
+from dovetail.backends.cuda.products import LibraryCalls, native_product, product_of
 from dovetail.backends.cuda.program import BlockLaunch, CudaProgram
 from dovetail.capture.ops import resolve_op
 from dovetail.capture.to_fx import to_torch
@@ -50,7 +51,7 @@ class SizedSteps:
         program: CudaProgram,
         number: Number,
         functions: Mapping[str, LaunchedFunction],
-        calls: ProductCalls,
+        calls: LibraryCalls,
     ) -> None:
         self.program, self.number, self.functions, self.calls = program, number, functions, calls
         self.position = {given.name: n for n, given in enumerate(program.segment.inputs)}
@@ -72,6 +73,7 @@ class SizedSteps:
             for step, product in self.products.items()
             if product is not None and product.planned is not None and product.planned.workspace
         }
+        self.attention = self._attention()
         self.arena_place = self._next_place()
         self.arena = self._arena()
         for step, done in zip(program.steps, self._last_uses(), strict=True):
@@ -79,7 +81,7 @@ class SizedSteps:
                 self._library(step)
             else:
                 self._launch(step)
-            self.steps += [("free", (self.place(v),)) for v in done if not self._is_inside(v)]
+            self.steps += [self._freed(v) for v in done if not self._is_inside(v)]
 
     def inputs(self) -> list[tuple[int, int, int, tuple[int, ...], tuple[int, ...]]]:
         """How each input lies that kernels or windows rely on."""
@@ -182,7 +184,7 @@ class SizedSteps:
             for value in used:
                 spans.setdefault(value, [n, n])[1] = n
             if isinstance(step, LibraryCall) and self.products[step] is None:
-                apart |= used
+                apart |= {*step.results} if step in self.attention else used
         end = len(self.program.steps)
         inside, beside, given = list[Lifetime](), list[Lifetime](), 0
         for value, (first, last) in spans.items():
@@ -201,6 +203,25 @@ class SizedSteps:
 
     def _is_inside(self, value: Value | Workspace) -> bool:
         return self.arena is not None and str(self.place(value)) in self.arena.offsets
+
+    def _attention(self) -> dict[LibraryCall, AttentionStep]:
+        """Attention that C calls: only launches and products read what it makes."""
+        calls = [s for s in self.program.steps if isinstance(s, LibraryCall)]
+        others = [step for step in calls if self.products[step] is None]
+        objects = {*self._handed_out, *(root_of(v) for step in others for v in step.reads)}
+        found = {}
+        for step in others:
+            results = self._results(step)
+            given = (self._operand, self.layout, self.calls.attention)
+            attention = attention_of(step, results, *given)
+            if attention is not None and not objects.intersection(results):
+                found[step] = attention
+        return found
+
+    def _freed(self, value: Value | Workspace) -> Step:
+        """What gives memory back: a handle of libtorch's, or an object."""
+        is_handle = isinstance(value, Host) and value.call in self.attention
+        return "drop" if is_handle else "free", (self.place(value),)
 
     # ---- steps -----------------------------------------------------------------------------
 
@@ -228,6 +249,9 @@ class SizedSteps:
     def _library(self, step: LibraryCall) -> None:
         called = (self._called(step), tuple(map(self.place, self._results(step))))
         product = self.products[step]
+        if step in self.attention:
+            self.steps.append(("attention", (self._native_attention(step), called)))
+            return
         if product is None:
             self.steps.append(("call", called))
             return
@@ -239,6 +263,12 @@ class SizedSteps:
         scratch = -1 if workspace is None else self.place(workspace)
         given = native_product(product, self.calls.on_gpu, places, scratch)
         self.steps.append(("product", (given, called)))
+
+    def _native_attention(self, step: LibraryCall) -> tuple[Any, ...]:
+        found, calls = self.attention[step], self.calls
+        places = [(self.place(root_of(v)), self._offset(v)) for v in found.operands]
+        result = self.place(found.result), 0
+        return found.native(calls.attention[found.name], calls.on_gpu, places, result)
 
     def _called(self, step: LibraryCall) -> Callable[[Values], None]:
         """A call of an operator as a function of the values."""
@@ -315,6 +345,8 @@ class SizedSteps:
     def _memory(self, value: Value) -> Getter:
         """How to get a tensor of memory; of a part of the one piece, one is made."""
         place, arena = self.place(value), self.arena_place
+        if isinstance(value, Host) and value.call in self.attention:
+            return lambda values: _held(values[place])
         if not self._is_inside(value) or self.arena is None:
             return lambda values: values[place]
         layout, first = self.layout(value), self.arena.offsets[str(place)]
@@ -327,6 +359,13 @@ class SizedSteps:
             return typed.as_strided(layout.shape, layout.strides, typed.storage_offset())
 
         return part
+
+
+def _held(tensor: Any) -> Any:
+    """What a call made; of what C holds there is no tensor for another try of what reads it."""
+    if tensor is None:
+        raise CudaFailed("a product of attention's result, which PyTorch's library refuses")
+    return tensor
 
 
 def native_program(
