@@ -65,7 +65,7 @@ PyObject *gpu_products(PyObject *module, PyObject *unused);
 
 typedef struct gpu_attention gpu_attention;
 
-/* From (libtorch's function, whether it is flash attention, dtype, bytes of an element, whether
+/* From (libtorch's function, which attention it is, dtype, bytes of an element, whether
  * on a GPU, operands, result, whether it is causal, scale or None). NULL with an exception set.
  */
 gpu_attention *gpu_attention_new(PyObject *description);

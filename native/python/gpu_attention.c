@@ -6,7 +6,7 @@
 
 #include <stdlib.h>
 
-#define RESULTS 7 /* of flash attention that are tensors; the other has four */
+#define RESULTS 7 /* of attention that are tensors, at most */
 #define ALIGNED 15
 
 typedef torch_status (*flash_function)(tensor_handle query, tensor_handle key,
@@ -23,8 +23,21 @@ typedef torch_status (*efficient_function)(tensor_handle query, tensor_handle ke
                                            tensor_handle *sums, tensor_handle *seed,
                                            tensor_handle *offset);
 
+typedef torch_status (*cudnn_function)(tensor_handle query, tensor_handle key,
+                                       tensor_handle value, tensor_handle *bias,
+                                       int32_t with_sums, double dropout, int32_t causal,
+                                       int32_t debug, double *scale, tensor_handle *out,
+                                       tensor_handle *sums, tensor_handle *queries,
+                                       tensor_handle *keys, int64_t *longest_query,
+                                       int64_t *longest_key, tensor_handle *seed,
+                                       tensor_handle *offset, tensor_handle *mask);
+
+typedef enum { FLASH, EFFICIENT, CUDNN, KINDS } attention_kind;
+static const char *const KIND_NAMES[] = {"flash", "efficient", "cudnn"};
+
 struct gpu_attention {
-    bool flash, refused;
+    attention_kind how;
+    bool refused;
     void *function;
     uint32_t count;
     gpu_operand operands[GPU_MOST_OPERANDS]; /* the query, the keys, the values, a bias */
@@ -37,15 +50,17 @@ struct gpu_attention {
 
 static void read_attention(PyObject *description, gpu_attention *to)
 {
-    PyObject *dtype, *operands, *result, *scale;
+    PyObject *name, *dtype, *operands, *result, *scale;
     unsigned long long function;
-    int flash, on_gpu;
-    if (!PyArg_ParseTuple(description, "KpUipO!O!iO", &function, &flash, &dtype, &to->item,
+    int on_gpu, how = 0;
+    if (!PyArg_ParseTuple(description, "KUUipO!O!iO", &function, &name, &dtype, &to->item,
                           &on_gpu, &PyTuple_Type, &operands, &PyTuple_Type, &result,
                           &to->causal, &scale))
         return;
     to->function = (void *)(uintptr_t)function;
-    to->flash = flash != 0;
+    while (how < KINDS && PyUnicode_CompareWithASCIIString(name, KIND_NAMES[how]) != 0)
+        how++;
+    to->how = (attention_kind)how;
     to->scaled = scale != Py_None;
     to->scale = to->scaled ? PyFloat_AsDouble(scale) : 0;
     PyObject *bytes = PyUnicode_AsUTF8String(dtype);
@@ -54,9 +69,10 @@ static void read_attention(PyObject *description, gpu_attention *to)
     to->kind = known && on_gpu ? aten_constant("device_type_cuda") : torch.device;
     Py_XDECREF(bytes);
     to->count = (uint32_t)PyTuple_Size(operands);
-    if (!PyErr_Occurred() &&
-        (to->dtype < 0 || to->count < 3 || to->count > 4 || (to->flash && to->count != 3)))
-        PyErr_Format(PyExc_ValueError, "no attention of %u operands of %R", to->count, dtype);
+    if (!PyErr_Occurred() && (to->dtype < 0 || to->count < 3 || to->count > 4 || how == KINDS ||
+                              (how == FLASH && to->count != 3)))
+        PyErr_Format(PyExc_ValueError, "no attention %R of %u operands of %R", name, to->count,
+                     dtype);
     for (uint32_t i = 0; !PyErr_Occurred() && i < to->count; i++)
         gpu_read_operand(PyTuple_GetItem(operands, i), GPU_MOST_RANK, &to->operands[i]);
     if (!PyErr_Occurred())
@@ -97,21 +113,26 @@ static tensor_handle attend(const gpu_attention *a, const gpu_handle *k)
 {
     tensor_handle made[RESULTS] = {NULL};
     int64_t longest[2];
-    double scale = a->scale;
+    tensor_handle bias = k[3].handle, *biased = a->count > 3 ? &bias : NULL;
+    double factor = a->scale, *scale = a->scaled ? &factor : NULL;
     torch_status failed;
-    if (a->flash) {
+    if (a->how == FLASH) {
         flash_function function;
         memcpy(&function, &a->function, sizeof function);
-        failed = function(k[0].handle, k[1].handle, k[2].handle, 0.0, a->causal, 0,
-                          a->scaled ? &scale : NULL, &made[0], &made[1], &made[2], &made[3],
-                          &longest[0], &longest[1], &made[4], &made[5], &made[6]);
-    } else {
+        failed = function(k[0].handle, k[1].handle, k[2].handle, 0.0, a->causal, 0, scale,
+                          &made[0], &made[1], &made[2], &made[3], &longest[0], &longest[1],
+                          &made[4], &made[5], &made[6]);
+    } else if (a->how == EFFICIENT) {
         efficient_function function;
-        tensor_handle bias = k[3].handle;
         memcpy(&function, &a->function, sizeof function);
-        failed = function(k[0].handle, k[1].handle, k[2].handle, a->count > 3 ? &bias : NULL, 0,
-                          0.0, a->causal, a->scaled ? &scale : NULL, &made[0], &made[1],
-                          &made[2], &made[3]);
+        failed = function(k[0].handle, k[1].handle, k[2].handle, biased, 0, 0.0, a->causal,
+                          scale, &made[0], &made[1], &made[2], &made[3]);
+    } else {
+        cudnn_function function;
+        memcpy(&function, &a->function, sizeof function);
+        failed = function(k[0].handle, k[1].handle, k[2].handle, biased, 0, 0.0, a->causal, 0,
+                          scale, &made[0], &made[1], &made[2], &made[3], &longest[0],
+                          &longest[1], &made[4], &made[5], &made[6]);
     }
     for (size_t i = failed != 0 ? 0 : 1; i < RESULTS; i++)
         if (made[i] != NULL)

@@ -106,24 +106,26 @@ static bool names_bias(gpu_matmul *m, uint64_t data, bool alone)
     return true;
 }
 
+/* Where an operand is; false: not where the algorithm may find it. */
+static bool find(const gpu_run *run, const gpu_operand *o, int32_t item, uint64_t *address)
+{
+    *address = run->words[o->place] + (uint64_t)(o->offset * item);
+    return (*address & ALIGNED) == 0;
+}
+
 bool gpu_matmul_run(gpu_matmul *m, const gpu_run *run, const gpu_operand *operands,
                     int32_t item)
 {
     void *at[MATRICES];
+    uint64_t address;
     for (int i = 0; i < MATRICES; i++) {
-        const gpu_operand *o = &operands[m->operands[i]];
-        uint64_t base = run->words[o->place];
-        if ((base & ALIGNED) != 0)
+        if (!find(run, &operands[m->operands[i]], item, &address))
             return false;
-        set_address(&at[i], base + (uint64_t)(o->offset * item));
+        set_address(&at[i], address);
     }
-    if (m->bias >= 0) {
-        const gpu_operand *o = &operands[m->bias];
-        uint64_t base = run->words[o->place];
-        if ((base & ALIGNED) != 0 ||
-            !names_bias(m, base + (uint64_t)(o->offset * item), run->alone))
-            return false;
-    }
+    if (m->bias >= 0 &&
+        !(find(run, &operands[m->bias], item, &address) && names_bias(m, address, run->alone)))
+        return false;
     void *workspace = m->workspace >= 0 ? (void *)(uintptr_t)run->words[m->workspace] : NULL;
     return m->function(m->handle, m->descriptor, &m->alpha, at[A], m->layouts[A], at[B],
                        m->layouts[B], &m->beta, at[C], m->layouts[C], at[D], m->layouts[D],

@@ -20,6 +20,7 @@ from tests.backends.test_gpu_program import TANH, Driver, empty
 AT, NUMBER, REAL, INT = ctypes.c_void_p, ctypes.c_int32, ctypes.c_double, ctypes.c_int64
 FLASH = ctypes.CFUNCTYPE(NUMBER, AT, AT, AT, REAL, NUMBER, NUMBER, AT, *[AT] * 9)
 EFFICIENT = ctypes.CFUNCTYPE(NUMBER, AT, AT, AT, AT, NUMBER, REAL, NUMBER, *[AT] * 5)
+CUDNN = ctypes.CFUNCTYPE(NUMBER, AT, AT, AT, AT, NUMBER, REAL, NUMBER, NUMBER, AT, *[AT] * 9)
 TORCH = ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"))
 SHAPE = (2, 4, 32, 64)  # 16,384 elements
 F = torch.nn.functional
@@ -44,9 +45,10 @@ class Attention:
     def __init__(self, problem=""):
         self.problem, self.calls, self.kept = problem, [], []
         self.flash, self.efficient = FLASH(self._flash), EFFICIENT(self._efficient)
+        self.cudnn = CUDNN(self._cudnn)
 
     def functions(self):
-        names = ("flash", "efficient")
+        names = ("flash", "efficient", "cudnn")
         return {n: ctypes.cast(getattr(self, n), AT).value for n in names}
 
     def _flash(self, q, k, v, dropout, causal, debug, scale, out, *_):
@@ -57,6 +59,11 @@ class Attention:
         assert (dropout, sums) == (0.0, 0)
         mask = tensor_of(AT.from_address(bias).value) if bias else None
         return self._attend("efficient", (q, k, v), mask, causal, scale, out)
+
+    def _cudnn(self, q, k, v, bias, sums, dropout, causal, debug, scale, out, *_):
+        assert (dropout, sums, debug) == (0.0, 0, 0)
+        mask = tensor_of(AT.from_address(bias).value) if bias else None
+        return self._attend("cudnn", (q, k, v), mask, causal, scale, out)
 
     def _attend(self, name, given, mask, causal, scale, out):
         self.calls.append((name, bool(causal), mask is not None))
@@ -116,6 +123,8 @@ CASES = {
     "scaled": (flash(scale=0.25), {"scale": 0.25}),
     "efficient": (efficient(), {}),
     "mask": (efficient(MASK), {}),
+    "cudnn": (("cudnn", (None, True, 0.0, True), {}), {"causal": True}),
+    "cudnn, mask": (("cudnn", (MASK, False), {"scale": 0.25}), {"scale": 0.25}),
 }
 
 
@@ -128,12 +137,12 @@ def test_attention_is_called_from_c(name):
     assert kinds == ["launch", "attention", "empty", "launch", "drop"]
     for _ in range(3):
         values = [torch.randn(SHAPE) for _ in range(3)]
-        mask = torch.randn(2, 1, 1, 32).expand(2, 4, 32, 32) if name == "mask" else None
+        mask = torch.randn(2, 1, 1, 32).expand(2, 4, 32, 32) if "mask" in name else None
         given = [*values, *([] if mask is None else [mask])]
         (found,) = made.run(list(given))
         wanted = attend(values[0].tanh(), *values[1:], mask, **how).tanh()
         torch.testing.assert_close(found, wanted)
-    assert attention.calls == [(what[0], name == "causal", name == "mask")] * 3
+    assert attention.calls == [(what[0], how.get("causal", False), "mask" in name)] * 3
 
 
 @pytest.mark.parametrize(
@@ -143,9 +152,9 @@ def test_attention_is_called_from_c(name):
         segment(flash(), ("b", "sums")),
         segment(("flash", (0.5,), {})),
         segment(("efficient", (None, True, 0.1), {})),
-        segment(("cudnn", (None, False), {})),
+        segment(("cudnn", (None, False, 0.0, False, True), {})),
     ],
-    ids=["handed out", "sums are read", "dropout", "dropout of the other", "cudnn"],
+    ids=["handed out", "sums are read", "dropout", "dropout of the other", "debug mask"],
 )
 def test_other_attention_is_called_from_python(given):
     _, steps, _ = built(given, Attention())

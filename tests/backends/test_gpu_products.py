@@ -286,6 +286,20 @@ def test_memory_that_is_less_aligned_is_pytorchs_to_multiply():
     assert functions.calls.count("Matmul") == 0
 
 
+@pytest.mark.parametrize(("start", "served"), [(0, True), (1, False), (64, True)])
+def test_windows_count_from_where_they_begin(start, served):
+    """The right factor is columns of another tensor's, which begins at a multiple of 256 bytes."""
+    functions, x, whole = Functions(), matrix(128, 128), matrix(128, 200)
+    part = matrix(128, 128, strides=(200, 1))
+    cut = call("s", "slice.Tensor", Ref("w", whole), 1, start, start + 128, out=part)
+    product = call("a", "mm.default", Ref("x", x), Ref("s", part), out=x)
+    _, _, made = built(segment(cut, product, inputs={"x": x, "w": whole}), functions)
+    x, w = on_aligned(torch.randn(128, 128)), on_aligned(torch.randn(128, 200))
+    (found,) = made.run([x, w])
+    torch.testing.assert_close(found, x @ w[:, start : start + 128])
+    assert functions.calls.count("Matmul") == served
+
+
 def test_what_the_library_fails_at_is_pytorchs():
     functions = Functions(refuse="Matmul")
     _, _, made = built(linear(), functions)

@@ -19,6 +19,10 @@ from dovetail.runtime.sized import TensorLayout
 _PARAMETERS = {
     "flash": ("dropout_p", "is_causal", "return_debug_mask"),
     "efficient": ("attn_bias", "compute_log_sumexp", "dropout_p", "is_causal"),
+    "cudnn": (
+        *("attn_bias", "compute_log_sumexp", "dropout_p", "is_causal"),
+        "return_debug_mask",
+    ),
 }
 _NAMES = {f"aten._scaled_dot_product_{name}_attention.default": name for name in _PARAMETERS}
 _TYPES = {name for name in ("float16", "bfloat16", "float32") if name in DTYPES}
@@ -59,8 +63,7 @@ class AttentionStep:
             for place, layout in zip((*places, result), self.layouts, strict=True)
         )
         kind = (f"dtype_{self.result.dtype}", self.layouts[0].item, on_gpu)
-        flash = self.name == "flash"
-        return function, flash, *kind, tuple(operands), made, self.causal, self.scale
+        return function, self.name, *kind, tuple(operands), made, self.causal, self.scale
 
 
 def attention_of(
