@@ -85,7 +85,7 @@ FLOAT_BOTH(acosh, (float)acosh((double)a), acosh(a))
 FLOAT_BOTH(atanh, (float)atanh((double)a), atanh(a))
 UNARY(S(isnan_f32), float, uint8_t, a != a)
 UNARY(S(isnan_f64), double, uint8_t, a != a)
-UNARY(S(from_bits), int64_t, double, double_of(a))
+UNARY(S(from_bits), int64_t, double, double_of((uint64_t)a))
 UNARY(S(round_half), float, float, widen_half(narrow_half(a)))
 UNARY(S(round_bfloat16), float, float, widen_bfloat16(narrow_bfloat16(a)))
 
