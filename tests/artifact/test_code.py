@@ -20,9 +20,9 @@ from dovetail.cli import main
 from dovetail.cli.inspect import describe
 from dovetail.file import container
 from dovetail.file.kernel_decode import decode_kernels
-from dovetail.file.processors import processor_here, processor_name
 from tests.architectures import judged
 from tests.artifact.cases import artifact_of, cases
+from tests.targets import plain_target
 
 pytest.importorskip("llvmlite", reason="code is generated with llvmlite")
 pytestmark = pytest.mark.xdist_group("artifact")
@@ -192,7 +192,7 @@ def test_inspect_shows_generated_kernels(fused, tmp_path, capsys):
     called = {name.removesuffix("@1") for name in found["kernels"]}
     assert {kernel["name"] for kernel in found["generated"]} == called
     for kernel in found["generated"]:
-        assert set(kernel["code"]) == {processor_name(processor_here())}
+        assert set(kernel["code"]) == {plain_target()}
         assert min(kernel["code"].values()) > 100
         assert kernel["instructions"] > 1
     assert main(["inspect", str(tmp_path / "m.dvt")]) == 0

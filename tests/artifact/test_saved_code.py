@@ -13,11 +13,11 @@ from dovetail.file import container
 from dovetail.file.decode import decode_artifact
 from dovetail.file.encode import encode_program
 from dovetail.file.objects import objects
-from dovetail.file.processors import processor_here, processor_name
+from dovetail.file.processors import PROCESSORS
 from dovetail.ir.program_text import parse_program
 from tests.artifact.files import file_bytes, floats
 from tests.native import seeds
-from tests.targets import family_targets
+from tests.targets import family_targets, plain_target
 
 pytest.importorskip("llvmlite", reason="code is generated with llvmlite")
 
@@ -95,7 +95,7 @@ def test_saving_generates_no_code(make, tmp_path, counted):
     assert {"make_plan", "generate", "assemble"} <= {*counted}
     counted.clear()
     artifact.save(tmp_path / "m.dvt")
-    artifact.save(tmp_path / "own.dvt", targets=[processor_name(processor_here())])
+    artifact.save(tmp_path / "own.dvt", targets=[plain_target()])
     assert counted == []
     assert code_in(tmp_path / "m.dvt") == code_that_ran(artifact)
     assert (tmp_path / "m.dvt").read_bytes() == (tmp_path / "own.dvt").read_bytes()
@@ -121,13 +121,13 @@ def test_segments_keep_their_objects(tmp_path):
 def test_only_code_for_other_processors_is_generated(tmp_path, counted):
     artifact, _ = mixed()
     names = family_targets()
-    here = processor_name(processor_here())
+    here = plain_target()
     counted.clear()
     artifact.save(tmp_path / "m.dvt", targets=names)
     assert counted.count("generate") == len({*names} - {here})
     assert "make_plan" not in counted
     found = code_in(tmp_path / "m.dvt")
-    assert [each for each in found if each[0] == processor_here()] == code_that_ran(artifact)
+    assert [each for each in found if each[0] == PROCESSORS[here]] == code_that_ran(artifact)
     for kernel in describe(str(tmp_path / "m.dvt"))["generated"]:
         assert {*kernel["code"]} == {*names}
 
