@@ -110,15 +110,22 @@ def test_a_transposed_convolution_depends_on_its_place_through_its_mask():
     assert left.dims == {0, 2, 3, 4}
 
 
+APART = "a transposed convolution whose channels do not lie together"
+
+
 @pytest.mark.parametrize(
-    ("x", "reason"),
+    ("x", "weight", "reason"),
     [
-        (desc(2, 8, 5, 5), "a transposed convolution whose channels do not lie together"),
-        (TensorDesc("float32", (2, 8, 5, 5), (200, 1, 40, 8)), ""),
+        ((200, 25, 5, 1), (16, 4, 2, 1), APART),
+        ((200, 1, 40, 8), (16, 4, 2, 1), APART),
+        ((200, 25, 5, 1), (16, 1, 8, 4), APART),
+        ((200, 1, 40, 8), (16, 1, 8, 4), ""),
     ],
 )
-def test_taps_that_never_meet_are_columns_between_rows(x, reason):
-    found = convolution(x, desc(8, 4, 2, 2), desc(2, 4, 10, 10), stride=2, transposed=True)
+def test_taps_that_never_meet_are_columns_between_rows(x, weight, reason):
+    image = TensorDesc("float32", (2, 8, 5, 5), x)
+    weights = TensorDesc("float32", (8, 4, 2, 2), weight)
+    found = convolution(image, weights, desc(2, 4, 10, 10), stride=2, transposed=True)
     assert found.roles == ("rows", "columns", "rows", "columns", "rows", "columns", "sum")
     assert library_reason((found,), AVX512) == reason
 

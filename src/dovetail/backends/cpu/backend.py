@@ -76,12 +76,16 @@ class CpuBackend(LoweringBackend):
         return Support.no(reason) if reason else Support.yes()
 
     def passes(self) -> Passes:
-        """Instance norms as group norms, which fix no layout, rows as images, which have some."""
+        """Instance norms as group norms, which fix no layout, rows as images, which have some.
+
+        Images of a training step get their layouts here, before it is two graphs.
+        """
+        from dovetail.passes.channels_last import CHANNELS_LAST
         from dovetail.passes.conv1d import CONV1D
         from dovetail.passes.instance_norm import INSTANCE_NORM
         from dovetail.passes.pixel import PIXEL
 
-        return Passes(pre_grad=(INSTANCE_NORM,), post_grad=(PIXEL, CONV1D))
+        return Passes(pre_grad=(INSTANCE_NORM,), joint=(CHANNELS_LAST,), post_grad=(PIXEL, CONV1D))
 
     def lay_out(self, segment: Segment, once: frozenset[str]) -> Segment:
         """Images as convolutions run best."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from dovetail.ir.affine import product
 from dovetail.ir.dtypes import FLOATS
 from dovetail.ir.ops import REDUCTIONS
@@ -9,6 +11,7 @@ from dovetail.ir.strides import contiguous_strides
 from dovetail.ir.target import Target
 from dovetail.lower.contraction import Contraction
 from dovetail.lower.expression import ScanStep
+from dovetail.lower.index_map import numbered
 from dovetail.lower.values import Reduction, Scanned, Value
 from dovetail.schedule.parts import Cut, DimensionCut, ScanCut, cut_near, cut_symbolic, extents
 
@@ -32,7 +35,10 @@ def place_to_cut(value: Value, target: Target) -> Cut | None:
 
 
 def where_to_cut(whole: Reduction, target: Target) -> DimensionCut | None:
-    """How a reduction is cut; None: it is short enough."""
+    """How a reduction is cut; None: it is short enough.
+
+    Where elements of other dimensions than the last lie together, so do the results of a part.
+    """
     results, total, is_column = extents(whole)
     if REDUCTIONS[whole.op].finds_position or results == 0 or total == 0:
         return None
@@ -42,9 +48,28 @@ def where_to_cut(whole: Reduction, target: Target) -> DimensionCut | None:
         return cut_symbolic(whole, wanted) if is_column or few else None
     if is_column:
         return cut_near(whole, total, COLUMN_PART) if total >= COLUMN else None
+    if _lies_in_columns(whole):
+        found = cut_near(whole, total, COLUMN_PART) if total >= COLUMN else None
+        return None if found is None else replace(found, lead=True)
     if total < (LONG if few else LONGEST):
         return None
     return cut_near(whole, total, min(max(total // target.cores, SMALLEST), LARGEST))
+
+
+def _lies_in_columns(whole: Reduction) -> bool:
+    """Whether elements that are not added up lie together in most of what is read.
+
+    Those of channels do in a channels-last image, though its last dimension is added up.
+    """
+    dense = [
+        any(
+            (d, 1) in numbered(place) for d in range(len(whole.source_shape)) if d not in whole.dims
+        )
+        for read in whole.expression.reads
+        for place, stride in zip(read.index.results, whole.reads[read.operand].strides, strict=True)
+        if stride == 1 and place.axes
+    ]
+    return 2 * sum(dense) > len(dense)
 
 
 def scan_to_share(value: Scanned) -> ScanCut | None:

@@ -10,8 +10,8 @@ from dovetail.ir.dtypes import COMPUTE, FLOATS
 from dovetail.ir.in_place import PUT
 from dovetail.ir.target import PAIRS_OF_BFLOAT16, Target
 from dovetail.ir.tensor import TensorDesc
-from dovetail.lower.contraction import Contraction
-from dovetail.lower.index_map import variables_of
+from dovetail.lower.contraction import Contraction, Factor
+from dovetail.lower.index_map import numbered, variables_of
 from dovetail.lower.portable import PUTS, SCATTERS, Match, match
 from dovetail.schedule.cpu.attention import attention_reason
 from dovetail.schedule.tiled import (
@@ -115,12 +115,24 @@ def _matrix_reason(value: Contraction, target: Target) -> str:
 def _spreads_pixels(value: Contraction) -> bool:
     """Whether rows and columns alternate in the result, and columns do not lie together in it.
 
-    Those are the pixels and taps of a transposed convolution (lower/convolution.py) of images that
-    are not channels-last: its kernel would have vectors of one tap.
+    Those are the pixels and taps of a transposed convolution (lower/convolution.py). Where images
+    are not channels-last its kernel would have vectors of one tap; where the channels of a weight
+    are apart, as they are unless it is packed, it would gather each vector of them.
     """
     kept = [role for role in value.roles if role in ("rows", "columns")]
     runs = [role for role, before in zip(kept, ["", *kept], strict=False) if role != before]
-    return runs.count("columns") > 1 and not has_dense(value, value.factors[0], "sum")
+    if runs.count("columns") < 2:
+        return False
+    image, weight = value.factors
+    channel = value.roles.index("columns")
+    return not has_dense(value, image, "sum") or not _lies_along(value, weight, channel)
+
+
+def _lies_along(value: Contraction, factor: Factor, dim: int) -> bool:
+    """Whether elements of an operand lie together along a dimension of the product."""
+    strides = value.reads[factor.operand].strides
+    pairs = zip(factor.index.results, strides, strict=True)
+    return any(stride == 1 and (dim, 1) in numbered(place) for place, stride in pairs)
 
 
 def multiplies(dtype: str, target: Target) -> bool:
