@@ -86,6 +86,7 @@ _TAKES = {
     "compare": "two of a type to bool",
     "select": "bool and two of a type",
     "check": "int64, int64 and bool to int64",
+    "bits_of": "int64 to float64",
 }
 _BEGINS = {"least": "the least of the type", "greatest": "the greatest of the type"}
 

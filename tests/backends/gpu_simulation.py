@@ -14,7 +14,7 @@ from torch.utils import _pytree as pytree
 from dovetail.backends.cuda import backend
 from dovetail.backends.cuda.backend import CudaBackend
 from dovetail.backends.cuda.driver import LaunchedFunction
-from dovetail.backends.cuda.products import ProductCalls
+from dovetail.backends.cuda.products import LibraryCalls
 from dovetail.backends.cuda.program import CudaProgram
 from dovetail.backends.cuda.steps import SizedSteps
 from dovetail.capture.aot import Capture
@@ -91,7 +91,7 @@ class Simulated:
     def __init__(self, program):
         self.program = program
         functions = {name: LaunchedFunction(n, 32, 0) for n, name in enumerate(program.kernels)}
-        self.steps = Apart(program, int, functions, ProductCalls())
+        self.steps = Apart(program, int, functions, LibraryCalls())
         self.kernels = [kernel for kernel, _ in program.kernels.values()]
 
     @property

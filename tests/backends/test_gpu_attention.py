@@ -133,7 +133,7 @@ def test_attention_is_called_from_c(name):
     what, how = CASES[name]
     attention = Attention()
     _driver, steps, made = built(segment(what), attention)
-    kinds = [kind for kind, _ in steps.steps]
+    kinds = [kind for kind, _ in steps.steps if kind != "free"]  # which is of inputs here
     assert kinds == ["launch", "attention", "empty", "launch", "drop"]
     for _ in range(3):
         values = [torch.randn(SHAPE) for _ in range(3)]

@@ -226,7 +226,8 @@ def exactly(x, w, bias):
 def test_values_between_steps_share_one_piece_of_memory():
     functions = Functions(workspace=4096)
     _, steps, made = built(linear(), functions)
-    assert [kind for kind, _ in steps.steps] == ["launch", "product", "empty", "launch"]
+    kinds = [kind for kind, _ in steps.steps if kind != "free"]  # which is of inputs here
+    assert kinds == ["launch", "product", "empty", "launch"]
     _, ((size,), *_), parts = steps.native_arena()
     assert size == 2 * 128 * 128 * 4 + 4096
     assert [offset % 512 for _, offset in parts] == [0, 0, 0]

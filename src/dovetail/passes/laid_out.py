@@ -35,12 +35,12 @@ _CONVOLUTIONS = (aten.convolution.default, aten.convolution_backward.default)
 def write_layouts(gm: fx.GraphModule, before: Segment, after: Segment) -> fx.GraphModule:
     """The graph, read as ``before``, with the strides and the changes of layout of ``after``."""
     with fake_mode_of(value_of(node) for node in gm.graph.nodes if "val" in node.meta):
-        _Writer(gm, before).write(after)
+        _LayoutWriter(gm, before).write(after)
     fill_metadata(gm)
     return gm
 
 
-class _Writer:
+class _LayoutWriter:
     """Goes through the calls in order, with the node that each value is found at by then."""
 
     def __init__(self, gm: fx.GraphModule, before: Segment) -> None:

@@ -25,7 +25,7 @@ def narrow_places(gm: fx.GraphModule) -> fx.GraphModule:
     """Rewrite the places of each pool that its own gradient alone reads."""
     for node in calls(gm, _GRADIENT.default):
         places = node.args[_INDICES]
-        windows = _Windows.of(node)
+        windows = _PoolWindows.of(node)
         if windows is not None and set(places.users) == {node} and _is_of(places, node):
             kept = windows.narrow(gm, places)
             node.update_arg(_INDICES, windows.widen(gm, kept, node))
@@ -42,7 +42,7 @@ def _is_of(places: fx.Node, gradient: fx.Node) -> bool:
 
 
 @dataclass(frozen=True)
-class _Windows:
+class _PoolWindows:
     """How many windows an image has, where each begins, and what tells the places in one."""
 
     shape: tuple[int, int]
@@ -53,7 +53,7 @@ class _Windows:
     device: torch.device
 
     @staticmethod
-    def of(gradient: fx.Node) -> _Windows | None:
+    def of(gradient: fx.Node) -> _PoolWindows | None:
         """None where sizes vary, or windows are too large."""
         _, image, sizes, steps, pads, holes = gradient.args[:6]
         made, width = value_of(gradient.args[0]), value_of(image).shape[-1]
@@ -65,7 +65,7 @@ class _Windows:
         kinds = [k for k in (torch.uint8, torch.int16) if most <= torch.iinfo(k).max]
         if not kinds:
             return None
-        return _Windows(shape, _pair(steps or sizes), _pair(pads), width, kinds[0], made.device)
+        return _PoolWindows(shape, _pair(steps or sizes), _pair(pads), width, kinds[0], made.device)
 
     def narrow(self, gm: fx.GraphModule, places: fx.Node) -> fx.Node:
         """Places from where windows begin, of places in the image."""
