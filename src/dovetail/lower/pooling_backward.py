@@ -44,7 +44,7 @@ def lower_avg_pool_backward(lower: Lower, call: OpCall) -> Pointwise:
         raise Refused("windows that overlap in steps: PyTorch adds each up in its place")
 
     def share(b: Builder, index: Indices, tap: tuple[int, ...]) -> str:
-        place, mask = _window_over(b, window, grad, index, tap)
+        place, mask = _window_near(b, window, grad, index, tap, covers=True)
         value = read_or(b, grad, place, mask, 0.0, dtype)
         value = b.apply("div", dtype, value, count_of(b, window, place[-rank:], dtype))
         if mask is None:
@@ -58,17 +58,26 @@ def lower_avg_pool_backward(lower: Lower, call: OpCall) -> Pointwise:
     return lower.pointwise(call, body, (grad,), 6.0 * math.prod(most))
 
 
-def _window_over(
-    b: Builder, window: Window, grad: Value, index: Indices, tap: tuple[int, ...]
+def _window_near(
+    b: Builder,
+    window: Window,
+    grad: Value,
+    index: Indices,
+    tap: tuple[int, ...],
+    *,
+    covers: bool,
 ) -> tuple[Indices, str | None]:
-    """The ``tap``-th last window that covers an element, and whether there is one."""
+    """The ``tap``-th last window that begins before an element, and whether there is one.
+
+    With ``covers`` there is none either where it ends before the element, too.
+    """
     before = len(index) - window.rank
     places, masks = [], []
     for n, back in enumerate(tap):
         size, step, pad = window.sizes[n], window.steps[n], window.pads[n]
         here = index[before + n].shift(pad)
         place = _divided(b, here, step).shift(-back)
-        if size % step or size < step:  # the last windows may end before the element
+        if covers and (size % step or size < step):  # the last windows may end before the element
             end = b.position(place.scale(step).shift(size))
             masks.append(b.apply("lt", "bool", b.position(here), end))
         masks.append(between(b, place, 0 if back else None, grad.shape[before + n]))
@@ -121,7 +130,7 @@ def lower_max_pool_backward(lower: Lower, call: OpCall) -> Pointwise:
         raise Refused("more windows than are worth looking at, or none that are whole")
 
     def share(b: Builder, index: Indices, here: str, back: tuple[int, ...]) -> str:
-        place, mask = _window_behind(b, window, grad, index, back)
+        place, mask = _window_near(b, window, grad, index, back, covers=False)
         found = read_or(b, places, place, mask, -1, "int64")
         value = read_or(b, grad, place, mask, 0.0, dtype)
         mine = b.apply("eq", "bool", found, here)
@@ -134,16 +143,3 @@ def lower_max_pool_backward(lower: Lower, call: OpCall) -> Pointwise:
 
     cost = 6.0 * math.prod(most)
     return lower.pointwise(call, body, (grad, places), cost, cpu_library=_CPU_LIBRARY)
-
-
-def _window_behind(
-    b: Builder, window: Window, grad: Value, index: Indices, back: tuple[int, ...]
-) -> tuple[Indices, str | None]:
-    """The window so many before the last that begins before an element, and if there is one."""
-    before = len(index) - window.rank
-    places, masks = [], []
-    for n, steps in enumerate(back):
-        place = _divided(b, index[before + n].shift(window.pads[n]), window.steps[n]).shift(-steps)
-        masks.append(between(b, place, 0 if steps else None, grad.shape[before + n]))
-        places.append(place)
-    return (*index[:before], *places), all_of(b, masks)
